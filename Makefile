@@ -1,0 +1,63 @@
+# `make` lists the targets.
+PYTHON  ?= python3
+VENV    ?= .venv
+JOB     ?= digits
+CLUSTER ?= allreduce
+BENCH   ?= step
+ARGS    ?=
+
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup train test test-slow test-gpu check format proto lock peers bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## install everything into .venv, from the lock file
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("singa_dask needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce (more options: ARGS="...")
+	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster examples/clusters/$(CLUSTER).conf $(ARGS)
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup  ## run the tests that take minutes: published accuracies on real data
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-gpu: setup  ## run the GPU tests (needs the `gpu` extra and a GPU)
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+check: setup  ## check format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup  ## format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: setup  ## generate job_pb2 from job.proto
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. singa_dask/job/job.proto
+
+lock:  ## renew the lock file (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra mpich --extra datasets --extra dev \
+		--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -o requirements.lock
+
+peers: setup  ## install the peers that the benchmarks compare with (PyTorch, CPU)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
+
+bench: peers  ## run the benchmark BENCH=step against its peers
+	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
+
+clean:  ## remove .venv, caches and runs
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""singa_dask: a trainer in which how training is distributed is configuration.
+
+from singa_dask import ClusterTopology, Job, layers, train, updaters
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["ClusterTopology", "Job", "Result", "__version__", "layers", "train", "updaters"]
+
+if TYPE_CHECKING:
+    from singa_dask import layers, updaters
+    from singa_dask.job import ClusterTopology, Job
+    from singa_dask.training.driver import Result, train
+
+# Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
+_LAZY = {
+    "ClusterTopology": "singa_dask.job",
+    "Job": "singa_dask.job",
+    "Result": "singa_dask.training.driver",
+    "train": "singa_dask.training.driver",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in ("layers", "updaters"):
+        return importlib.import_module(f"singa_dask.{name}")
+    raise AttributeError(f"module 'singa_dask' has no attribute {name!r}")

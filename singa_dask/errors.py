@@ -1,0 +1,97 @@
+"""Every error that singa_dask raises on purpose.
+
+SingaError
+├── ConfigError        the job cannot run as written; holds one Problem per fault
+├── DataError          a shard, manifest or data set is missing, damaged or not what it says
+├── CheckpointError    a checkpoint is missing, damaged or of another net
+├── ClusterError       workers are missing, a group cannot form, a rank was lost
+│   └── CommTimeout    a collective did not finish in time
+└── TrainingError      training itself failed (a layer raised, the loss is not finite)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class SingaError(Exception):
+    """Base of every error that singa_dask raises on purpose."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault of a job: where (`key`), what (`message`), what was `received` and the way out (`hint`).
+
+    file, line, column: where the key, or the nearest block around it, stands in the text of the job.
+
+    >>> print(Problem("cluster.nworker_groups", "must be at least 1", received="0", hint="Leave it out for 1."))
+    cluster.nworker_groups: must be at least 1. Received: 0. Leave it out for 1.
+    """
+
+    key: str
+    message: str
+    received: str | None = None
+    hint: str | None = None
+    line: int | None = None
+    column: int | None = None
+    file: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.file is None else f"{self.file}:"
+        where += "" if self.line is None else f"{self.line}:{self.column or 1}:"
+        where += " " if where else ""
+        text = f"{where}{self.key}: {self.message.rstrip('.')}."
+        if self.received is not None:
+            text += f" Received: {self.received}."
+        if self.hint:
+            text += f" {self.hint}"
+        return text
+
+
+class ConfigError(SingaError):
+    """The job cannot run as written. `problems` holds every fault that was found, not only the first."""
+
+    def __init__(self, problems: Problem | Iterable[Problem]):
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.problems,)
+
+
+class DataError(SingaError):
+    """A shard, manifest or data set is missing, damaged or not what it says."""
+
+
+class CheckpointError(SingaError):
+    """A checkpoint is missing, damaged or of another net."""
+
+
+class ClusterError(SingaError):
+    """Workers are missing, a group cannot form, or a rank was lost."""
+
+
+class CommTimeout(ClusterError):
+    """A collective did not finish in time."""
+
+
+class TrainingError(SingaError):
+    """Training failed: a layer raised, or the loss is not finite."""
+
+
+def nearest(value: str, valid: Iterable[str]) -> str:
+    """A hint that names the valid spelling nearest to `value`, or all of them where none is near.
+
+    >>> nearest("kSDG", ["kSGD", "kAdam"])
+    'Did you mean kSGD?'
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
+    if not close:
+        folded = {name.lower(): name for name in names}
+        close = [folded[m] for m in difflib.get_close_matches(value.lower(), folded, n=1, cutoff=0.6)]
+    if close:
+        return f"Did you mean {close[0]}?"
+    return f"Valid: {', '.join(names)}." if names else ""
