@@ -1,0 +1,29 @@
+"""The job: what to train, and how training is distributed. Pure data; needs neither MPI nor a GPU.
+
+SINGA's vocabulary in two spellings that build the same message: protobuf text (`load_job`) and Python (`Job`).
+"""
+
+from singa_dask.job.checks import check_job
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.locate import Positions, locate_problems
+from singa_dask.job.overrides import apply_overrides
+from singa_dask.job.phases import active_phases, runs_in
+from singa_dask.job.spec import Job
+from singa_dask.job.text import job_to_text, load_job, read_job
+from singa_dask.job.topology import ClusterTopology, Framework
+
+__all__ = [
+    "ClusterTopology",
+    "Framework",
+    "Job",
+    "JobProto",
+    "Positions",
+    "active_phases",
+    "apply_overrides",
+    "check_job",
+    "job_to_text",
+    "load_job",
+    "locate_problems",
+    "read_job",
+    "runs_in",
+]

@@ -1,0 +1,145 @@
+"""Checks of each layer by itself: its type, its own block, its parameters' settings, its data."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.findings import Findings
+from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase
+from singa_dask.job.layer_facts import (
+    CONF,
+    DEPRECATED,
+    LOSSES,
+    REQUIRED,
+    SOURCES,
+    parameter_roles,
+    type_name,
+)
+from singa_dask.job.paths import Path, layers_of
+from singa_dask.job.support import LAYER_TYPES
+
+_CONF_FIELDS = [f.name for f in LayerProto.DESCRIPTOR.fields if f.name.endswith("_conf") and f.message_type]
+_NAMED_SET = re.compile(r"dataset:[\w.-]+/[\w.-]+")
+_UNIFORM = (ParamGenProto.kUniform, ParamGenProto.kUniformSqrtFanIn, ParamGenProto.kUniformSqrtFanInOut)
+
+
+def check_layers(findings: Findings) -> None:
+    """Every layer by itself."""
+    for path, layer in layers_of(findings.job):
+        _check_type(findings, path, layer)
+        _check_phases(findings, path, layer)
+        if type_name(layer) in DEPRECATED or type_name(layer) in LAYER_TYPES:
+            continue  # nothing that its settings say could be put right
+        _check_confs(findings, path, layer)
+        _check_source_count(findings, path, layer)
+        _check_params(findings, path, layer)
+        if layer.HasField("store_conf") and type_name(layer) in SOURCES:
+            _check_store(findings, path, layer)
+        for conf in ("convolution_conf", "pooling_conf"):
+            if layer.HasField(conf):
+                _check_padding(findings, (*path, conf), getattr(layer, conf))
+
+
+def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
+    if type_name(layer) in DEPRECATED:
+        message = "SINGA deprecated this layer type, and it is gone here"
+        findings.add((*path, "type"), message, type_name(layer), DEPRECATED[type_name(layer)])
+    if layer.type == LayerType.kUserLayer and not layer.user_type:
+        findings.missing((*path, "type"), 'type: kReLU, or another, or user_type: "module:Class"')
+    check_user(findings, layer, path, "type", "user_type")
+    check_user_conf(findings, layer, path)
+
+
+def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
+    if layer.include and layer.exclude:
+        findings.add((*path, "exclude"), "give either include or exclude", "both")
+    for field in ("include", "exclude"):
+        if Phase.kUnknown in getattr(layer, field):
+            findings.add((*path, field), "is no phase", "kUnknown", "Use kTrain, kVal or kTest.")
+    for field, default in (("partition_id", 0), ("num_partitions", 1)):
+        if getattr(layer, field) != default:
+            value = str(getattr(layer, field))
+            findings.add((*path, field), "is set by the partitioning itself", value, "Leave it out.")
+
+
+def _check_confs(findings: Findings, path: Path, layer: LayerProto) -> None:
+    """What the type needs is there; blocks that it does not read are not."""
+    name = type_name(layer)
+    for conf, field, example in REQUIRED.get(name, ()):
+        block = getattr(layer, conf)
+        given = field in (f.name for f, _ in block.ListFields())
+        if not given or getattr(block, field) == "":
+            why = f"is missing, which {name} needs"
+            findings.missing((*path, conf, field), f"{conf} {{ {field}: {example} }}", why)
+    for conf in _CONF_FIELDS:
+        if layer.HasField(conf) and conf != CONF.get(name):
+            hint = f"It reads {CONF[name]}." if name in CONF else "Leave it out."
+            if name == "kUserLayer":
+                if not layer.user_type:
+                    continue  # the type is missing, which is a problem of its own
+                hint = "Its settings are a JSON object in user_conf."
+            findings.add((*path, conf), f"is not read by {name}", hint=hint)
+
+
+def _check_source_count(findings: Findings, path: Path, layer: LayerProto) -> None:
+    name, n = type_name(layer), len(layer.srclayers)
+    if name in SOURCES:
+        if n:
+            hint = "Leave srclayers out."
+            findings.add((*path, "srclayers"), f"{name} reads data, not layers", ", ".join(layer.srclayers), hint)
+    elif name in LOSSES or name == "kAccuracy":
+        if n != 2:
+            received = ", ".join(layer.srclayers) or "none"
+            hint = 'For example srclayers: "ip2" srclayers: "data".'
+            findings.add((*path, "srclayers"), f"{name} compares two layers, a prediction and a label", received, hint)
+    elif n == 0 and name not in ("kUserLayer", "kRNNDummy") and not (name == "kDummy" and layer.dummy_conf.input):
+        findings.missing((*path, "srclayers"), 'srclayers: "the layer before"', "is missing: it has no input")
+
+
+def _check_params(findings: Findings, path: Path, layer: LayerProto) -> None:
+    roles = parameter_roles(layer)
+    if roles is not None and len(layer.param) > len(roles):
+        has = f"has {len(roles)} parameters ({', '.join(roles)})" if roles else "has no parameters"
+        received = f"{len(layer.param)} param blocks"
+        findings.add((*path, "param", len(roles)), f"{type_name(layer)} {has}", received, "Leave the others out.")
+    for i, param in enumerate(layer.param):
+        if not param.HasField("init"):
+            continue
+        init, where = param.init, (*path, "param", i, "init")
+        if init.type == ParamGenProto.kUserInit and not init.user_type:
+            findings.missing((*where, "type"), 'type: kGaussian, or another, or user_type: "module:function"')
+        check_user(findings, init, where, "type", "user_type")
+        if init.type in _UNIFORM and init.low > init.high:
+            findings.add((*where, "low"), "must not be above high", f"low={init.low:g}, high={init.high:g}")
+
+
+def _check_store(findings: Findings, path: Path, layer: LayerProto) -> None:
+    store, cluster = layer.store_conf, findings.job.cluster
+    where = (*path, "store_conf")
+    if store.path.startswith("dataset:") and not _NAMED_SET.fullmatch(store.path):
+        hint = 'For example "dataset:mnist/train".'
+        findings.add((*where, "path"), 'a named data set is spelled "dataset:NAME/SPLIT"', store.path, hint)
+    if len(store.shape) > 3:
+        hint = "Write one sample as features; height, width; or channels, height, width."
+        findings.add((*where, "shape"), "has at most 3 dimensions", str(list(store.shape)), hint)
+    groups, workers = cluster.nworker_groups, cluster.nworkers_per_group
+    if len(store.batchsize) not in (0, 1, groups) and groups >= 1:
+        hint = f"Give one for all, or {groups}."
+        received = f"{len(store.batchsize)} entries"
+        findings.add((*where, "batchsize"), "one entry per worker group, or one for all", received, hint)
+    for i, size in enumerate(store.batchsize):
+        if 1 <= size < workers:
+            message = f"is the mini-batch of a group of {workers} workers, of which each needs at least one sample"
+            findings.add((*where, "batchsize", i), message, str(size), f"Use {workers} or more.")
+
+
+def _check_padding(findings: Findings, path: Path, window: Any) -> None:
+    """No window may see padding alone. Where `_x` or `_y` is not given, the common field counts."""
+    for axis in ("_x", "_y"):
+        pad = f"pad{axis}" if window.HasField(f"pad{axis}") else "pad"
+        kernel = f"kernel{axis}" if window.HasField(f"kernel{axis}") else "kernel"
+        if getattr(window, pad) >= getattr(window, kernel) >= 1:
+            received = f"{pad}={getattr(window, pad)}, {kernel}={getattr(window, kernel)}"
+            findings.add((*path, pad), f"must be smaller than {kernel}", received)

@@ -1,0 +1,88 @@
+"""Checks of the updater and its learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.findings import Findings
+from singa_dask.job.job_pb2 import LRGenProto, UpdaterProto
+
+_RATE = ("updater", "learning_rate")
+_EXAMPLE_RATE = "learning_rate { type: kFixed base_lr: 0.01 }"
+
+_Conf = tuple[str, str | None]
+
+# The block with a type's own settings, and how to write it where it must be given.
+_UPDATER_CONF: dict[int, _Conf] = {
+    UpdaterProto.kRMSProp: ("rmsprop_conf", "rmsprop_conf { rho: 0.9 }"),
+    UpdaterProto.kAdaDelta: ("adadelta_conf", None),
+    UpdaterProto.kAdam: ("adam_conf", None),
+    UpdaterProto.kAdamMax: ("adammax_conf", None),
+}
+_RATE_CONF: dict[int, _Conf] = {
+    LRGenProto.kStep: ("step_conf", "step_conf { gamma: 0.1 change_freq: 1000 }"),
+    LRGenProto.kLinear: ("linear_conf", "linear_conf { change_freq: 1000 final_lr: 0.001 }"),
+    LRGenProto.kExponential: ("exponential_conf", "exponential_conf { change_freq: 1000 }"),
+    LRGenProto.kInverse: ("inverse_conf", "inverse_conf { gamma: 0.0001 pow: 0.75 }"),
+    LRGenProto.kInverseT: ("inverset_conf", "inverset_conf { final_lr: 1000 }"),
+    LRGenProto.kFixedStep: ("fixedstep_conf", "fixedstep_conf { step: [0, 1000] step_lr: [0.01, 0.001] }"),
+}
+
+
+def check_updater(findings: Findings) -> None:
+    """The updater's type, its settings and its learning rate."""
+    updater = findings.job.updater
+    if updater.type == UpdaterProto.kUserUpdater and not updater.user_type:
+        findings.missing(("updater", "type"), 'type: kSGD, or another, or user_type: "module:Class"')
+    check_user(findings, updater, ("updater",), "type", "user_type")
+    check_user_conf(findings, updater, ("updater",))
+    _check_conf(findings, "updater", updater, UpdaterProto.UpdaterType, _UPDATER_CONF)
+    divides = (UpdaterProto.kAdaGrad, UpdaterProto.kRMSProp, UpdaterProto.kAdaDelta, UpdaterProto.kAdam)
+    if updater.type in (*divides, UpdaterProto.kAdamMax) and updater.delta == 0:
+        findings.add(("updater", "delta"), "must be above 0 here, where it keeps a divisor from 0", "0")
+    both = updater.HasField("clip_low") and updater.HasField("clip_high")
+    if both and updater.clip_low > updater.clip_high:
+        received = f"clip_low={updater.clip_low:g}, clip_high={updater.clip_high:g}"
+        findings.add(("updater", "clip_low"), "must be below clip_high", received, "Equal values switch clipping off.")
+    if not updater.HasField("learning_rate"):
+        findings.missing(_RATE, _EXAMPLE_RATE)
+    else:
+        _check_rate(findings, updater.learning_rate)
+
+
+def _check_rate(findings: Findings, rate: LRGenProto) -> None:
+    if rate.type == LRGenProto.kUserChange and not rate.user_type:
+        findings.missing((*_RATE, "type"), 'type: kFixed, or another, or user_type: "module:Class"')
+    check_user(findings, rate, _RATE, "type", "user_type")
+    _check_conf(findings, "learning rate", rate, LRGenProto.ChangeMethod, _RATE_CONF)
+    if rate.type == LRGenProto.kFixedStep and rate.HasField("fixedstep_conf"):
+        _check_fixed_steps(findings, list(rate.fixedstep_conf.step), list(rate.fixedstep_conf.step_lr))
+
+
+def _check_fixed_steps(findings: Findings, steps: list[int], rates: list[float]) -> None:
+    path = (*_RATE, "fixedstep_conf")
+    if not steps:
+        findings.missing((*path, "step"), "step: 0 step_lr: 0.01 and so on")
+    elif len(steps) != len(rates):
+        received = f"{len(steps)} step, {len(rates)} step_lr"
+        findings.add(path, "every step needs its step_lr", received)
+    if any(later <= earlier for earlier, later in pairwise(steps)):
+        findings.add((*path, "step"), "steps must ascend", str(steps))
+
+
+def _check_conf(
+    findings: Findings, what: str, message: UpdaterProto | LRGenProto, enum: Any, confs: Mapping[int, _Conf]
+) -> None:
+    """The block that the type needs is there; blocks that it does not read are not."""
+    path = ("updater",) if isinstance(message, UpdaterProto) else _RATE
+    type_name = enum.Name(message.type)
+    for kind, (conf, example) in confs.items():
+        given = message.HasField(conf)
+        if kind == message.type and example and not given:
+            findings.missing((*path, conf), example, f"is missing, as the {what} is {type_name}")
+        elif kind != message.type and given:
+            hint = f"It belongs to {enum.Name(kind)}."
+            findings.add((*path, conf), f"is not read by {type_name}", hint=hint)

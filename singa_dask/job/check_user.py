@@ -1,0 +1,51 @@
+"""Checks of the places where a job names the user's own code."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from singa_dask.job.findings import Findings
+from singa_dask.job.paths import Path
+
+_CODE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def check_user(findings: Findings, message: Any, path: Path, type_field: str, user_field: str) -> None:
+    """A block that names a built-in `type_field` or the user's code in `user_field`, but not both.
+
+    The first value of each such enum is the user's own kind, and its default. That one of them is given at all is
+    for the caller to check, who can show an example.
+    """
+    code = getattr(message, user_field)
+    if not code:
+        return
+    kind = message.DESCRIPTOR.fields_by_name[type_field].enum_type
+    given = getattr(message, type_field)
+    if given != 0:
+        received = kind.values_by_number[given].name
+        hint = f"Leave out {type_field}, or write {kind.values_by_number[0].name}."
+        findings.add((*path, type_field), f"names a built-in one, but {user_field} is given too", received, hint)
+    if "<locals>" in code:
+        hint = "Move it to the top level of a module."
+        findings.add((*path, user_field), "is defined inside a function, where workers cannot import it", code, hint)
+    elif not _CODE.fullmatch(code):
+        hint = 'For example "my_package.my_module:MyClass".'
+        findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)
+
+
+def check_user_conf(findings: Findings, message: Any, path: Path) -> None:
+    """The keyword arguments of user code: a JSON object, and only where there is user code."""
+    text = message.user_conf
+    if not text:
+        return
+    if not message.user_type:
+        findings.add((*path, "user_conf"), "is for user_type only", hint="Leave it out, or name a user_type.")
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        findings.add((*path, "user_conf"), f"is not JSON: {error}", repr(text), """Write '{"size": 3}'.""")
+        return
+    if not isinstance(value, dict):
+        findings.add((*path, "user_conf"), "must be a JSON object", repr(text), """Write '{"size": 3}'.""")

@@ -1,0 +1,84 @@
+"""Everything that is wrong with a job and can be known from the message alone: no files, no shapes, no cluster."""
+
+from __future__ import annotations
+
+import re
+
+from singa_dask.errors import ConfigError
+from singa_dask.job.check_fields import check_fields
+from singa_dask.job.check_graph import check_graph
+from singa_dask.job.check_layers import check_layers
+from singa_dask.job.check_updater import check_updater
+from singa_dask.job.check_user import check_user
+from singa_dask.job.findings import Findings
+from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.job.locate import Locate
+from singa_dask.job.paths import Path
+from singa_dask.job.support import job_gaps, topology_gaps
+from singa_dask.job.topology import ClusterTopology
+
+
+def check_job(job: JobProto, locate: Locate | None = None) -> None:
+    """Raise ConfigError with all problems of the job; return if it can run as far as the message tells.
+
+    locate: tells the place of a field, for the problems' line numbers (the positions of read_job have it: `.find`).
+    """
+    findings = Findings(job, locate)
+    _check_required(findings)
+    _check_run(findings)
+    check_fields(findings)
+    if not job.HasField("updater"):
+        findings.missing(("updater",), "updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }")
+    else:
+        check_updater(findings)
+    _check_cluster(findings)
+    if not (job.neuralnet.layer or job.neuralnet.layer_group):
+        findings.missing(("neuralnet",), "neuralnet { layer { ... } }", "has no layers")
+    else:
+        check_layers(findings)
+        check_graph(findings)
+    for gap in job_gaps(job):
+        findings.gap(gap)
+    findings.raise_any()
+
+
+def _check_run(findings: Findings) -> None:
+    """The job's own fields."""
+    job = findings.job
+    if not job.name.strip():
+        findings.missing(("name",), 'name: "my-job"')
+    if not job.HasField("train_steps"):
+        findings.missing(("train_steps",), "train_steps: 1000")
+    for kind in ("test", "validate"):
+        if getattr(job, f"{kind}_freq") > 0 and not job.HasField(f"{kind}_steps"):
+            why = f"is missing: {kind}_freq asks for evaluations, of how many mini-batches each"
+            findings.missing((f"{kind}_steps",), f"{kind}_steps: 10 (0 for no evaluation)", why)
+    if len(set(job.gpu)) < len(job.gpu):
+        findings.add(("gpu",), "names a GPU twice", str(list(job.gpu)))
+    if job.train_one_batch.alg == AlgProto.kUserAlg and not job.train_one_batch.user_alg:
+        path: Path = ("train_one_batch", "alg") if job.HasField("train_one_batch") else ("train_one_batch",)
+        findings.missing(path, "train_one_batch { alg: kBP }")
+    check_user(findings, job.train_one_batch, ("train_one_batch",), "alg", "user_alg")
+
+
+def _check_cluster(findings: Findings) -> None:
+    try:
+        topology = ClusterTopology.from_proto(findings.job.cluster)
+    except ConfigError as error:
+        for p in error.problems:
+            findings.add(tuple(p.key.split(".")), p.message, p.received, p.hint)
+        return
+    for gap in topology_gaps(topology):
+        findings.gap(gap)
+
+
+_INITIALISATION_PART = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
+
+
+def _check_required(findings: Findings) -> None:
+    """Fields that the schema requires."""
+    for text in findings.job.FindInitializationErrors():
+        path: Path = ()
+        for name, index in _INITIALISATION_PART.findall(text):
+            path = (*path, name, int(index)) if index else (*path, name)
+        findings.missing(path, f"{path[-1]}: VALUE")

@@ -1,0 +1,46 @@
+"""Collect what is wrong with a job."""
+
+from __future__ import annotations
+
+import math
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.locate import Locate, Place
+from singa_dask.job.paths import Path, format_path, layer_names
+from singa_dask.job.support import NOT_YET, Gap
+
+
+class Findings:
+    """The problems of one job; every check adds its own."""
+
+    def __init__(self, job: JobProto, locate: Locate | None = None):
+        self.job = job
+        self._locate = locate
+        self._names = layer_names(job)
+        self._found: dict[tuple[str, str], Problem] = {}
+
+    def add(self, path: Path, message: str, received: str | None = None, hint: str | None = None) -> None:
+        """A problem of the field at `path`; the same one twice counts once."""
+        place = self._locate(path) if self._locate else Place()
+        key = format_path(path, self._names) or "job"
+        problem = Problem(key, message, received, hint, place.line, place.column, place.file)
+        self._found.setdefault((key, message), problem)
+
+    def missing(self, path: Path, example: str, why: str = "is missing") -> None:
+        """A field that must be given; `example` shows how."""
+        self.add(path, why, hint=f"Write {example}.")
+
+    def gap(self, gap: Gap) -> None:
+        """A feature that this version does not have."""
+        self.add(gap.path, f"{gap.what}: {NOT_YET}", gap.received, gap.hint)
+
+    def raise_any(self) -> None:
+        """Raise ConfigError with all problems, in the order of the job's text, if there are any."""
+        if self._found:
+            raise ConfigError(sorted(self._found.values(), key=_order))
+
+
+def _order(problem: Problem) -> tuple[float, int]:
+    """Problems that have no line come last."""
+    return (math.inf, 0) if problem.line is None else (problem.line, problem.column or 0)

@@ -1,0 +1,97 @@
+"""What is known of each layer type without its class: the block it reads, its parameters, its place in a net."""
+
+from __future__ import annotations
+
+from singa_dask.job.job_pb2 import LayerProto, LayerType
+
+# Type -> its own block.
+CONF: dict[str, str] = {
+    "kCSVInput": "store_conf",
+    "kRecordInput": "store_conf",
+    "kImagePreprocess": "rgbimage_conf",
+    "kCharRNN": "char_rnn_conf",
+    "kOneHot": "onehot_conf",
+    "kConvolution": "convolution_conf",
+    "kCConvolution": "convolution_conf",
+    "kCudnnConv": "convolution_conf",
+    "kDropout": "dropout_conf",
+    "kDummy": "dummy_conf",
+    "kInnerProduct": "innerproduct_conf",
+    "kLRN": "lrn_conf",
+    "kCudnnLRN": "lrn_conf",
+    "kPooling": "pooling_conf",
+    "kCPooling": "pooling_conf",
+    "kCudnnPool": "pooling_conf",
+    "kRBMHid": "rbm_conf",
+    "kRBMVis": "rbm_conf",
+    "kReLU": "relu_conf",
+    "kSoftmax": "softmax_conf",
+    "kCudnnSoftmax": "softmax_conf",
+    "kGRU": "gru_conf",
+    "kEmbedding": "embedding_conf",
+    "kActivation": "activation_conf",
+    "kCudnnActivation": "activation_conf",
+    "kBM": "bm_conf",
+    "kCudnnBM": "bm_conf",
+    "kSoftmaxLoss": "softmaxloss_conf",
+    "kCudnnSoftmaxLoss": "softmaxloss_conf",
+    "kAccuracy": "argsort_conf",
+    "kArgSort": "argsort_conf",
+    "kCSVOutput": "store_conf",
+    "kRecordOutput": "store_conf",
+    "kConcate": "concate_conf",
+    "kSlice": "slice_conf",
+    "kSplit": "split_conf",
+    "kRNNDummy": "rnn_dummy_conf",
+}
+
+# Type -> fields that must be given, with an example each.
+REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "kCSVInput": (("store_conf", "path", '"data.csv"'), ("store_conf", "batchsize", "64")),
+    "kRecordInput": (("store_conf", "path", '"dataset:digits/train"'), ("store_conf", "batchsize", "64")),
+    "kCharRNN": (("char_rnn_conf", "path", '"input.txt"'), ("char_rnn_conf", "vocab_path", '"vocab.txt"')),
+    "kOneHot": (("onehot_conf", "vocab_size", "100"),),
+    "kConvolution": (("convolution_conf", "num_filters", "32"),),
+    "kInnerProduct": (("innerproduct_conf", "num_output", "10"),),
+    "kRBMHid": (("rbm_conf", "hdim", "500"),),
+    "kRBMVis": (("rbm_conf", "hdim", "500"),),
+    "kGRU": (("gru_conf", "dim_hidden", "512"),),
+    "kEmbedding": (("embedding_conf", "vocab_size", "1000"),),
+    "kCSVOutput": (("store_conf", "path", '"out.csv"'),),
+    "kRecordOutput": (("store_conf", "path", '"out"'),),
+}
+for _spelling in ("kCConvolution", "kCudnnConv"):
+    REQUIRED[_spelling] = REQUIRED["kConvolution"]
+
+_SHARDS = "Use kRecordInput over HDF5 shards, which `singa-dask shard` makes"
+
+# SINGA deprecated these itself; what to write instead.
+DEPRECATED: dict[str, str] = {
+    "kLMDBData": f"{_SHARDS}.",
+    "kShardData": f"{_SHARDS}.",
+    "kMnist": f"{_SHARDS}; norm_a and norm_b are std_value and mean_value there.",
+    "kRGBImage": f"{_SHARDS}, then kImagePreprocess to crop and mirror.",
+    "kLabel": f"{_SHARDS}; labels come with it: name it as second source of the loss.",
+}
+
+SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
+LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # read a prediction and a label
+
+_AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv"})
+# Their parameters are not known here.
+_OPEN = frozenset({"kUserLayer", "kRBMHid", "kRBMVis", "kGRU", "kEmbedding", "kBM", "kCudnnBM"})
+
+
+def type_name(layer: LayerProto) -> str:
+    """The name of the layer's type; kUserLayer if it has none."""
+    return LayerType.Name(layer.type)
+
+
+def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
+    """What the layer's parameters are, in order; None where only its class knows."""
+    name = type_name(layer)
+    if name in _OPEN or name in DEPRECATED:
+        return None
+    if name not in _AFFINE:
+        return ()
+    return ("weight", "bias") if getattr(layer, CONF[name]).bias_term else ("weight",)

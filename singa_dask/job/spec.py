@@ -1,0 +1,175 @@
+"""The Python spelling of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.checks import check_job
+from singa_dask.job.job_pb2 import AlgProto, ClusterProto, JobProto, LayerProto, NetProto, UpdaterProto
+from singa_dask.job.locate import Positions, locate_problems
+from singa_dask.job.text import job_to_text, read_job
+from singa_dask.job.topology import ClusterTopology, cluster_message
+
+_ALGORITHMS = [value.name for value in AlgProto.AlgType.DESCRIPTOR.values]
+_KEYWORDS = {f.name: f for f in JobProto.DESCRIPTOR.fields if f.message_type is None}
+_KINDS = {
+    FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
+    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 18446744073709551615",
+    FieldDescriptor.CPPTYPE_BOOL: "True or False",
+    FieldDescriptor.CPPTYPE_STRING: "text",
+}
+_BLOCKS = {"neuralnet": "layers=[...]", "train_one_batch": "alg=", "layer": "layers=[...]"}
+
+
+class Job:
+    """A job, built in Python or read from text; `proto` is the message that both build.
+
+    >>> Job(
+    ...     name="digits",
+    ...     train_steps=500,
+    ...     layers=[
+    ...         RecordInput("data", path="dataset:digits/train", batchsize=64, shape=[64]),
+    ...         InnerProduct("ip", "data", num_output=10),
+    ...         SoftmaxLoss("loss", ["ip", "data"]),
+    ...     ],
+    ...     updater=SGD(learning_rate=0.1),
+    ...     cluster=ClusterTopology.allreduce(3),
+    ... )                                                                    # doctest: +SKIP
+
+    layers, updater: objects with a `.proto`, or the messages themselves.
+    alg: a name of AlgType ("kBP"), the "module:Name" of an algorithm of one's own, or an AlgProto.
+    fields: any other field of the job by its name (test_freq=100, checkpoint_freq=1000, gpu=[0, 1], ...).
+
+    Raises ConfigError for fields that do not exist and values that do not fit; check() looks at the job as a whole.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        layers: Sequence[Any],
+        updater: Any,
+        train_steps: int,
+        cluster: ClusterTopology | ClusterProto | None = None,
+        alg: str | AlgProto = "kBP",
+        **fields: Any,
+    ):
+        self.proto = JobProto()
+        self.positions = Positions()
+        for key, value in {"name": name, "train_steps": train_steps, **fields}.items():
+            _set_field(self.proto, key, value)
+        self.proto.train_one_batch.CopyFrom(_algorithm(alg))
+        self.proto.neuralnet.CopyFrom(NetProto())
+        for i, layer in enumerate(layers):
+            self.proto.neuralnet.layer.append(_message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)"))
+        self.proto.updater.CopyFrom(_message(updater, UpdaterProto, "updater", "SGD(...)"))
+        if cluster is not None:
+            self.proto.cluster.CopyFrom(cluster_message(cluster))
+
+    @classmethod
+    def from_proto(cls, proto: JobProto, positions: Positions | None = None) -> Job:
+        """The job that this message describes; the message is copied."""
+        job = cls.__new__(cls)
+        job.proto = JobProto()
+        job.proto.CopyFrom(proto)
+        job.positions = positions or Positions()
+        return job
+
+    @classmethod
+    def from_text(cls, text: str, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> Job:
+        """The job that this text describes; see load_job."""
+        return cls.from_proto(*read_job(text if "\n" in text else f"{text}\n", overrides, cluster))
+
+    @classmethod
+    def from_file(cls, path: str | Path, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> Job:
+        """The job of this file; see load_job."""
+        return cls.from_proto(*read_job(Path(path), overrides, cluster))
+
+    def to_text(self) -> str:
+        """The job as text; from_text makes an equal job of it."""
+        return job_to_text(self.proto)
+
+    def check(self) -> None:
+        """Raise ConfigError with everything that is wrong with the job; see check_job."""
+        check_job(self.proto, self.positions.find)
+
+    def located(self, error: ConfigError) -> ConfigError:
+        """The same error, with the lines of the layers it names, if the job came from text."""
+        return locate_problems(error, self.proto, self.positions.find)
+
+    @property
+    def name(self) -> str:
+        return self.proto.name
+
+    @property
+    def topology(self) -> ClusterTopology:
+        """How training is distributed. Raises ConfigError if the job's cluster is impossible."""
+        return ClusterTopology.from_proto(self.proto.cluster)
+
+    def __eq__(self, other: object) -> bool:
+        return self.proto == other.proto if isinstance(other, Job) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # a job can change
+
+    def __repr__(self) -> str:
+        layers = len(self.proto.neuralnet.layer)
+        updater = self.proto.updater
+        kind = updater.user_type or UpdaterProto.UpdaterType.Name(updater.type)
+        try:
+            where = self.topology.describe()
+        except ConfigError:
+            where = "impossible topology"
+        steps = f"{self.proto.train_steps} steps"
+        return f"<Job {self.name!r}: {layers} layer{'s' * (layers != 1)}, {kind}, {steps}, {where}>"
+
+
+def _set_field(proto: JobProto, key: str, value: Any) -> None:
+    field = _KEYWORDS.get(key)
+    if field is None:
+        valid = {*_KEYWORDS, "layers", "updater", "cluster", "alg"}
+        hint = f"Use {_BLOCKS[key]}." if key in _BLOCKS else nearest(key, valid)
+        raise ConfigError(Problem(key, "a job has no such field", f"{key}={value!r}", hint))
+    try:
+        if not field.is_repeated:
+            setattr(proto, key, _plain(field, value))
+        else:
+            entries = value if isinstance(value, list | tuple) else [value]
+            getattr(proto, key).extend([_plain(field, entry) for entry in entries])
+    except (TypeError, ValueError):
+        raise ConfigError(Problem(key, f"expected {_KINDS[field.cpp_type]}", repr(value))) from None
+
+
+def _plain(field: FieldDescriptor, value: Any) -> Any:
+    """Refuse what protobuf would quietly convert (True to 1, 1 to True); paths become text."""
+    is_bool = field.cpp_type == FieldDescriptor.CPPTYPE_BOOL
+    if isinstance(value, bool) != is_bool:
+        raise TypeError
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def _algorithm(alg: str | AlgProto) -> AlgProto:
+    if isinstance(alg, AlgProto):
+        return alg
+    if isinstance(alg, str):
+        if alg in _ALGORITHMS:
+            return AlgProto(alg=alg)
+        if ":" in alg:
+            return AlgProto(user_alg=alg)
+    names = [name for name in _ALGORITHMS if name != "kUserAlg"]
+    raise ConfigError(Problem("alg", "no such algorithm", repr(alg), nearest(str(alg), names)))
+
+
+def _message(value: Any, kind: Any, key: str, example: str) -> Any:
+    """The message that a description (an object with `.proto`) stands for."""
+    message = getattr(value, "proto", value)
+    if not isinstance(message, kind):
+        hint = f"For example {example}, or a {kind.DESCRIPTOR.name}."
+        raise ConfigError(Problem(key, "is not a description", repr(value), hint))
+    return message

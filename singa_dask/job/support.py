@@ -1,0 +1,124 @@
+"""What a job may say, in SINGA's words, that this version cannot do: the one list of it.
+
+A line here is a promise to come. Whoever keeps it deletes the line; nothing else refuses the feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from singa_dask.job.job_pb2 import AlgProto, JobProto, LayerProto, LayerType
+from singa_dask.job.paths import Path, layers_of
+from singa_dask.job.topology import ClusterTopology
+
+NOT_YET = "not yet supported"
+
+
+class Gap(NamedTuple):
+    """Something that the job at `path` asks for in vain."""
+
+    path: Path
+    what: str
+    received: str
+    hint: str | None = None
+
+
+ALGORITHMS: dict[int, str] = {
+    AlgProto.kCD: "contrastive divergence",
+    AlgProto.kBPTT: "back-propagation through time",
+}
+
+LAYER_TYPES: dict[str, str] = {
+    "kRBMVis": "restricted Boltzmann machines",
+    "kRBMHid": "restricted Boltzmann machines",
+    "kCharRNN": "recurrent nets",
+    "kRNNLabel": "recurrent nets",
+    "kOneHot": "recurrent nets",
+    "kGRU": "recurrent nets",
+    "kEmbedding": "recurrent nets",
+    "kCharRNNOutput": "recurrent nets",
+    "kRNNDummy": "recurrent nets",
+    "kBM": "batch normalisation",
+    "kCudnnBM": "batch normalisation",
+    "kBridgeSrc": "layers split over workers",
+    "kBridgeDst": "layers split over workers",
+}
+
+# Field of the cluster, when it asks for too much, what that is, the way out.
+_TOPOLOGY: tuple[tuple[str, Callable[[ClusterTopology], bool], str, str], ...] = (
+    ("nworker_groups", lambda t: t.nworker_groups > 1, "asynchronous training", "For now: one worker group."),
+    (
+        "server_worker_separate",
+        lambda t: t.server_worker_separate,
+        "servers in processes of their own",
+        "For now: server_worker_separate: false.",
+    ),
+    ("nworkers_per_procs", lambda t: t.nworkers_per_procs > 1, "several workers in a process", "For now: 1."),
+    ("nservers_per_procs", lambda t: t.nservers_per_procs > 1, "several servers in a process", "For now: 1."),
+    (
+        "nservers_per_group",
+        lambda t: t.nservers_per_group > t.nworkers_per_group and not t.server_worker_separate,
+        "more servers than workers",
+        "For now: at most nworkers_per_group.",
+    ),
+)
+
+_SPLIT_LAYERS = "layers split over workers by features"
+
+
+def topology_gaps(topology: ClusterTopology) -> Iterator[Gap]:
+    """What of the topology is not yet supported."""
+    for field, asks, what, hint in _TOPOLOGY:
+        if asks(topology):
+            value = getattr(topology, field)
+            yield Gap(("cluster", field), what, str(value).lower(), hint)
+
+
+def job_gaps(job: JobProto) -> Iterator[Gap]:
+    """What of the job, its cluster aside, is not yet supported."""
+    alg = job.train_one_batch.alg
+    if alg in ALGORITHMS:
+        hint = "For now: kBP, or user_alg."
+        yield Gap(("train_one_batch", "alg"), ALGORITHMS[alg], AlgProto.AlgType.Name(alg), hint)
+    net = job.neuralnet
+    if net.partition_dim == 1:
+        yield Gap(("neuralnet", "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
+    if net.unroll_len > 1:
+        yield Gap(("neuralnet", "unroll_len"), "unrolled nets", str(net.unroll_len), "For now: 1.")
+    if net.layer_group:
+        hint = "Write its layers straight into neuralnet { }."
+        yield Gap(("neuralnet", "layer_group"), "groups of layers", f"{len(net.layer_group)} layer_group", hint)
+    if job.resume or job.step:
+        yield Gap(("resume" if job.resume else "step",), "resuming by the job file", "true", "Run with --resume.")
+    for path, layer in layers_of(job):
+        yield from _layer_gaps(path, layer)
+        if job.cluster.nworkers_per_group > 1:
+            yield from _batch_gaps(path, layer)
+
+
+def _batch_gaps(path: Path, layer: LayerProto) -> Iterator[Gap]:
+    """Cutting the mini-batch into pieces: each worker has only its own rows, and would cut those."""
+    for kind, conf, field in (
+        (LayerType.kSlice, layer.slice_conf, "slice_dim"),
+        (LayerType.kConcate, layer.concate_conf, "concate_dim"),
+    ):
+        if layer.type == kind and getattr(conf, field) == 0:
+            where = (*path, conf.DESCRIPTOR.name.removesuffix("Proto").lower() + "_conf", field)
+            yield Gap(where, "cutting or joining the batch in a group of several workers", "0", f"Set {field}: 1.")
+
+
+def _layer_gaps(path: Path, layer: LayerProto) -> Iterator[Gap]:
+    name = LayerType.Name(layer.type)
+    if name in LAYER_TYPES:
+        yield Gap((*path, "type"), LAYER_TYPES[name], name)
+    if layer.partition_dim == 1:
+        yield Gap((*path, "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
+    if layer.unroll_len > 1:
+        yield Gap((*path, "unroll_len"), "unrolled layers", str(layer.unroll_len), "For now: 1.")
+    if layer.unroll_conn_type or layer.shift:
+        field = "unroll_conn_type" if layer.unroll_conn_type else "shift"
+        yield Gap((*path, field), "unrolled layers", field, "Leave it out.")
+    for i, param in enumerate(layer.param):
+        if param.partition_dim == 1:
+            yield Gap((*path, "param", i, "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0.")

@@ -1,0 +1,256 @@
+"""How training is distributed, as pure data: groups of workers, groups of servers, and what such a shape is called.
+
+    sandblaster  1 worker group,  servers of their own            synchronous    (Google Brain)
+    allreduce    1 worker group,  servers beside the workers      synchronous    (Baidu DeepImage)
+    downpour     n worker groups, 1 server group                  asynchronous   (Google Brain)
+    hogwild      n single workers, each with its own server group asynchronous   (Caffe)
+    hybrid       n worker groups, m server groups                 asynchronous
+
+The shape alone decides which it is; the training loop is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import ClusterProto
+
+
+class Framework(Enum):
+    """SINGA's training frameworks; the value is the name for humans."""
+
+    SANDBLASTER = "Sandblaster"
+    ALLREDUCE = "AllReduce"
+    DOWNPOUR = "Downpour"
+    HOGWILD = "Distributed Hogwild"
+    HYBRID = "Hybrid"
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether all workers train one model replica in lock-step."""
+        return self in (Framework.SANDBLASTER, Framework.ALLREDUCE)
+
+
+@dataclass(frozen=True)
+class ClusterTopology:
+    """The numbers of ClusterProto that say how training is distributed, checked when it is made.
+
+    nworker_groups: groups that train on their own; nworkers_per_group: workers that share a group's mini-batches.
+    nserver_groups: copies of the parameters; nservers_per_group: servers that share one copy.
+    nworkers_per_procs, nservers_per_procs: how many of them live in one process.
+    server_worker_separate: whether servers have processes of their own.
+    sync_freq: updates of a server group between two exchanges with its neighbours.
+
+    Raises ConfigError with a problem for every number that is impossible.
+    """
+
+    nworker_groups: int = 1
+    nserver_groups: int = 1
+    nworkers_per_group: int = 1
+    nservers_per_group: int = 1
+    nworkers_per_procs: int = 1
+    nservers_per_procs: int = 1
+    server_worker_separate: bool = False
+    sync_freq: int = 1
+
+    def __post_init__(self) -> None:
+        problems = list(self._wrong_values()) or list(self._wrong_divisions())
+        if problems:
+            raise ConfigError(problems)
+
+    def _wrong_values(self) -> Iterator[Problem]:
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if name == "server_worker_separate":
+                if not isinstance(value, bool):
+                    yield Problem(f"cluster.{name}", "must be true or false", repr(value))
+            elif not isinstance(value, int) or isinstance(value, bool):
+                yield Problem(f"cluster.{name}", "must be a whole number", repr(value))
+            elif value < 1:
+                yield Problem(f"cluster.{name}", "must be at least 1", str(value), "Leave it out for 1.")
+
+    def _wrong_divisions(self) -> Iterator[Problem]:
+        groups, copies = self.nworker_groups, self.nserver_groups
+        if copies > groups:
+            yield Problem(
+                "cluster.nserver_groups",
+                f"only {groups} of {copies} server groups would have a worker group",
+                str(copies),
+                f"Use at most {groups}, or more worker groups.",
+            )
+        elif groups % copies:
+            below = copies * (groups // copies)
+            yield Problem(
+                "cluster.nworker_groups",
+                f"{groups} worker groups cannot be shared out evenly among {copies} server groups",
+                str(groups),
+                f"Use a multiple of nserver_groups: {below} or {below + copies}.",
+            )
+        yield from _wrong_packing("worker", self.nworkers_per_procs, groups, self.nworkers_per_group)
+        yield from _wrong_packing("server", self.nservers_per_procs, copies, self.nservers_per_group)
+
+    @classmethod
+    def from_proto(cls, proto: ClusterProto) -> ClusterTopology:
+        """The topology that a job's `cluster { }` describes. Raises ConfigError if it is impossible."""
+        return cls(**{f.name: getattr(proto, f.name) for f in fields(cls)})
+
+    def to_proto(self) -> ClusterProto:
+        """The `cluster { }` of this topology; numbers that are SINGA's defaults are left out."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return ClusterProto(**given)
+
+    @classmethod
+    def sandblaster(cls, nworkers: int = 3, nservers: int = 2) -> ClusterTopology:
+        """One group of workers, and servers in processes of their own."""
+        return cls(nworkers_per_group=nworkers, nservers_per_group=nservers, server_worker_separate=True)
+
+    @classmethod
+    def allreduce(cls, nworkers: int = 3) -> ClusterTopology:
+        """One group of workers, each beside the server of its part of the parameters."""
+        return cls(nworkers_per_group=nworkers, nservers_per_group=nworkers)
+
+    @classmethod
+    def downpour(cls, nworker_groups: int = 2, nworkers_per_group: int = 2, nservers: int = 2) -> ClusterTopology:
+        """Several groups of workers around one group of servers in processes of their own."""
+        topology = cls(
+            nworker_groups=nworker_groups,
+            nworkers_per_group=nworkers_per_group,
+            nservers_per_group=nservers,
+            server_worker_separate=True,
+        )
+        return topology._called(Framework.DOWNPOUR)
+
+    @classmethod
+    def hogwild(cls, nworkers: int = 3, sync_freq: int = 1) -> ClusterTopology:
+        """Single workers, each with all parameters beside it, that exchange every `sync_freq` updates."""
+        topology = cls(nworker_groups=nworkers, nserver_groups=nworkers, sync_freq=sync_freq)
+        return topology._called(Framework.HOGWILD)
+
+    @classmethod
+    def hybrid(
+        cls,
+        nworker_groups: int = 2,
+        nworkers_per_group: int = 2,
+        nserver_groups: int = 2,
+        nservers_per_group: int = 2,
+        *,
+        server_worker_separate: bool = False,
+        sync_freq: int = 1,
+    ) -> ClusterTopology:
+        """Several groups of workers, several groups of servers."""
+        topology = cls(
+            nworker_groups=nworker_groups,
+            nserver_groups=nserver_groups,
+            nworkers_per_group=nworkers_per_group,
+            nservers_per_group=nservers_per_group,
+            server_worker_separate=server_worker_separate,
+            sync_freq=sync_freq,
+        )
+        return topology._called(Framework.HYBRID)
+
+    def _called(self, framework: Framework) -> ClusterTopology:
+        if self.framework is not framework:
+            message = f"this shape is {self.framework.value}, not {framework.value}"
+            raise ConfigError(Problem("cluster", message, self.describe()))
+        return self
+
+    @property
+    def framework(self) -> Framework:
+        """What a topology of this shape is called."""
+        if self.nworker_groups == 1:
+            return Framework.SANDBLASTER if self.server_worker_separate else Framework.ALLREDUCE
+        if self.nserver_groups == 1:
+            return Framework.DOWNPOUR
+        own_servers = self.nserver_groups == self.nworker_groups and not self.server_worker_separate
+        if own_servers and self.nworkers_per_group == 1:
+            return Framework.HOGWILD
+        return Framework.HYBRID
+
+    @property
+    def nworkers(self) -> int:
+        """Workers of all groups."""
+        return self.nworker_groups * self.nworkers_per_group
+
+    @property
+    def nservers(self) -> int:
+        """Servers of all groups."""
+        return self.nserver_groups * self.nservers_per_group
+
+    @property
+    def nworker_processes(self) -> int:
+        """Processes that hold workers."""
+        return self.nworkers // self.nworkers_per_procs
+
+    @property
+    def nserver_processes(self) -> int:
+        """Processes that hold servers."""
+        return self.nservers // self.nservers_per_procs
+
+    @property
+    def nprocesses(self) -> int:
+        """All processes: servers share the workers' ones unless they are separate."""
+        if self.server_worker_separate:
+            return self.nworker_processes + self.nserver_processes
+        return max(self.nworker_processes, self.nserver_processes)
+
+    def server_group_of(self, worker_group: int) -> int:
+        """The server group that this worker group gets its parameters from."""
+        _must_exist("worker group", worker_group, self.nworker_groups)
+        return worker_group // (self.nworker_groups // self.nserver_groups)
+
+    def worker_groups_of(self, server_group: int) -> range:
+        """The worker groups that this server group serves. The first of them initialises the parameters."""
+        _must_exist("server group", server_group, self.nserver_groups)
+        share = self.nworker_groups // self.nserver_groups
+        return range(server_group * share, (server_group + 1) * share)
+
+    def describe(self) -> str:
+        """One line for humans."""
+        workers = _groups(self.nworker_groups, self.nworkers_per_group, "worker")
+        servers = _groups(self.nserver_groups, self.nservers_per_group, "server")
+        where = "in processes of their own" if self.server_worker_separate else "beside the workers"
+        exchange = f", exchanging every {_count(self.sync_freq, 'update')}" if self.nserver_groups > 1 else ""
+        mode = "synchronous" if self.framework.synchronous else "asynchronous"
+        total = _count(self.nprocesses, "process", "processes")
+        return f"{self.framework.value} ({mode}): {workers}; {servers} {where}{exchange}; {total}"
+
+
+def _wrong_packing(kind: str, per_process: int, ngroups: int, size: int) -> Iterator[Problem]:
+    """Processes hold whole groups, or a group fills whole processes: a process lost must not take half a group."""
+    key = f"n{kind}s_per_procs"
+    whole_processes = size % per_process == 0
+    whole_groups = per_process % size == 0 and ngroups % (per_process // size) == 0
+    if not (whole_processes or whole_groups):
+        yield Problem(
+            f"cluster.{key}",
+            f"{_groups(ngroups, size, kind)} cannot be packed into processes of {per_process} {kind}s",
+            str(per_process),
+            f"Use a divisor of n{kind}s_per_group, or whole groups; leave it out for 1.",
+        )
+
+
+def _must_exist(what: str, index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise IndexError(f"{what} {index} does not exist: there are {count}, from 0")
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def _groups(ngroups: int, size: int, kind: str) -> str:
+    return f"{_count(ngroups, kind + ' group')} of {_count(size, kind)}"
+
+
+def cluster_message(cluster: Any) -> ClusterProto:
+    """The message of a ClusterTopology or ClusterProto. Raises ConfigError for anything else."""
+    if isinstance(cluster, ClusterTopology):
+        return cluster.to_proto()
+    if isinstance(cluster, ClusterProto):
+        return cluster
+    hint = "For example ClusterTopology.allreduce(3)."
+    raise ConfigError(Problem("cluster", "expected a ClusterTopology or ClusterProto", repr(cluster), hint))

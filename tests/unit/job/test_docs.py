@@ -1,0 +1,65 @@
+"""docs/job.md shows what really happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.job import Job, apply_overrides
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "job.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_both_spellings_of_the_example_train_the_same_job() -> None:
+    (text,) = (code for language, code in BLOCKS if not language and code.startswith("name:"))
+    (code,) = (code for language, code in BLOCKS if language == "python" and "SoftmaxLoss" in code)
+    job = Job.from_text(text)
+    job.check()
+    names: dict = {}
+    exec(code, names)
+    python = names["job"]
+    for layer in python.proto.neuralnet.layer:
+        for field, value in layer.ListFields():
+            if field.message_type and not field.is_repeated and not value.ListFields():
+                layer.ClearField(field.name)  # a block without settings says nothing
+    assert python.to_text() == job.to_text()
+
+
+@pytest.mark.parametrize("name", ["typos", "wrong"])
+def test_errors_are_real(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = next(code for language, code in BLOCKS if not language and code.startswith("name:"))
+    changes = {
+        "typos": [("train_steps:", "train_step:"), ("kSGD", "kSDG"), ("num_output: 100", "num_outputs: 100")],
+        "wrong": [
+            *[("train_steps: 500", ""), ("momentum: 0.9", "momentum: 9"), ('"relu1" inner', '"relu" inner')],
+            ("batchsize: 64", "batchsize: 2"),
+        ],
+    }
+    for old, new in changes[name]:
+        assert old in text
+        text = text.replace(old, new, 1)
+    monkeypatch.chdir(tmp_path)
+    Path(f"{name}.conf").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        Job.from_file(f"{name}.conf").check()
+    (shown,) = (code for _, code in BLOCKS if code.startswith(f"{name}.conf:"))
+    assert str(error.value) + "\n" == shown
+
+
+def test_overrides_of_the_table_work() -> None:
+    text = next(code for language, code in BLOCKS if not language and code.startswith("name:"))
+    table = TEXT.split("| override | sets |")[1].split("\n\n")[0]
+    overrides = [o for row in table.splitlines()[2:] for o in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    assert len(overrides) == 9
+    job = Job.from_text(text)
+    job.proto.neuralnet.layer.add(name="conv1")
+    for override in overrides:
+        apply_overrides(job.proto, [override])
+    assert job.proto.cluster.nworkers_per_group == 4
+    assert job.proto.neuralnet.layer[2].param[0].lr_scale == 2
+    assert not job.proto.gpu
