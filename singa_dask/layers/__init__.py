@@ -1,0 +1,57 @@
+"""The layers that a net is made of, and `layer_class`, which finds the class for a job's layer."""
+
+from __future__ import annotations
+
+from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
+from singa_dask.layers.base import Context, InputLayer, Layer, LossLayer, Metric, OutputLayer, Step
+from singa_dask.layers.connection import Concate, Slice, Split
+from singa_dask.layers.convolution import Convolution
+from singa_dask.layers.dropout import Dropout
+from singa_dask.layers.dummy import Dummy
+from singa_dask.layers.inner_product import InnerProduct
+from singa_dask.layers.input import CSVInput, RecordInput
+from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
+from singa_dask.layers.lrn import LRN
+from singa_dask.layers.output import CSVOutput, RecordOutput
+from singa_dask.layers.param import Param
+from singa_dask.layers.pooling import Pooling
+from singa_dask.layers.preprocess import ImagePreprocess
+from singa_dask.layers.ranking import Accuracy, ArgSort
+from singa_dask.layers.registry import layer_class
+from singa_dask.layers.softmax import Softmax
+
+__all__ = [
+    "LRN",
+    "Accuracy",
+    "Activation",
+    "ArgSort",
+    "CSVInput",
+    "CSVOutput",
+    "Concate",
+    "Context",
+    "Convolution",
+    "Dropout",
+    "Dummy",
+    "EuclideanLoss",
+    "ImagePreprocess",
+    "InnerProduct",
+    "InputLayer",
+    "Layer",
+    "LossLayer",
+    "Metric",
+    "OutputLayer",
+    "Param",
+    "Pooling",
+    "ReLU",
+    "RecordInput",
+    "RecordOutput",
+    "STanh",
+    "Sigmoid",
+    "Slice",
+    "Softmax",
+    "SoftmaxLoss",
+    "Split",
+    "Step",
+    "Tanh",
+    "layer_class",
+]

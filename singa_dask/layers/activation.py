@@ -1,0 +1,97 @@
+"""Activations, element by element.   x: (B, ...) -> y: the same shape."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from singa_dask.job.job_pb2 import ActivationProto
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array, Shape
+
+
+class _Elementwise(Layer):
+    """What all activations share: shape, buffers, and that backward needs only y."""
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        return shape
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.y = self._activate(ctx, x[0], ctx.buffer("y", x[0].shape))
+        return ctx.y
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        raise NotImplementedError
+
+
+class ReLU(_Elementwise):
+    """y = x where x > 0, else negative_slope x.   relu_conf: negative_slope."""
+
+    type: ClassVar[str] = "kReLU"
+    conf_field: ClassVar[str | None] = "relu_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        if self.conf.negative_slope < 0:
+            raise self.problem("relu_conf.negative_slope must not be negative", self.conf.negative_slope)
+        return super().setup(*src)
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        return ctx.ops.relu(x, self.conf.negative_slope, y)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return ctx.ops.relu_backward(ctx.y, dy, self.conf.negative_slope, out=dy)
+
+
+class Sigmoid(_Elementwise):
+    """y = 1 / (1 + exp(-x))."""
+
+    type: ClassVar[str] = "kSigmoid"
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        return ctx.ops.sigmoid(x, y)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return ctx.ops.sigmoid_backward(ctx.y, dy, out=dy)
+
+
+class Tanh(_Elementwise):
+    """y = tanh(x)."""
+
+    type: ClassVar[str] = "kTanh"
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        return ctx.ops.tanh(x, y)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return ctx.ops.tanh_backward(ctx.y, dy, out=dy)
+
+
+class STanh(_Elementwise):
+    """y = 1.7159047 tanh(0.6666667 x)  (LeCun et al. 1998)."""
+
+    type: ClassVar[str] = "kSTanh"
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        return ctx.ops.stanh(x, y)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return ctx.ops.stanh_backward(ctx.y, dy, out=dy)
+
+
+class Activation(_Elementwise):
+    """The activation that activation_conf.type names: RELU, SIGMOID, TANH or STANH."""
+
+    type: ClassVar[str] = "kActivation"
+    conf_field: ClassVar[str | None] = "activation_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        kind = ActivationProto.ActivationType.Name(self.conf.type)
+        classes = {"RELU": ReLU, "SIGMOID": Sigmoid, "TANH": Tanh, "STANH": STanh}
+        self._rule = classes[kind].from_proto(self.proto)
+        return super().setup(*src)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        return self._rule.forward(ctx, *x)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return self._rule.backward(ctx, dy)

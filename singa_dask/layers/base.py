@@ -1,0 +1,300 @@
+"""What a layer is.
+
+A layer has two lives. As a *description* it wraps a LayerProto: job files and Python build the same message,
+and keyword arguments are the fields of the layer's `*_conf`. Inside a net, `setup` fixes its shapes and declares
+its parameters, and `forward` / `backward` compute on `ctx.ops`, leaving what they need later in `ctx`.
+
+    class InnerProduct(Layer): ...
+    InnerProduct("ip1", "conv2", num_output=500)            # Python
+    layer { name: "ip1" type: kInnerProduct srclayers: "conv2" innerproduct_conf { num_output: 500 } }
+
+Shapes leave out the batch: (features,) or, for images, (height, width, channels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
+from singa_dask.layers.param import Array, Param, Shape
+
+if TYPE_CHECKING:
+    from singa_dask.ops import Ops
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a call stands: which phase and step, and which rows of the group's mini-batch this worker has.
+
+    Random draws (dropout, augmentation) are functions of (seed, number, layer, row), so they depend neither on how
+    many workers share the batch nor on where a run was resumed.
+    """
+
+    phase: int = Phase.kTrain
+    number: int = 0
+    seed: int = 0
+    first_row: int = 0
+    total_rows: int = 1
+
+
+@dataclass
+class Metric:
+    """A mean in the making: `total` over `count` samples; metrics of several workers and batches add up."""
+
+    total: float = 0.0
+    count: float = 0.0
+
+    def __add__(self, other: Metric) -> Metric:
+        return Metric(self.total + other.total, self.count + other.count)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else float("nan")
+
+
+@dataclass
+class Context:
+    """One layer's memory between its forward and backward call, and its store of reused buffers.
+
+    A layer may set any attribute on it. The net sets `step` before each forward call, `labels` of an input layer from
+    its feed, and `needs_input_grad`, once: False where no layer below has a use for the gradient of its output.
+    """
+
+    ops: Ops
+    step: Step = field(default_factory=Step)
+    labels: Array = None
+    needs_input_grad: bool = True
+    _buffers: dict[str, Array] = field(default_factory=dict)
+
+    def buffer(self, key: str, shape: Shape, dtype: Any = None) -> Array:
+        """An uninitialised array that is the same one at every step as long as the shape stays."""
+        dtype = self.ops.dtype if dtype is None else dtype
+        array = self._buffers.get(key)
+        if array is None or array.shape != shape or array.dtype != dtype:
+            array = self._buffers[key] = self.ops.empty(shape, dtype)
+        return array
+
+    if TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"ctx.{name} is not set: backward was called before forward")
+
+
+class Layer:
+    """Base of every layer.
+
+    type: the LayerType name ("kUserLayer" for classes named by `user_type`).
+    conf_field: the LayerProto field with this layer's settings, or None.
+    label_sources: positions in srclayers whose labels, not features, this layer reads.
+    passes_labels: True if this layer hands on the labels of its first source.
+    multiple_outputs: True if forward returns a tuple, one array per destination (Slice, Split); backward then gets a
+    tuple, and setup may return a tuple of shapes.
+    num_sources: least and most srclayers; None for any number.
+    """
+
+    type: ClassVar[str] = "kUserLayer"
+    conf_field: ClassVar[str | None] = None
+    label_sources: ClassVar[tuple[int, ...]] = ()
+    passes_labels: ClassVar[bool] = False
+    multiple_outputs: ClassVar[bool] = False
+    num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
+
+    def __init__(
+        self,
+        name: str,
+        srclayers: str | Layer | Sequence[str | Layer] = (),
+        *,
+        param: Sequence[ParamProto | Mapping[str, Any]] = (),
+        include: Sequence[Any] = (),
+        exclude: Sequence[Any] = (),
+        partition_dim: int | None = None,
+        **conf: Any,
+    ):
+        proto = LayerProto(name=name, type=LayerType.Value(self.type), include=include, exclude=exclude)
+        if isinstance(srclayers, str | Layer):
+            srclayers = (srclayers,)
+        proto.srclayers.extend(s.name if isinstance(s, Layer) else s for s in srclayers)
+        for p in param:
+            proto.param.append(p if isinstance(p, ParamProto) else ParamProto(**p))
+        if partition_dim is not None:
+            proto.partition_dim = partition_dim
+        self._describe(proto, conf)
+        self._adopt(proto)
+
+    def _describe(self, proto: LayerProto, conf: Mapping[str, Any]) -> None:
+        """Write the keyword arguments into the message; user layers keep theirs as JSON."""
+        cls = type(self)
+        if cls.type == "kUserLayer":
+            import json
+
+            proto.user_type = f"{cls.__module__}:{cls.__qualname__}"
+            if conf:
+                proto.user_conf = json.dumps(dict(conf))
+            return
+        if cls.conf_field is None:
+            if conf:
+                raise ConfigError(
+                    Problem(f"{proto.name}.{next(iter(conf))}", f"{cls.__name__} has no settings of its own")
+                )
+            return
+        message = getattr(proto, cls.conf_field)
+        if conf:
+            message.SetInParent()
+        fields = message.DESCRIPTOR.fields_by_name
+        for key, value in conf.items():
+            if key not in fields:
+                raise ConfigError(
+                    Problem(
+                        f"{proto.name}.{key}",
+                        f"{cls.__name__} has no such setting",
+                        received=f"{key}={value!r}",
+                        hint=nearest(key, fields),
+                    )
+                )
+            try:
+                _assign(message, fields[key], value)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(Problem(f"{proto.name}.{key}", str(error), received=f"{key}={value!r}")) from error
+
+    @classmethod
+    def from_proto(cls, proto: LayerProto) -> Layer:
+        """The layer that this message describes."""
+        layer = cls.__new__(cls)
+        layer._adopt(proto)
+        return layer
+
+    def _adopt(self, proto: LayerProto) -> None:
+        self.proto = proto
+        self.params: list[Param] = []
+
+    @property
+    def name(self) -> str:
+        return self.proto.name
+
+    @property
+    def conf(self) -> Any:
+        """The `*_conf` message; for user layers the decoded `user_conf`."""
+        if self.conf_field is not None:
+            return getattr(self.proto, self.conf_field)
+        if self.proto.user_conf:
+            import json
+
+            return json.loads(self.proto.user_conf)
+        return {}
+
+    def declare(self, role: str, shape: Shape, fan_in: int, fan_out: int) -> Param:
+        """Declare the next parameter; its settings are the next `param` block of the job, named
+        `<layer>_<role>` unless the job names it."""
+        index = len(self.params)
+        proto = self.proto.param[index] if index < len(self.proto.param) else ParamProto()
+        param = Param(proto, proto.name or f"{self.name}_{role}", shape, fan_in, fan_out)
+        self.params.append(param)
+        return param
+
+    def problem(self, message: str, received: Any = None, hint: str | None = None) -> ConfigError:
+        """An error that names this layer."""
+        return ConfigError(Problem(f"layer {self.name!r}", message, None if received is None else str(received), hint))
+
+    def sources(self, src: tuple[Shape, ...]) -> tuple[Shape, ...]:
+        """`src`, if it has as many shapes as this layer takes sources; for the start of `setup`.
+
+        Raises ConfigError where it has not.
+        """
+        least, most = self.num_sources
+        if len(src) < least or (most is not None and len(src) > most):
+            wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+            raise self.problem(
+                f"{type(self).__name__} takes {wanted} srclayers", received=", ".join(self.proto.srclayers) or "none"
+            )
+        return src
+
+    # What a layer writes:
+
+    def setup(self, *src: Shape) -> Any:
+        """Fix shapes and declare parameters. src: sample shapes of the sources; returns the own sample shape.
+
+        Raises ConfigError where the shapes do not fit.
+        """
+        raise NotImplementedError
+
+    def forward(self, ctx: Context, *x: Array) -> Any:
+        """Compute the output from the sources' outputs (batch first). Must not modify its inputs.
+
+        Arrays between layers are C-contiguous.
+        """
+        raise NotImplementedError
+
+    def backward(self, ctx: Context, dy: Any) -> Any:
+        """Fill the parameters' gradients and return the gradient for the source (a tuple, if there are several;
+        None for a source that needs none).
+
+        `ctx.needs_input_grad` is False where no layer below wants it. `dy` belongs to the callee, which may
+        overwrite it and return it.
+        """
+        raise NotImplementedError
+
+    def metrics(self, ctx: Context) -> dict[str, Metric]:
+        """What the last forward call measured; empty for most layers."""
+        return {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class InputLayer(Layer):
+    """A layer without sources: `forward(ctx, features)` gets what the loader feeds."""
+
+    num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
+
+    @property
+    def sample_shape(self) -> Shape:
+        """Own sample shape, from store_conf.shape: (C, H, W) -> (H, W, C), (H, W) -> (H, W, 1), (D,) -> (D,).
+
+        Raises ConfigError where it is missing or not positive.
+        """
+        shape = tuple(self.proto.store_conf.shape)
+        if not 1 <= len(shape) <= 3 or min(shape) < 1:
+            raise self.problem(
+                "store_conf.shape must be features; height, width; or channels, height, width",
+                received=list(shape) or "none",
+                hint="Set it, or let the shards say it (check without --no-data).",
+            )
+        if len(shape) == 3:
+            return *shape[1:], shape[0]
+        return (*shape, 1) if len(shape) == 2 else shape
+
+
+class LossLayer(Layer):
+    """A layer that starts the backward pass: `backward(ctx, None)`.
+
+    Its gradient is of (sum over rows of the loss) / ctx.step.total_rows, so that the sum of all workers' gradients is
+    the gradient of the group's mean loss, whatever share of the batch each of them has.
+    """
+
+
+class OutputLayer(Layer):
+    """A layer that measures or writes what comes out of a net: no gradient flows back through it."""
+
+    def backward(self, ctx: Context, dy: Any) -> Any:
+        return (None,) * len(self.proto.srclayers)
+
+    def close(self) -> None:
+        """Complete and close the files that the layer writes; a later forward call starts them afresh."""
+
+
+def _assign(message: Any, field: Any, value: Any) -> None:
+    """Set a field of a message; an enum's value may be spelled by its name."""
+    if field.is_repeated:
+        getattr(message, field.name).extend(value if isinstance(value, list | tuple) else [value])
+    elif field.enum_type is not None and isinstance(value, str):
+        values = field.enum_type.values_by_name
+        if value not in values:
+            raise ValueError(f"there is no such value. {nearest(value, values)}")
+        setattr(message, field.name, values[value].number)
+    else:
+        setattr(message, field.name, value)

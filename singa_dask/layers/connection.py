@@ -1,0 +1,143 @@
+"""Layers that copy, cut and join what flows between others.
+
+Dimensions are those of SINGA's (batch, channels, height, width): 0 is the batch, 1 the features or channels, 2 the
+height, 3 the width. Cutting or joining along the batch changes the number of rows that the layers above see.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array, Shape
+
+
+class Split(Layer):
+    """Every destination gets x; their gradients add up.   x: (B, ...) -> num_splits times x.
+
+    split_conf: num_splits. Any layer may have several destinations: Split is there for SINGA's job files.
+    """
+
+    type: ClassVar[str] = "kSplit"
+    conf_field: ClassVar[str | None] = "split_conf"
+    multiple_outputs: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Any:
+        (shape,) = self.sources(src)
+        if self.conf.num_splits < 1:
+            raise self.problem("split_conf.num_splits must be at least 1", self.conf.num_splits)
+        return (shape,) * self.conf.num_splits
+
+    def forward(self, ctx: Context, *x: Array) -> Any:
+        return (x[0],) * self.conf.num_splits
+
+    def backward(self, ctx: Context, dy: Any) -> Array:
+        total = dy[0]
+        for piece in dy[1:]:
+            total += piece
+        return total
+
+
+class Slice(Layer):
+    """Cuts x into num_slices pieces, one per destination; the last takes what is left over.
+
+    slice_conf: slice_dim, num_slices.
+    """
+
+    type: ClassVar[str] = "kSlice"
+    conf_field: ClassVar[str | None] = "slice_conf"
+    multiple_outputs: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Any:
+        (shape,) = self.sources(src)
+        self._axis = _axis(self, self.conf.slice_dim, shape)
+        count = self.conf.num_slices
+        if self._axis == 0:
+            if count < 1:
+                raise self.problem("slice_conf.num_slices must be at least 1", count)
+            return (shape,) * count
+        size = shape[self._axis - 1]
+        if not 1 <= count <= size:
+            raise self.problem(f"slice_conf.num_slices must lie between 1 and the dimension's size, {size}", count)
+        return tuple(_resized(shape, self._axis, stop - start) for start, stop in _bounds(size, count))
+
+    def forward(self, ctx: Context, *x: Array) -> Any:
+        ctx.x_shape = x[0].shape
+        ctx.pieces = _cuts(x[0].shape, self._axis, _bounds(x[0].shape[self._axis], self.conf.num_slices))
+        return tuple(_piece(ctx, f"y{i}", x[0], cut) for i, cut in enumerate(ctx.pieces))
+
+    def backward(self, ctx: Context, dy: Any) -> Array:
+        dx = ctx.buffer("dx", ctx.x_shape)
+        for cut, piece in zip(ctx.pieces, dy, strict=True):
+            dx[cut] = piece
+        return dx
+
+
+class Concate(Layer):
+    """Joins its sources along one dimension; in all others they must agree.
+
+    concate_conf: concate_dim. num_concates is not needed: any layer may have several destinations.
+    """
+
+    type: ClassVar[str] = "kConcate"
+    conf_field: ClassVar[str | None] = "concate_conf"
+    num_sources: ClassVar[tuple[int, int | None]] = (1, None)
+
+    def setup(self, *src: Shape) -> Shape:
+        first = self.sources(src)[0]
+        self._axis = _axis(self, self.conf.concate_dim, first)
+        for shape in src:
+            same = len(shape) == len(first) and (
+                shape == first if self._axis == 0 else _resized(shape, self._axis, first[self._axis - 1]) == first
+            )
+            if not same:
+                received = ", ".join(f"{n}: {s}" for n, s in zip(self.proto.srclayers, src, strict=False))
+                raise self.problem(f"sources must agree but in dimension {self.conf.concate_dim}", received)
+        if self._axis == 0:
+            return first
+        return _resized(first, self._axis, sum(shape[self._axis - 1] for shape in src))
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        sizes = [piece.shape[self._axis] for piece in x]
+        shape = list(x[0].shape)
+        shape[self._axis] = sum(sizes)
+        stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        bounds = [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+        y = ctx.buffer("y", tuple(shape))
+        ctx.pieces = _cuts(y.shape, self._axis, bounds)
+        for cut, piece in zip(ctx.pieces, x, strict=True):
+            y[cut] = piece
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> Any:
+        return tuple(_piece(ctx, f"dx{i}", dy, cut) for i, cut in enumerate(ctx.pieces))
+
+
+def _axis(layer: Layer, dim: int, shape: Shape) -> int:
+    """The array axis of SINGA's dimension `dim`, for samples of `shape`."""
+    axes = {0: 0, 1: 3, 2: 1, 3: 2} if len(shape) == 3 else {0: 0, 1: 1}
+    if dim not in axes:
+        raise layer.problem(f"the dimension must be one of {sorted(axes)}", f"{dim} for samples of shape {shape}")
+    return axes[dim]
+
+
+def _bounds(size: int, count: int) -> list[tuple[int, int]]:
+    step = size // count
+    return [(i * step, size if i == count - 1 else (i + 1) * step) for i in range(count)]
+
+
+def _cuts(shape: Shape, axis: int, bounds: list[tuple[int, int]]) -> list[tuple[slice, ...]]:
+    return [(*(slice(None),) * axis, slice(start, stop)) for start, stop in bounds]
+
+
+def _resized(shape: Shape, axis: int, size: int) -> Shape:
+    """The sample shape with another size along an axis of the batch (axis 0 is the batch)."""
+    return *shape[: axis - 1], size, *shape[axis:]
+
+
+def _piece(ctx: Context, key: str, x: Array, cut: tuple[slice, ...]) -> Array:
+    """x[cut], contiguous and in memory of its own."""
+    view = x[cut]
+    piece = ctx.buffer(key, view.shape, view.dtype)
+    piece[...] = view
+    return piece

@@ -1,0 +1,53 @@
+"""Two-dimensional convolution.   B samples, H, W, C height, width, channels; OH, OW output size; O filters."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.geometry import window_of
+from singa_dask.layers.param import Array, Shape
+
+
+class Convolution(Layer):
+    """y[oh, ow] = b + sum over i, j of x[oh stride + i - pad, ow stride + j - pad] W[i, j].
+
+    x: (B, H, W, C), W: (kh, kw, C, O), b: (O,) -> y: (B, OH, OW, O), OH = floor((H + 2 pad - kh) / stride) + 1.
+
+    convolution_conf: num_filters, kernel, pad, stride (or kernel_x, kernel_y, ... for width and height), bias_term,
+    workspace_byte_limit (MB that im2col's buffer may take).
+    """
+
+    type: ClassVar[str] = "kConvolution"
+    conf_field: ClassVar[str | None] = "convolution_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        self._window = window_of(self, shape)
+        filters, channels, area = self.conf.num_filters, shape[2], self._window.area
+        if filters < 1:
+            raise self.problem("convolution_conf.num_filters must be at least 1", filters)
+        fans = area * channels, area * filters
+        self.weight = self.declare("weight", (*self._window.kernel, channels, filters), *fans)
+        self.bias = self.declare("bias", (filters,), *fans) if self.conf.bias_term else None
+        self._shape = (*self._window.output_size(*shape[:2]), filters)
+        return self._shape
+
+    def _columns(self, ctx: Context) -> Array:
+        limit_nbytes = self.conf.workspace_byte_limit << 20
+        return ctx.buffer("columns", ctx.ops.columns_shape(ctx.x.shape, self._window, limit_nbytes))
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.x = x[0]
+        bias = None if self.bias is None else self.bias.value
+        y = ctx.buffer("y", (ctx.x.shape[0], *self._shape))
+        return ctx.ops.convolve(ctx.x, self.weight.value, bias, self._window, y, self._columns(ctx))
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        ops, weight, bias, columns = ctx.ops, self.weight, self.bias, self._columns(ctx)
+        ops.convolve_backward_weight(ctx.x, dy, self._window, weight.grad, columns, accumulate=weight.claim())
+        if bias is not None:
+            ops.column_sums(dy.reshape(-1, dy.shape[-1]), bias.grad, accumulate=bias.claim())
+        if not ctx.needs_input_grad:
+            return None
+        return ops.convolve_backward_input(dy, weight.value, self._window, ctx.buffer("dx", ctx.x.shape), columns)

@@ -1,0 +1,47 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array, Shape
+from singa_dask.ops.random import stream_key
+
+
+class Dropout(Layer):
+    """y = x mask / (1 - dropout_ratio), mask 0 with probability dropout_ratio; y = x outside kTrain.
+
+    x: (B, ...) -> y: the same shape.   dropout_conf: dropout_ratio.   (Srivastava et al. 2014, scaled while training)
+    The mask is a function of (seed, step, layer, row, element).
+    """
+
+    type: ClassVar[str] = "kDropout"
+    conf_field: ClassVar[str | None] = "dropout_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        if not 0 <= self.conf.dropout_ratio < 1:
+            raise self.problem("dropout_conf.dropout_ratio must lie in [0, 1)", self.conf.dropout_ratio)
+        self._features = prod(shape)
+        return shape
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        step = ctx.step
+        ctx.dropping = bool(step.phase & Phase.kTrain) and self.conf.dropout_ratio > 0
+        if not ctx.dropping:
+            return x[0]
+        key = stream_key(step.seed, step.number, self.name)
+        first = step.first_row * self._features
+        y = ctx.buffer("y", x[0].shape)
+        ctx.mask = ctx.buffer("mask", x[0].shape, np.uint8)
+        return ctx.ops.dropout(x[0], self.conf.dropout_ratio, key, first, y, ctx.mask)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        if not ctx.dropping:
+            return dy
+        return ctx.ops.dropout_backward(dy, ctx.mask, self.conf.dropout_ratio, out=dy)

@@ -1,0 +1,87 @@
+"""Input layers: what the loader feeds, in the shape that the net wants.
+
+B samples of sample shape S.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from singa_dask.errors import DataError
+from singa_dask.layers.base import Context, InputLayer, Layer
+from singa_dask.layers.param import Array, Shape
+
+
+class RecordInput(InputLayer):
+    """y = x: records of HDF5 shards, as the loader has read and normalised them.   x, y: (B, S).
+
+    store_conf: shape (one sample: features; height, width; or channels, height, width), and what the loader reads:
+    backend, path, batchsize, mean_value or mean_file, std_value or std_file, shuffle, random_skip, has_label.
+    """
+
+    type: ClassVar[str] = "kRecordInput"
+    conf_field: ClassVar[str | None] = "store_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        self.sources(src)
+        self._shape = self.sample_shape
+        return self._shape
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        features, xp = ctx.ops.asarray(x[0], ctx.ops.dtype), ctx.ops.xp
+        try:
+            return xp.ascontiguousarray(arrange(xp, features, self._shape))
+        except ValueError:
+            raise DataError(
+                f"layer {self.name!r}: samples of shape {features.shape[1:]} do not fit store_conf.shape "
+                f"{list(self.conf.shape)} ({self._shape} inside)"
+            ) from None
+
+
+class CSVInput(RecordInput):
+    """y = x: rows of a CSV file that `singa-dask shard csv` made into shards.   x, y: (B, S).
+
+    store_conf: as RecordInput.
+    """
+
+    type: ClassVar[str] = "kCSVInput"
+
+
+def arrange(xp: Array, x: Array, shape: Shape) -> Array:
+    """x (B, ...) with samples of `shape`: images given as channels, height, width become height, width, channels.
+
+    Raises ValueError where the sizes do not fit.
+    """
+    sample = tuple(x.shape[1:])
+    if sample == shape:
+        return x
+    if len(shape) == 3:
+        height, width, channels = shape
+        planes = channels, height, width
+        if sample == planes or sample == (height * width * channels,) or (channels == 1 and sample == (height, width)):
+            return xp.moveaxis(x.reshape(len(x), *planes), 1, -1)
+        raise ValueError(f"samples of shape {sample} are no images of shape {shape}")
+    return x.reshape(len(x), *shape)
+
+
+def read_statistic(layer: Layer, path: str, name: str, shape: Shape) -> np.ndarray:
+    """Data set `name` of an HDF5 file, in the sample shape. Raises ConfigError where it is missing or does not fit."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            if name not in file or not isinstance(file[name], h5py.Dataset):
+                raise layer.problem(
+                    f"the file has no data set {name!r}", path, f"It has: {', '.join(file) or 'none'}."
+                )
+            array = file[name][()]
+    except OSError as error:
+        raise layer.problem(f"the file with the {name} cannot be read: {error}", path) from error
+    try:
+        return np.ascontiguousarray(arrange(np, np.asarray(array, np.float64)[None], shape)[0])
+    except ValueError:
+        raise layer.problem(
+            f"the {name} must have the shape of a sample, {shape}", f"shape {np.shape(array)} in {path}"
+        ) from None

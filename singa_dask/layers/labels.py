@@ -1,0 +1,25 @@
+"""Labels as the layers that read them need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singa_dask.errors import DataError
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array
+
+
+def class_labels(layer: Layer, ctx: Context, labels: Any, classes: int) -> Array:
+    """The labels on the device: (B,) integers. Raises DataError where there are none or one is not in [0, classes)."""
+    source = layer.proto.srclayers[1] if len(layer.proto.srclayers) > 1 else "its second source"
+    if labels is None:
+        raise DataError(f"layer {layer.name!r} needs labels, but {source!r} has none: see its store_conf.has_label")
+    labels = ctx.ops.asarray(labels).reshape(-1)
+    if labels.dtype.kind not in "iu":
+        labels = labels.astype("int64")
+    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise DataError(
+            f"layer {layer.name!r}: labels must lie in [0, {classes}), the number of outputs of its first source; "
+            f"{source!r} gave labels from {int(labels.min())} to {int(labels.max())}"
+        )
+    return labels

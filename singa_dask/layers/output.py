@@ -1,0 +1,86 @@
+"""Layers that write what comes out of a net to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singa_dask.layers.base import Context, OutputLayer
+from singa_dask.layers.param import Array, Shape
+
+
+class _FileOutput(OutputLayer):
+    """Appends every batch to the file at store_conf.path, opened at the first batch and emptied then; y = x.
+
+    Where several workers share the batch, each writes its own file: `name-<first row>.suffix`.
+    """
+
+    conf_field: ClassVar[str | None] = "store_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        if not self.conf.path:
+            raise self.problem("store_conf.path is missing: the file to write")
+        self._file: Any = None
+        return shape
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        rows = ctx.ops.to_host(x[0])
+        if self._file is None:
+            path = Path(self.conf.path)
+            if len(rows) < ctx.step.total_rows:
+                path = path.with_name(f"{path.stem}-{ctx.step.first_row}{path.suffix}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._open(path, rows)
+        self._append(rows)
+        return x[0]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, path: Path, rows: np.ndarray) -> Any:
+        raise NotImplementedError
+
+    def _append(self, rows: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class CSVOutput(_FileOutput):
+    """Writes one line per sample, its elements in order, to a CSV file; y = x.   store_conf: path, separator."""
+
+    type: ClassVar[str] = "kCSVOutput"
+
+    def _open(self, path: Path, rows: np.ndarray) -> Any:
+        return path.open("w", encoding="utf-8")
+
+    def _append(self, rows: np.ndarray) -> None:
+        digits = "%d" if rows.dtype.kind in "iu" else "%.9g" if rows.dtype == np.float32 else "%.17g"
+        np.savetxt(self._file, rows.reshape(len(rows), -1), fmt=digits, delimiter=self.conf.separator)
+
+
+class RecordOutput(_FileOutput):
+    """Writes samples to data set `features` of an HDF5 file; y = x.   store_conf: path."""
+
+    type: ClassVar[str] = "kRecordOutput"
+
+    # HDF5 needs chunks for a data set that grows; of about this size they cost little.
+    chunk_nbytes: ClassVar[int] = 1 << 20
+
+    def _open(self, path: Path, rows: np.ndarray) -> Any:
+        import h5py
+
+        file = h5py.File(path, "w")
+        shape = rows.shape[1:]
+        count = max(1, self.chunk_nbytes // max(1, rows[:1].nbytes))
+        file.create_dataset("features", (0, *shape), rows.dtype, maxshape=(None, *shape), chunks=(count, *shape))
+        return file
+
+    def _append(self, rows: np.ndarray) -> None:
+        features = self._file["features"]
+        start = features.shape[0]
+        features.resize(start + len(rows), axis=0)
+        features[start:] = rows

@@ -1,0 +1,73 @@
+"""A trainable array of a layer: what it is, and where its value and gradient live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singa_dask.job.job_pb2 import ParamProto
+
+Array = Any
+Shape = tuple[int, ...]
+
+
+class Param:
+    """One parameter. Value and gradient are views into the net's flat buffers, bound by `net.flat`.
+
+    A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
+
+    name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them.
+    """
+
+    def __init__(self, proto: ParamProto, name: str, shape: Shape, fan_in: int, fan_out: int):
+        self.proto = proto
+        self.name = name
+        self.shape = shape
+        self.fan_in = fan_in
+        self.fan_out = fan_out
+        self.owner: Param = self
+        self._value: Array = None
+        self._grad: Array = None
+        self._has_gradient = False
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for n in self.shape:
+            size *= n
+        return size
+
+    @property
+    def value(self) -> Array:
+        return self.owner._value
+
+    @property
+    def grad(self) -> Array:
+        return self.owner._grad
+
+    @grad.setter
+    def grad(self, array: Array) -> None:
+        # `param.grad += x` works in place and then assigns the same array.
+        if array is not self.owner._grad:
+            raise ValueError(f"{self.name}.grad is a view into the flat gradients: write grad[...] = array")
+
+    def bind(self, value: Array, grad: Array) -> None:
+        """Let value and gradient live in these arrays."""
+        self._value, self._grad = value, grad
+
+    def claim(self) -> bool:
+        """False for the first contribution to this step's gradient (write it), True for later ones (add to it).
+
+        Spares zeroing the gradients before every step:
+            ops.gemm(x.T, dy, out=p.grad, accumulate=p.claim())
+        """
+        had = self.owner._has_gradient
+        self.owner._has_gradient = True
+        return had
+
+    def start_step(self) -> bool:
+        """Forget this step's contributions; returns whether there were any."""
+        had, self._has_gradient = self._has_gradient, False
+        return had
+
+    def __repr__(self) -> str:
+        return f"Param({self.name!r}, shape={self.shape})"

@@ -1,0 +1,62 @@
+"""Augmentation of input images."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.input import read_statistic
+from singa_dask.layers.param import Array, Shape
+from singa_dask.ops.random import random_bits, stream_key
+
+
+class ImagePreprocess(Layer):
+    """y = scale (x - mean), cropped and mirrored.   x: (B, H, W, C) -> y: (B, crop, crop, C).
+
+    rgbimage_conf: cropsize (0: none), mirror, scale, meanfile (HDF5 file with a data set `mean` of the whole image's
+    shape). In phase kTrain the crop's place and, with `mirror`, whether a sample is mirrored are random, functions of
+    (seed, step, layer, row); elsewhere the crop is the centre and nothing is mirrored. Hands on its source's labels.
+    """
+
+    type: ClassVar[str] = "kImagePreprocess"
+    conf_field: ClassVar[str | None] = "rgbimage_conf"
+    passes_labels: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        if len(shape) != 3:
+            raise self.problem("ImagePreprocess needs images", f"samples of shape {shape}", "Check store_conf.shape.")
+        height, width, channels = shape
+        crop = self.conf.cropsize
+        if not 0 <= crop <= min(height, width):
+            raise self.problem("cropsize must lie between 0 and the image's size", f"{crop} for {height} x {width}")
+        self._mean = np.zeros(shape)
+        if self.conf.meanfile:
+            self._mean = read_statistic(self, self.conf.meanfile, "mean", shape)
+        self._size = (crop, crop) if crop else (height, width)
+        return *self._size, channels
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ops, images = ctx.ops, x[0]
+        if getattr(ctx, "mean", None) is None:
+            ctx.mean = ops.asarray(self._mean, ops.dtype)
+        top, left, mirror = (ops.asarray(draw) for draw in self._draws(ctx, images.shape))
+        y = ctx.buffer("y", (images.shape[0], *self._size, images.shape[3]))
+        return ops.crop(images, top, left, mirror, ctx.mean, self.conf.scale, y)
+
+    def _draws(self, ctx: Context, shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where each row's crop starts and whether it is mirrored: three integer arrays (B,)."""
+        rows = shape[0]
+        room = shape[1] - self._size[0], shape[2] - self._size[1]
+        if not ctx.step.phase & Phase.kTrain:
+            return np.full(rows, room[0] // 2), np.full(rows, room[1] // 2), np.zeros(rows, np.int64)
+        key = stream_key(ctx.step.seed, ctx.step.number, self.name)
+        bits = random_bits(np, key, 3 * ctx.step.first_row, 3 * rows).reshape(rows, 3) >> np.uint64(32)
+        draws = bits.astype(np.int64) % (room[0] + 1, room[1] + 1, 2)
+        return draws[:, 0].copy(), draws[:, 1].copy(), draws[:, 2] * self.conf.mirror
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return None

@@ -1,0 +1,108 @@
+"""Which class stands for which layer type."""
+
+from __future__ import annotations
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
+from singa_dask.layers.base import Layer
+from singa_dask.layers.connection import Concate, Slice, Split
+from singa_dask.layers.convolution import Convolution
+from singa_dask.layers.dropout import Dropout
+from singa_dask.layers.dummy import Dummy
+from singa_dask.layers.inner_product import InnerProduct
+from singa_dask.layers.input import CSVInput, RecordInput
+from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
+from singa_dask.layers.lrn import LRN
+from singa_dask.layers.output import CSVOutput, RecordOutput
+from singa_dask.layers.pooling import Pooling
+from singa_dask.layers.preprocess import ImagePreprocess
+from singa_dask.layers.ranking import Accuracy, ArgSort
+from singa_dask.layers.softmax import Softmax
+from singa_dask.layers.user_code import user_code
+
+LAYERS: tuple[type[Layer], ...] = (
+    Accuracy,
+    Activation,
+    ArgSort,
+    CSVInput,
+    CSVOutput,
+    Concate,
+    Convolution,
+    Dropout,
+    Dummy,
+    EuclideanLoss,
+    ImagePreprocess,
+    InnerProduct,
+    LRN,
+    Pooling,
+    ReLU,
+    RecordInput,
+    RecordOutput,
+    STanh,
+    Sigmoid,
+    Slice,
+    Softmax,
+    SoftmaxLoss,
+    Split,
+    Tanh,
+)
+
+# SINGA's names for one layer on several devices; here `get_ops` chooses the device.
+_SPELLINGS = {
+    "kCConvolution": Convolution,
+    "kCPooling": Pooling,
+    "kCudnnActivation": Activation,
+    "kCudnnConv": Convolution,
+    "kCudnnLRN": LRN,
+    "kCudnnPool": Pooling,
+    "kCudnnSoftmax": Softmax,
+    "kCudnnSoftmaxLoss": SoftmaxLoss,
+}
+
+CLASSES: dict[str, type[Layer]] = {cls.type: cls for cls in LAYERS} | _SPELLINGS
+
+_SHARDS = "Convert the data to HDF5 shards and read them with kRecordInput."
+_USER = 'Until then a user layer can stand in: user_type: "module:Class".'
+_UNAVAILABLE = {
+    "kLMDBData": _SHARDS,
+    "kShardData": _SHARDS,
+    "kMnist": _SHARDS + " std_value is norm_a there, mean_value norm_a norm_b.",
+    "kRGBImage": "Use kImagePreprocess, with the same rgbimage_conf.",
+    "kLabel": "Labels come with their data layer: name that as second source of the loss.",
+    "kBridgeSrc": "Leave bridges out: the partitioner puts them where data crosses workers.",
+    "kBridgeDst": "Leave bridges out: the partitioner puts them where data crosses workers.",
+}
+
+
+def layer_class(proto: LayerProto) -> type[Layer]:
+    """The class for a layer's `type`, or the class that its `user_type` ("module:Class") names.
+
+    Raises ConfigError for types that SINGA deprecated, for types not there yet, and for user layers that cannot be
+    imported or are no Layer.
+    """
+    if proto.type == LayerType.kUserLayer:
+        return _user_layer(proto)
+    name = LayerType.Name(proto.type)
+    if name in CLASSES:
+        return CLASSES[name]
+    key = f"layer {proto.name!r}"
+    if name in _UNAVAILABLE:
+        raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
+    raise ConfigError(Problem(key, f"layer type {name} is not there yet", hint=_USER))
+
+
+def _user_layer(proto: LayerProto) -> type[Layer]:
+    key = f"layer {proto.name!r}"
+    if not proto.user_type:
+        raise ConfigError(
+            Problem(key, "it has neither type nor user_type", hint='Set type, or user_type: "module:Class".')
+        )
+    cls = user_code(proto.user_type, key)
+    if not (isinstance(cls, type) and issubclass(cls, Layer)):
+        raise ConfigError(
+            Problem(
+                key, f"user_type {proto.user_type!r} is no layer", repr(cls), "Derive it from singa_dask.layers.Layer."
+            )
+        )
+    return cls

@@ -1,0 +1,53 @@
+"""Making arrays, and the matrix products under every layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+class ArrayOps:
+    """Array creation and matrix products over `self.xp`."""
+
+    xp: Any
+    dtype: np.dtype
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        """An uninitialised array on the device; `ops.dtype` unless told otherwise."""
+        return self.xp.empty(shape, self.dtype if dtype is None else dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        """An array of zeros on the device; `ops.dtype` unless told otherwise."""
+        return self.xp.zeros(shape, self.dtype if dtype is None else dtype)
+
+    def asarray(self, array: Any, dtype: Any = None) -> Array:
+        """The array on the device, copied only if it has to be; keeps its dtype unless told otherwise."""
+        return self.xp.asarray(array, dtype)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        """The array as NumPy array, copied only if it has to be."""
+        return np.asarray(array)
+
+    def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        """out = a b, or out += a b.   a: (M, K), b: (K, N), transposed views or not -> out: (M, N), C-contiguous."""
+        if accumulate:
+            out += self.xp.matmul(a, b)
+            return out
+        return self.xp.matmul(a, b, out=out)
+
+    def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
+        """out = x w + b.   x: (B, I), w: (I, O), b: (O,) or None -> out: (B, O)."""
+        out = self.gemm(x, w, out)
+        if b is not None:
+            out += b
+        return out
+
+    def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
+        """out = sum over rows of x, or out += it.   x: (B, I) -> out: (I,)."""
+        if accumulate:
+            out += x.sum(axis=0)
+            return out
+        return self.xp.sum(x, axis=0, out=out)

@@ -1,0 +1,105 @@
+"""Convolution of NHWC images by im2col and GEMM, in blocks of images that share one reused buffer of columns.
+
+B images, H, W, C: height, width, channels; P = OH OW output positions; K = kh kw C; O filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from singa_dask.ops.window import Window
+
+Array = Any
+
+
+class ConvolutionOps:
+    """Convolution over `self.xp`."""
+
+    xp: Any
+    dtype: np.dtype
+    gemm: Any
+    affine: Any
+    column_sums: Any
+
+    def columns_shape(self, x_shape: tuple[int, ...], window: Window, limit_nbytes: int) -> tuple[int, int]:
+        """Shape (n P, K) of the `columns` buffer that convolution of images of `x_shape` needs: as many images n as
+        `limit_nbytes` holds, at least one."""
+        count, height, width, channels = x_shape
+        positions = int(np.prod(window.output_size(height, width)))
+        columns = window.area * channels
+        images = limit_nbytes // (positions * columns * self.dtype.itemsize)
+        return max(1, min(count, images)) * positions, columns
+
+    def im2col(self, x: Array, window: Window, columns: Array) -> None:
+        """columns[(b, oh, ow), (i, j, c)] = padded x[b, oh stride + i, ow stride + j, c].
+
+        x: (B, H, W, C) -> columns: (B P, K).
+        """
+        count, height, width, channels = x.shape
+        cells = columns.reshape(count, *window.output_size(height, width), *window.kernel, channels)
+        if any(window.pad):
+            cells[...] = 0
+        for i, j, (oh, ow), (h, w) in window.offsets(height, width):
+            cells[:, oh, ow, i, j] = x[:, h, w]
+
+    def col2im(self, columns: Array, window: Window, x: Array) -> None:
+        """The transpose of im2col: x = sum of the columns' elements that come from each pixel.
+
+        columns: (B P, K) -> x: (B, H, W, C).
+        """
+        count, height, width, channels = x.shape
+        cells = columns.reshape(count, *window.output_size(height, width), *window.kernel, channels)
+        x[...] = 0
+        for i, j, (oh, ow), (h, w) in window.offsets(height, width):
+            x[:, h, w] += cells[:, oh, ow, i, j]
+
+    def convolve(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, columns: Array
+    ) -> Array:
+        """out = x * weight + bias.
+
+        x: (B, H, W, C), weight: (kh, kw, C, O), bias: (O,) or None -> out: (B, OH, OW, O).
+        columns: workspace of `columns_shape`.
+        """
+        weight = weight.reshape(-1, weight.shape[-1])
+        for images, block in self._blocks(out, columns):
+            self.im2col(x[images], window, block)
+            self.affine(block, weight, bias, out=out[images].reshape(-1, out.shape[-1]))
+        return out
+
+    def convolve_backward_weight(
+        self, x: Array, dy: Array, window: Window, dweight: Array, columns: Array, accumulate: bool = False
+    ) -> Array:
+        """dweight = gradient of `convolve` for its weight, or dweight += it.
+
+        x: (B, H, W, C), dy: (B, OH, OW, O) -> dweight: (kh, kw, C, O). columns: workspace of `columns_shape`.
+        """
+        flat = dweight.reshape(-1, dweight.shape[-1])
+        for images, block in self._blocks(dy, columns):
+            self.im2col(x[images], window, block)
+            self.gemm(block.T, dy[images].reshape(-1, dy.shape[-1]), out=flat, accumulate=accumulate)
+            accumulate = True
+        return dweight
+
+    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, columns: Array) -> Array:
+        """dx = gradient of `convolve` for its input.
+
+        dy: (B, OH, OW, O), weight: (kh, kw, C, O) -> dx: (B, H, W, C). columns: workspace of `columns_shape`.
+        """
+        weight = weight.reshape(-1, weight.shape[-1])
+        for images, block in self._blocks(dy, columns):
+            self.gemm(dy[images].reshape(-1, dy.shape[-1]), weight.T, out=block)
+            self.col2im(block, window, dx[images])
+        return dx
+
+    @staticmethod
+    def _blocks(output: Array, columns: Array) -> Iterator[tuple[slice, Array]]:
+        """The blocks of images that fit into `columns`, each with its part of `columns`."""
+        positions = output.shape[1] * output.shape[2]
+        step = columns.shape[0] // positions
+        for start in range(0, output.shape[0], step):
+            images = slice(start, min(start + step, output.shape[0]))
+            yield images, columns[: (images.stop - start) * positions]

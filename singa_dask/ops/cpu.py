@@ -1,0 +1,224 @@
+"""Ops on the CPU: NumPy's BLAS for products, Numba for what NumPy would do in several passes over memory."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singa_dask.ops import numba_convolution, numba_elementwise, numba_lrn, numba_pooling, numba_update
+from singa_dask.ops.base import Ops
+from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.window import Window
+
+Array = Any
+
+
+def _geometry(window: Window) -> tuple[int, int, int, int, int, int]:
+    return *window.kernel, *window.stride, *window.pad
+
+
+class CpuOps(Ops):
+    """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays."""
+
+    device: ClassVar[str] = "cpu"
+
+    # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
+    cache_nbytes: ClassVar[int] = 1 << 20
+
+    def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
+        out = self.gemm(x, w, out)
+        if b is not None:
+            numba_elementwise.add_rows(b, out)
+        return out
+
+    def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
+        numba_elementwise.column_sums(x, accumulate, out)
+        return out
+
+    def columns_shape(self, x_shape: tuple[int, ...], window: Window, limit_nbytes: int) -> tuple[int, int]:
+        return super().columns_shape(x_shape, window, min(limit_nbytes, self.cache_nbytes))
+
+    def im2col(self, x: Array, window: Window, columns: Array) -> None:
+        size = window.output_size(*x.shape[1:3])
+        numba_convolution.im2col(x, *_geometry(window), *size, columns)
+
+    def col2im(self, columns: Array, window: Window, x: Array) -> None:
+        size = window.output_size(*x.shape[1:3])
+        numba_convolution.col2im(columns, *_geometry(window), *size, x)
+
+    def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
+        numba_pooling.max_pool(x, *_geometry(window), out, argmax)
+        return out
+
+    def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
+        numba_pooling.max_pool_backward(dy, argmax, *_geometry(window), dx)
+        return dx
+
+    def average_pool(self, x: Array, window: Window, out: Array) -> Array:
+        numba_pooling.average_pool(x, *_geometry(window), out)
+        return out
+
+    def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
+        numba_pooling.average_pool_backward(dy, *_geometry(window), dx)
+        return dx
+
+    def relu(self, x: Array, slope: float, out: Array) -> Array:
+        numba_elementwise.relu(x.reshape(-1), slope, out.reshape(-1))
+        return out
+
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
+        numba_elementwise.relu_backward(y.reshape(-1), dy.reshape(-1), slope, out.reshape(-1))
+        return out
+
+    def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        numba_elementwise.sigmoid_backward(y.reshape(-1), dy.reshape(-1), out.reshape(-1))
+        return out
+
+    def tanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        numba_elementwise.tanh_backward(y.reshape(-1), dy.reshape(-1), out.reshape(-1))
+        return out
+
+    def stanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        numba_elementwise.stanh_backward(y.reshape(-1), dy.reshape(-1), out.reshape(-1))
+        return out
+
+    def lrn(
+        self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
+    ) -> Array:
+        if beta != 0.75:
+            return super().lrn(x, local_size, alpha, beta, knorm, out, scale)
+        channels = x.shape[-1]
+        rows = (-1, channels)
+        padded = np.empty(channels + local_size - 1, x.dtype)
+        numba_lrn.lrn(x.reshape(rows), local_size, alpha, knorm, out.reshape(rows), scale.reshape(rows), padded)
+        return out
+
+    def lrn_backward(
+        self, x: Array, y: Array, scale: Array, dy: Array, local_size: int, alpha: float, beta: float, out: Array
+    ) -> Array:
+        if beta != 0.75:
+            return super().lrn_backward(x, y, scale, dy, local_size, alpha, beta, out)
+        channels = x.shape[-1]
+        x, y, scale, dy, result = (a.reshape(-1, channels) for a in (x, y, scale, dy, out))
+        padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
+        numba_lrn.lrn_backward(x, y, scale, dy, local_size, alpha, result, padded, sums)
+        return out
+
+    def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:
+        bits = np.uint64(drop_threshold(ratio)), 1 - ratio, np.uint64(key), np.uint64(first)
+        numba_elementwise.dropout(x.reshape(-1), *bits, out.reshape(-1), mask.reshape(-1))
+        return out
+
+    def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
+        numba_elementwise.dropout_backward(dy.reshape(-1), mask.reshape(-1), 1 - ratio, out.reshape(-1))
+        return out
+
+    def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
+        numba_elementwise.crop(x, top, left, mirror, mean, scale, out)
+        return out
+
+    def sgd_update(
+        self,
+        w: Array,
+        g: Array,
+        v: Array,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.sgd(w, g, v, lr, momentum, weight_decay, clip_low, clip_high)
+
+    def nesterov_update(
+        self,
+        w: Array,
+        g: Array,
+        v: Array,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.nesterov(w, g, v, lr, momentum, weight_decay, clip_low, clip_high)
+
+    def adagrad_update(
+        self,
+        w: Array,
+        g: Array,
+        h: Array,
+        lr: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.adagrad(w, g, h, lr, delta, weight_decay, clip_low, clip_high)
+
+    def rmsprop_update(
+        self,
+        w: Array,
+        g: Array,
+        h: Array,
+        lr: float,
+        rho: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.rmsprop(w, g, h, lr, rho, delta, weight_decay, clip_low, clip_high)
+
+    def adadelta_update(
+        self,
+        w: Array,
+        g: Array,
+        h: Array,
+        u: Array,
+        lr: float,
+        rho: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.adadelta(w, g, h, u, lr, rho, delta, weight_decay, clip_low, clip_high)
+
+    def adam_update(
+        self,
+        w: Array,
+        g: Array,
+        m: Array,
+        v: Array,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        correction1: float,
+        correction2: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.adam(
+            w, g, m, v, lr, beta1, beta2, correction1, correction2, delta, weight_decay, clip_low, clip_high
+        )
+
+    def adamax_update(
+        self,
+        w: Array,
+        g: Array,
+        m: Array,
+        u: Array,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        correction1: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        numba_update.adamax(w, g, m, u, lr, beta1, beta2, correction1, delta, weight_decay, clip_low, clip_high)

@@ -1,0 +1,222 @@
+"""Ops on an NVIDIA GPU: CuPy's arrays and cuBLAS, with kernels of our own where CuPy would take several passes."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.ops import gpu_kernels
+from singa_dask.ops.base import Ops
+from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.window import Window
+
+Array = Any
+
+
+@cache
+def _kernels(cupy: Any) -> SimpleNamespace:
+    return gpu_kernels.build(cupy)
+
+
+def _geometry(window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes and window as the CUDA kernels take them; `image`: shape (B, H, W, C)."""
+    _, height, width, channels = image
+    return height, width, channels, *window.output_size(height, width), *window.kernel, *window.stride, *window.pad
+
+
+class GpuOps(Ops):
+    """CuPy. Every override computes what its base does, on C-contiguous arrays.
+
+    Raises ConfigError where CuPy is not installed or sees no GPU.
+    """
+
+    device: ClassVar[str] = "gpu"
+
+    def __init__(self, dtype: Any = np.float32, device_id: int = 0):
+        super().__init__(dtype)
+        try:
+            import cupy
+        except ImportError as error:
+            raise ConfigError(
+                Problem(
+                    "device", f'"gpu" needs CuPy: {error}', hint="Install the extra: pip install 'singa-dask[gpu]'."
+                )
+            ) from error
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise ConfigError(
+                Problem("device", f'"gpu" needs an NVIDIA GPU and its driver: {error}', hint='Use device "cpu".')
+            ) from error
+        if not 0 <= device_id < count:
+            raise ConfigError(Problem("device", f"CUDA sees {count} GPUs", f"GPU {device_id}", 'Use device "cpu".'))
+        cupy.cuda.Device(device_id).use()
+        self.xp = cupy
+        self._kernels = _kernels(cupy)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return self.xp.asnumpy(array)
+
+    def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        # Not matmul: of the two, CuPy documents `out` for dot only.
+        if accumulate:
+            out += self.xp.dot(a, b)
+            return out
+        return self.xp.dot(a, b, out=out)
+
+    def im2col(self, x: Array, window: Window, columns: Array) -> None:
+        self._kernels.im2col(x.reshape(-1), *_geometry(window, x.shape), columns.reshape(-1))
+
+    def col2im(self, columns: Array, window: Window, x: Array) -> None:
+        self._kernels.col2im(columns.reshape(-1), *_geometry(window, x.shape), x.reshape(-1))
+
+    def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
+        self._kernels.max_pool(x.reshape(-1), *_geometry(window, x.shape), out.reshape(-1), argmax.reshape(-1))
+        return out
+
+    def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
+        sizes = _geometry(window, dx.shape)
+        self._kernels.max_pool_backward(dy.reshape(-1), argmax.reshape(-1), *sizes, dx.reshape(-1))
+        return dx
+
+    def average_pool(self, x: Array, window: Window, out: Array) -> Array:
+        self._kernels.average_pool(x.reshape(-1), *_geometry(window, x.shape), out.reshape(-1))
+        return out
+
+    def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
+        self._kernels.average_pool_backward(dy.reshape(-1), *_geometry(window, dx.shape), dx.reshape(-1))
+        return dx
+
+    def relu(self, x: Array, slope: float, out: Array) -> Array:
+        return self._kernels.relu(x, slope, out)
+
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
+        return self._kernels.relu_backward(y, dy, slope, out)
+
+    def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        return self._kernels.sigmoid_backward(y, dy, out)
+
+    def tanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        return self._kernels.tanh_backward(y, dy, out)
+
+    def stanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        return self._kernels.stanh_backward(y, dy, out)
+
+    def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:
+        threshold, start = np.uint64(drop_threshold(ratio)), np.uint64(first)
+        self._kernels.dropout(x, threshold, 1 / (1 - ratio), np.uint64(key), start, out, mask)
+        return out
+
+    def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
+        return self._kernels.dropout_backward(dy, mask, 1 / (1 - ratio), out)
+
+    def sgd_update(
+        self,
+        w: Array,
+        g: Array,
+        v: Array,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        self._kernels.sgd(g, lr, momentum, weight_decay, clip_low, clip_high, w, v)
+
+    def nesterov_update(
+        self,
+        w: Array,
+        g: Array,
+        v: Array,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        self._kernels.nesterov(g, lr, momentum, weight_decay, clip_low, clip_high, w, v)
+
+    def adagrad_update(
+        self,
+        w: Array,
+        g: Array,
+        h: Array,
+        lr: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        self._kernels.adagrad(g, lr, delta, weight_decay, clip_low, clip_high, w, h)
+
+    def rmsprop_update(
+        self,
+        w: Array,
+        g: Array,
+        h: Array,
+        lr: float,
+        rho: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        self._kernels.rmsprop(g, lr, rho, 1 - rho, delta, weight_decay, clip_low, clip_high, w, h)
+
+    def adadelta_update(
+        self,
+        w: Array,
+        g: Array,
+        h: Array,
+        u: Array,
+        lr: float,
+        rho: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        self._kernels.adadelta(g, lr, rho, 1 - rho, delta, weight_decay, clip_low, clip_high, w, h, u)
+
+    def adam_update(
+        self,
+        w: Array,
+        g: Array,
+        m: Array,
+        v: Array,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        correction1: float,
+        correction2: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        rate = lr / correction1
+        rest = correction2, delta, weight_decay, clip_low, clip_high
+        self._kernels.adam(g, rate, beta1, 1 - beta1, beta2, 1 - beta2, *rest, w, m, v)
+
+    def adamax_update(
+        self,
+        w: Array,
+        g: Array,
+        m: Array,
+        u: Array,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        correction1: float,
+        delta: float,
+        weight_decay: float,
+        clip_low: float,
+        clip_high: float,
+    ) -> None:
+        rate = lr / correction1
+        rest = delta, weight_decay, clip_low, clip_high
+        self._kernels.adamax(g, rate, beta1, 1 - beta1, beta2, *rest, w, m, u)

@@ -1,0 +1,67 @@
+"""Softmax, and its cross-entropy with labels.   B samples, N classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Array = Any
+
+
+class LossOps:
+    """Softmax and cross-entropy over `self.xp`."""
+
+    xp: Any
+
+    def softmax(self, x: Array, out: Array) -> Array:
+        """out = exp(x) / (sum over the row of exp(x)).   x, out: (B, N)."""
+        xp = self.xp
+        xp.subtract(x, x.max(axis=1, keepdims=True), out=out)
+        xp.exp(out, out=out)
+        out /= out.sum(axis=1, keepdims=True)
+        return out
+
+    def softmax_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        """out = y (dy - (sum over the row of y dy)).   `out` may be dy."""
+        sums = (y * dy).sum(axis=1, keepdims=True)
+        self.xp.subtract(dy, sums, out=out)
+        out *= y
+        return out
+
+    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
+        """out = softmax(x); returns the sum over rows of -log out[label] and how many labels are among the topk.
+
+        x, out: (B, N), labels: (B,) integers in [0, N).
+        """
+        xp = self.xp
+        shifted = x - x.max(axis=1, keepdims=True)
+        xp.exp(shifted, out=out)
+        sums = out.sum(axis=1, keepdims=True)
+        out /= sums
+        losses = xp.log(sums[:, 0]) - shifted[xp.arange(len(labels)), labels]
+        return losses.sum(), self.count_topk(x, labels, topk)
+
+    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
+        """out = scale (y - onehot(labels)): the gradient for x of scale times the summed loss.   y: softmax(x)."""
+        xp = self.xp
+        out[...] = y
+        out[xp.arange(len(labels)), labels] -= 1
+        out *= scale
+        return out
+
+    def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
+        """How many rows have x[label] among their topk largest; of equal values those of lower index count as larger.
+
+        x: (B, N), labels: (B,) integers in [0, N).
+        """
+        xp = self.xp
+        value = x[xp.arange(len(labels)), labels][:, None]
+        earlier = xp.arange(x.shape[1]) < labels[:, None]
+        rank = (x > value).sum(axis=1) + ((x == value) & earlier).sum(axis=1)
+        return (rank < topk).sum()
+
+    def argsort_topk(self, x: Array, topk: int) -> Array:
+        """Indices of the topk largest of each row, the largest first; of equal values the lower index comes first.
+
+        x: (B, N) -> (B, topk).
+        """
+        return self.xp.ascontiguousarray(self.xp.argsort(-x, axis=1, kind="stable")[:, :topk])

@@ -1,0 +1,65 @@
+"""Local response normalisation across channels, and cropping of input images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Array = Any
+
+
+class NormalisationOps:
+    """Normalisation over `self.xp`."""
+
+    xp: Any
+
+    def lrn(
+        self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
+    ) -> Array:
+        """out = x scale^-beta with scale = knorm + alpha / local_size * (sum of x^2 over the local_size channels
+        around each channel)  (Krizhevsky et al. 2012; dividing alpha by local_size is SINGA's and Caffe's).
+
+        x, out, scale: (..., C); local_size is odd.
+        """
+        self._channel_sums(x * x, local_size, scale)
+        scale *= alpha / local_size
+        scale += knorm
+        return self.xp.multiply(x, scale**-beta, out=out)
+
+    def lrn_backward(
+        self, x: Array, y: Array, scale: Array, dy: Array, local_size: int, alpha: float, beta: float, out: Array
+    ) -> Array:
+        """out = dy scale^-beta - 2 alpha beta / local_size * x * (sum of dy y / scale over the same channels).
+
+        `out` may be dy.
+        """
+        sums = self._channel_sums(dy * y / scale, local_size, self.xp.empty_like(x))
+        sums *= x
+        sums *= 2 * alpha * beta / local_size
+        self.xp.multiply(dy, scale**-beta, out=out)
+        out -= sums
+        return out
+
+    @staticmethod
+    def _channel_sums(x: Array, local_size: int, out: Array) -> Array:
+        """out[..., c] = sum of x[..., c - local_size // 2 : c + local_size // 2 + 1]."""
+        out[...] = x
+        for shift in range(1, local_size // 2 + 1):
+            out[..., shift:] += x[..., :-shift]
+            out[..., :-shift] += x[..., shift:]
+        return out
+
+    def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
+        """out[b, h, w] = scale (x - mean)[b, top_b + h, left_b + w], with w counted from the right where mirror_b.
+
+        x: (B, H, W, C), top, left, mirror: (B,) integers, mean: (H, W, C) -> out: (B, h, w, C).
+        """
+        xp = self.xp
+        height, width = out.shape[1:3]
+        columns = xp.arange(width)
+        columns = xp.where(mirror[:, None] != 0, width - 1 - columns, columns) + left[:, None]
+        rows = (xp.arange(height) + top[:, None])[:, :, None]
+        columns = columns[:, None, :]
+        images = xp.arange(x.shape[0])[:, None, None]
+        xp.subtract(x[images, rows, columns], mean[rows, columns], out=out)
+        out *= scale
+        return out

@@ -1,0 +1,94 @@
+"""Pooling of NHWC images, vectorised over the channels of a pixel."""
+
+import numpy as np
+
+from singa_dask.ops.numba_kernel import kernel
+
+
+@kernel
+def max_pool(x, kh, kw, sh, sw, ph, pw, out, argmax):
+    """out = largest element under each window, argmax = its position i kw + j."""
+    count, height, width, channels = x.shape
+    for b in range(count):
+        for oh in range(out.shape[1]):
+            h0 = oh * sh - ph
+            for ow in range(out.shape[2]):
+                w0 = ow * sw - pw
+                best = out[b, oh, ow]
+                where = argmax[b, oh, ow]
+                for c in range(channels):
+                    best[c] = -np.inf
+                    where[c] = 0
+                for i in range(max(0, -h0), min(kh, height - h0)):
+                    for j in range(max(0, -w0), min(kw, width - w0)):
+                        pixel = x[b, h0 + i, w0 + j]
+                        position = argmax.dtype.type(i * kw + j)
+                        for c in range(channels):
+                            larger = pixel[c] > best[c]
+                            best[c] = pixel[c] if larger else best[c]
+                            where[c] = position if larger else where[c]
+
+
+@kernel
+def max_pool_backward(dy, argmax, kh, kw, sh, sw, ph, pw, dx):
+    """dx = sum over the windows in which a pixel was the largest of their dy."""
+    count, height, width, channels = dx.shape
+    for b in range(count):
+        image = dx[b].reshape(height * width * channels)
+        for k in range(image.size):
+            image[k] = 0
+        for oh in range(dy.shape[1]):
+            h0 = oh * sh - ph
+            for ow in range(dy.shape[2]):
+                w0 = ow * sw - pw
+                gradient = dy[b, oh, ow]
+                where = argmax[b, oh, ow]
+                for i in range(max(0, -h0), min(kh, height - h0)):
+                    for j in range(max(0, -w0), min(kw, width - w0)):
+                        pixel = dx[b, h0 + i, w0 + j]
+                        position = argmax.dtype.type(i * kw + j)
+                        for c in range(channels):
+                            pixel[c] += gradient[c] if where[c] == position else dx.dtype.type(0)
+
+
+@kernel
+def average_pool(x, kh, kw, sh, sw, ph, pw, out):
+    """out = sum under each window / (kh kw)."""
+    count, height, width, channels = x.shape
+    share = out.dtype.type(1.0 / (kh * kw))
+    for b in range(count):
+        for oh in range(out.shape[1]):
+            h0 = oh * sh - ph
+            for ow in range(out.shape[2]):
+                w0 = ow * sw - pw
+                total = out[b, oh, ow]
+                for c in range(channels):
+                    total[c] = 0
+                for h in range(max(0, h0), min(height, h0 + kh)):
+                    for w in range(max(0, w0), min(width, w0 + kw)):
+                        pixel = x[b, h, w]
+                        for c in range(channels):
+                            total[c] += pixel[c]
+                for c in range(channels):
+                    total[c] *= share
+
+
+@kernel
+def average_pool_backward(dy, kh, kw, sh, sw, ph, pw, dx):
+    """dx = sum over the windows that cover a pixel of dy / (kh kw)."""
+    count, height, width, channels = dx.shape
+    share = dx.dtype.type(1.0 / (kh * kw))
+    for b in range(count):
+        image = dx[b].reshape(height * width * channels)
+        for k in range(image.size):
+            image[k] = 0
+        for oh in range(dy.shape[1]):
+            h0 = oh * sh - ph
+            for ow in range(dy.shape[2]):
+                w0 = ow * sw - pw
+                gradient = dy[b, oh, ow]
+                for h in range(max(0, h0), min(height, h0 + kh)):
+                    for w in range(max(0, w0), min(width, w0 + kw)):
+                        pixel = dx[b, h, w]
+                        for c in range(channels):
+                            pixel[c] += share * gradient[c]

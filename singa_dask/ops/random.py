@@ -1,0 +1,75 @@
+"""Random numbers that are a pure function of (key, index): the same in NumPy, Numba and CuPy, on any worker.
+
+Number `index` of stream `key` is output `index` of SplitMix64 seeded with `key` (Steele, Lea and Flood 2014). Elements
+are counted over the rows of the group's whole mini-batch, so a mask does not depend on how many workers share it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+Array = Any
+
+GAMMA = 0x9E3779B97F4A7C15
+MIX1 = 0xBF58476D1CE4E5B9
+MIX2 = 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+
+
+def stream_key(seed: int, number: int, name: str) -> int:
+    """The stream of a layer's draws at one step: a 64-bit integer.
+
+    >>> stream_key(0, 1, "drop") == stream_key(0, 1, "drop") != stream_key(0, 2, "drop")
+    True
+    """
+    key = 0
+    for part in (seed, number, zlib.crc32(name.encode())):
+        key = _mix((key + part + GAMMA) & _MASK)
+    return key
+
+
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * MIX1) & _MASK
+    z = ((z ^ (z >> 27)) * MIX2) & _MASK
+    return z ^ (z >> 31)
+
+
+def random_bits(xp: Any, key: int, first: int, count: int) -> Array:
+    """Numbers first .. first + count - 1 of stream `key`: (count,) of uint64."""
+    z = xp.arange(1, count + 1, dtype=xp.uint64)
+    z += xp.uint64(first & _MASK)
+    z *= xp.uint64(GAMMA)
+    z += xp.uint64(key)
+    z ^= z >> xp.uint64(30)
+    z *= xp.uint64(MIX1)
+    z ^= z >> xp.uint64(27)
+    z *= xp.uint64(MIX2)
+    z ^= z >> xp.uint64(31)
+    return z
+
+
+def drop_threshold(ratio: float) -> int:
+    """Elements whose upper 32 random bits are below this are dropped."""
+    return round(ratio * (1 << 32))
+
+
+class RandomOps:
+    """Counter-based random numbers over `self.xp`."""
+
+    xp: Any
+
+    def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:
+        """out = x mask / (1 - ratio); mask (uint8) is 0 for a random share `ratio` of the elements, 1 for the others.
+
+        Element i of the flattened x takes random number first + i of stream `key`.
+        """
+        bits = random_bits(self.xp, key, first, x.size) >> self.xp.uint64(32)
+        mask[...] = (bits >= self.xp.uint64(drop_threshold(ratio))).reshape(x.shape)
+        return self.dropout_backward(x, mask, ratio, out)
+
+    def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
+        """out = dy mask / (1 - ratio)."""
+        self.xp.multiply(dy, mask, out=out)
+        out *= 1 / (1 - ratio)
+        return out

@@ -1,0 +1,41 @@
+"""GpuOps to test: on a GPU if there is one, else its kernels compiled for the processor."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from support import cupy_on_cpu
+
+from singa_dask.errors import ConfigError
+from singa_dask.ops.gpu import GpuOps
+
+
+def pytest_report_header() -> str:
+    try:
+        GpuOps()
+    except ConfigError as error:
+        return f"GPU tests: no GPU, kernels compiled for the processor ({error})"
+    return "GPU tests: on the GPU"
+
+
+@pytest.fixture(scope="session")
+def gpu_library():
+    """What stands for CuPy in this session."""
+    try:
+        GpuOps()
+        yield "cupy"
+        return
+    except ConfigError as error:
+        if shutil.which("g++") is None:
+            pytest.skip(f"neither a GPU ({error}) nor g++")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", cupy_on_cpu.module())
+        yield "cupy_on_cpu"
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
+def gpu(request, gpu_library):
+    return GpuOps(request.param)

@@ -1,0 +1,362 @@
+"""Every layer that computes: its two spellings, its sources, and its formula written out.
+
+B rows, S sample shape. A case's `formula` takes the sources' arrays and the parameters, in float64, and returns the
+output, or a list of outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers import (
+    LRN,
+    Accuracy,
+    Activation,
+    ArgSort,
+    Concate,
+    Context,
+    Convolution,
+    Dropout,
+    Dummy,
+    EuclideanLoss,
+    InnerProduct,
+    Layer,
+    LossLayer,
+    Pooling,
+    ReLU,
+    Sigmoid,
+    Slice,
+    Softmax,
+    SoftmaxLoss,
+    Split,
+    STanh,
+    Step,
+    Tanh,
+)
+from singa_dask.ops import Ops
+from singa_dask.ops.random import random_bits, stream_key
+
+B = 3
+LABELS = "labels"
+
+
+@dataclass
+class Case:
+    """layer: Python spelling. text: the same layer in a job. sources: sample shapes, or LABELS.
+
+    differentiable: whether there is a gradient to check.
+    """
+
+    layer: Layer
+    text: str
+    sources: tuple[Any, ...]
+    formula: Callable[..., Any]
+    phase: int = Phase.kTrain
+    differentiable: bool = True
+
+
+@dataclass
+class Bench:
+    """A layer of its own, set up on `ops`, with parameters and sources drawn in float64 from `seed`."""
+
+    layer: Layer
+    sources: tuple[Any, ...]
+    ops: Ops
+    phase: int = Phase.kTrain
+    seed: int = 0
+    inputs: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.layer = type(self.layer).from_proto(self.layer.proto)
+        self.shape = self.layer.setup(*[(1,) if source is LABELS else source for source in self.sources])
+        for param in self.layer.params:
+            value = self.ops.asarray(rng.standard_normal(param.shape), self.ops.dtype)
+            param.bind(value, self.ops.zeros(param.shape))
+        self.ctx = Context(self.ops, Step(self.phase, number=3, seed=11, first_row=0, total_rows=2 * B))
+        for source in self.sources:
+            if source is LABELS:
+                self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), B)))
+            else:
+                self.inputs.append(self.ops.asarray(rng.standard_normal((B, *source)), self.ops.dtype))
+
+    def classes(self) -> int:
+        return int(np.prod(self.sources[0]))
+
+    def forward(self) -> list[Any]:
+        """The outputs, as a list."""
+        y = self.layer.forward(self.ctx, *self.inputs)
+        return list(y) if self.layer.multiple_outputs else [y]
+
+    def objective(self, weights: list[np.ndarray]) -> float:
+        """The number whose gradient the backward pass computes from dy = weights; of a loss, the group's mean."""
+        y = self.forward()
+        if isinstance(self.layer, LossLayer):
+            return self.layer.metrics(self.ctx)["loss"].total / self.ctx.step.total_rows
+        return float(sum(np.sum(w * self.ops.to_host(a), dtype=np.float64) for w, a in zip(weights, y, strict=True)))
+
+    def backward(self, weights: list[np.ndarray]) -> list[Any]:
+        """Gradients for the sources; parameters get theirs."""
+        dy = [self.ops.asarray(w, self.ops.dtype).copy() for w in weights]
+        for param in self.layer.params:
+            param.start_step()
+        if isinstance(self.layer, LossLayer):
+            dx = self.layer.backward(self.ctx, None)
+        else:
+            dx = self.layer.backward(self.ctx, tuple(dy) if self.layer.multiple_outputs else dy[0])
+        return list(dx) if isinstance(dx, tuple) else [dx]
+
+    def weights(self) -> list[np.ndarray]:
+        """Random dy in float64, one per output."""
+        rng = np.random.default_rng(self.seed + 1)
+        return [rng.standard_normal(y.shape) for y in self.forward()]
+
+
+def bench(name: str, ops: Ops) -> Bench:
+    case = CASES[name]
+    return Bench(case.layer, case.sources, ops, case.phase)
+
+
+def step_results(set_up: Bench, differentiable: bool = True) -> list[np.ndarray]:
+    """Outputs, metrics and gradients of one step, in NumPy."""
+    host = set_up.ops.to_host
+    results = [host(y).copy() for y in set_up.forward()]
+    results += [np.array(metric.total) for metric in set_up.layer.metrics(set_up.ctx).values()]
+    if differentiable:
+        weights = set_up.weights()
+        set_up.forward()
+        results += [host(dx) for dx in set_up.backward(weights) if dx is not None]
+        results += [host(param.grad) for param in set_up.layer.params]
+    return results
+
+
+def _convolve(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
+        padded = np.pad(x, ((0, 0), (pad[0],) * 2, (pad[1],) * 2, (0, 0)))
+        size = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[1:3], pad, kernel, stride, strict=True)]
+        y = np.empty((len(x), *size, w.shape[3]))
+        for h, v in itertools.product(*map(range, size)):
+            patch = padded[:, h * stride[0] :, v * stride[1] :][:, : kernel[0], : kernel[1]]
+            y[:, h, v] = np.tensordot(patch, w, 3) + b
+        return y
+
+    return formula
+
+
+def _pool(
+    reduce: Callable[..., np.ndarray], kernel: int, stride: int, pad: int, fill: float
+) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray) -> np.ndarray:
+        padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=fill)
+        size = [(n - kernel) // stride + 1 for n in padded.shape[1:3]]
+        y = np.empty((len(x), *size, x.shape[3]))
+        for h, v in itertools.product(*map(range, size)):
+            y[:, h, v] = reduce(padded[:, h * stride :, v * stride :][:, :kernel, :kernel], axis=(1, 2))
+        return y
+
+    return formula
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
+
+
+def _lrn(size: int, alpha: float, beta: float, knorm: float) -> Callable[[np.ndarray], np.ndarray]:
+    def formula(x: np.ndarray) -> np.ndarray:
+        y = np.empty_like(x)
+        for c in range(x.shape[-1]):
+            around = x[..., max(0, c - size // 2) : c + size // 2 + 1]
+            y[..., c] = x[..., c] * (knorm + alpha / size * (around**2).sum(axis=-1)) ** -beta
+        return y
+
+    return formula
+
+
+def _dropout(x: np.ndarray) -> np.ndarray:
+    bits = random_bits(np, stream_key(11, 3, "drop"), 0, x.size).reshape(x.shape)
+    return np.where(bits / 2.0**64 < 0.25, 0, x / 0.75)
+
+
+def _activations() -> dict[str, Case]:
+    formulas: dict[str, tuple[type[Layer], Callable[[np.ndarray], np.ndarray]]] = {
+        "ReLU": (ReLU, lambda x: np.maximum(x, 0)),
+        "Sigmoid": (Sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+        "Tanh": (Tanh, np.tanh),
+        "STanh": (STanh, lambda x: 1.7159047 * np.tanh(0.6666667 * x)),
+    }
+    cases = {}
+    for name, (cls, formula) in formulas.items():
+        text = f'name: "a" type: k{name} srclayers: "x"'
+        cases[name] = Case(cls("a", "x"), text, ((4, 3, 2),), formula)
+        kind = name.upper()
+        text = f'name: "a" type: kActivation srclayers: "x" activation_conf {{ type: {kind} }}'
+        cases[f"Activation {kind}"] = Case(Activation("a", "x", type=kind), text, ((7,),), formula)
+    return cases
+
+
+CASES: dict[str, Case] = {
+    "InnerProduct": Case(
+        InnerProduct("ip", "x", num_output=4),
+        'name: "ip" type: kInnerProduct srclayers: "x" innerproduct_conf { num_output: 4 }',
+        ((5,),),
+        lambda x, w, b: x @ w + b,
+    ),
+    "InnerProduct of images, transposed": Case(
+        InnerProduct("ip", "x", num_output=4, transpose=True, param=[{"name": "w", "lr_scale": 2}]),
+        'name: "ip" type: kInnerProduct srclayers: "x" innerproduct_conf { num_output: 4 transpose: true } '
+        'param { name: "w" lr_scale: 2 }',
+        ((2, 3, 2),),
+        lambda x, w, b: x.reshape(len(x), -1) @ w.T + b,
+    ),
+    "InnerProduct without bias": Case(
+        InnerProduct("ip", "x", num_output=2, bias_term=False),
+        'name: "ip" type: kInnerProduct srclayers: "x" innerproduct_conf { num_output: 2 bias_term: false }',
+        ((5,),),
+        lambda x, w: x @ w,
+    ),
+    "Convolution": Case(
+        Convolution("c", "x", num_filters=3, pad=1, stride=2),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 3 pad: 1 stride: 2 }',
+        ((6, 5, 2),),
+        _convolve((3, 3), (2, 2), (1, 1)),
+    ),
+    "Convolution by axis": Case(
+        Convolution("c", "x", num_filters=2, kernel=3, kernel_x=2, stride_y=2, pad_x=1, bias_term=False),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 3 kernel_x: 2 '
+        "stride_y: 2 pad_x: 1 bias_term: false }",
+        ((6, 5, 3),),
+        _convolve((3, 2), (2, 1), (0, 1)),
+    ),
+    "Pooling MAX": Case(
+        Pooling("p", "x"),
+        'name: "p" type: kPooling srclayers: "x"',
+        ((6, 7, 2),),
+        _pool(np.max, 3, 2, 0, -np.inf),
+    ),
+    "Pooling MAX, padded": Case(
+        Pooling("p", "x", kernel=2, pad=1),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { kernel: 2 pad: 1 }',
+        ((5, 4, 2),),
+        _pool(np.max, 2, 2, 1, -np.inf),
+    ),
+    "Pooling AVG": Case(
+        Pooling("p", "x", pool="AVG", kernel=3, stride=1, pad=1),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 }',
+        ((5, 4, 2),),
+        _pool(np.mean, 3, 1, 1, 0),
+    ),
+    **_activations(),
+    "ReLU with a slope": Case(
+        ReLU("a", "x", negative_slope=0.25),
+        'name: "a" type: kReLU srclayers: "x" relu_conf { negative_slope: 0.25 }',
+        ((7,),),
+        lambda x: np.where(x > 0, x, 0.25 * x),
+    ),
+    "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), _softmax),
+    "Softmax in parts": Case(
+        Softmax("s", "x", num_softmax_per_instance=2),
+        'name: "s" type: kSoftmax srclayers: "x" softmax_conf { num_softmax_per_instance: 2 }',
+        ((6,),),
+        lambda x: _softmax(x.reshape(-1, 2, 3)).reshape(-1, 6),
+    ),
+    "LRN": Case(
+        LRN("n", "x", local_size=3, alpha=0.5),
+        'name: "n" type: kLRN srclayers: "x" lrn_conf { local_size: 3 alpha: 0.5 }',
+        ((2, 3, 5),),
+        _lrn(3, 0.5, 0.75, 1),
+    ),
+    "LRN of another power": Case(
+        LRN("n", "x", beta=0.5, knorm=2),
+        'name: "n" type: kLRN srclayers: "x" lrn_conf { beta: 0.5 knorm: 2 }',
+        ((2, 1, 4),),
+        _lrn(5, 1, 0.5, 2),
+    ),
+    "Dropout": Case(
+        Dropout("drop", "x", dropout_ratio=0.25),
+        'name: "drop" type: kDropout srclayers: "x" dropout_conf { dropout_ratio: 0.25 }',
+        ((4, 5),),
+        _dropout,
+    ),
+    "Dropout outside training": Case(
+        Dropout("drop", "x"),
+        'name: "drop" type: kDropout srclayers: "x"',
+        ((9,),),
+        lambda x: x,
+        phase=Phase.kTest,
+    ),
+    "SoftmaxLoss": Case(
+        SoftmaxLoss("loss", ["x", "data"], topk=2, scale=3),
+        'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data"] softmaxloss_conf { topk: 2 scale: 3 }',
+        ((6,), LABELS),
+        lambda x, labels: _softmax(x),
+    ),
+    "EuclideanLoss": Case(
+        EuclideanLoss("loss", ["x", "data"]),
+        'name: "loss" type: kEuclideanLoss srclayers: ["x", "data"]',
+        ((6,), (2, 3, 1)),
+        lambda x, t: x,
+    ),
+    "Accuracy": Case(
+        Accuracy("acc", ["x", "data"], topk=2),
+        'name: "acc" type: kAccuracy srclayers: ["x", "data"] argsort_conf { topk: 2 }',
+        ((6,), LABELS),
+        lambda x, labels: np.argsort(-x, axis=1)[:, :2],
+        differentiable=False,
+    ),
+    "ArgSort": Case(
+        ArgSort("top", "x", topk=3),
+        'name: "top" type: kArgSort srclayers: "x" argsort_conf { topk: 3 }',
+        ((6,),),
+        lambda x: np.argsort(-x, axis=1)[:, :3],
+        differentiable=False,
+    ),
+    "Split": Case(
+        Split("s", "x", num_splits=3),
+        'name: "s" type: kSplit srclayers: "x" split_conf { num_splits: 3 }',
+        ((4,),),
+        lambda x: [x, x, x],
+    ),
+    "Slice of channels": Case(
+        Slice("s", "x", slice_dim=1, num_slices=2),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 1 num_slices: 2 }',
+        ((2, 3, 5),),
+        lambda x: [x[..., :2], x[..., 2:]],
+    ),
+    "Slice of rows": Case(
+        Slice("s", "x", num_slices=2),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { num_slices: 2 }',
+        ((4,),),
+        lambda x: [x[:1], x[1:]],
+    ),
+    "Slice of lines": Case(
+        Slice("s", "x", slice_dim=2, num_slices=2),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 2 num_slices: 2 }',
+        ((4, 3, 2),),
+        lambda x: [x[:, :2], x[:, 2:]],
+    ),
+    "Concate of channels": Case(
+        Concate("c", ["x", "y"], concate_dim=1),
+        'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 1 }',
+        ((2, 3, 1), (2, 3, 4)),
+        lambda x, y: np.concatenate([x, y], axis=3),
+    ),
+    "Concate of rows": Case(
+        Concate("c", ["x", "y"]),
+        'name: "c" type: kConcate srclayers: ["x", "y"]',
+        ((4,), (4,)),
+        lambda x, y: np.concatenate([x, y]),
+    ),
+    "Concate of features": Case(
+        Concate("c", ["x", "y"], concate_dim=1),
+        'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 1 }',
+        ((4,), (2,)),
+        lambda x, y: np.concatenate([x, y], axis=1),
+    ),
+    "Dummy": Case(Dummy("d", "x"), 'name: "d" type: kDummy srclayers: "x"', ((4,),), lambda x: x),
+}

@@ -1,0 +1,205 @@
+"""One call of every kernel, on arrays of any Ops: what the base computes, every other Ops must compute too.
+
+A case is a function (ops, rng) -> arrays. It draws its inputs with `rng` in NumPy, so that every Ops gets the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from singa_dask.ops import Ops, Window
+from singa_dask.ops.random import stream_key
+
+Case = Callable[[Ops, np.random.Generator], list[Any]]
+
+# kernel, stride, pad; image height, width: odd sizes, strides beyond the kernel, padding, a kernel of the image's size
+WINDOWS = [
+    (Window((2, 2), (2, 2)), 8, 8),
+    (Window((3, 3), (2, 2)), 7, 10),
+    (Window((5, 3), (1, 2), (2, 1)), 9, 6),
+    (Window((2, 3), (3, 4), (1, 2)), 8, 11),
+    (Window((1, 1), (2, 1)), 5, 4),
+    (Window((4, 4), (1, 1), (3, 0)), 1, 4),
+]
+# rows and channels
+SIZES = [(1, 1), (3, 5), (2, 33)]
+
+
+def draw(ops: Ops, rng: np.random.Generator, *shape: int) -> Any:
+    return ops.asarray(rng.standard_normal(shape), ops.dtype)
+
+
+def labels_of(ops: Ops, rng: np.random.Generator, rows: int, classes: int) -> Any:
+    return ops.asarray(rng.integers(0, classes, rows))
+
+
+def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    a, b, bias = draw(ops, rng, 7, 5), draw(ops, rng, 5, 3), draw(ops, rng, 3)
+    out, sums = draw(ops, rng, 7, 3), draw(ops, rng, 3)
+    return [
+        ops.gemm(a, b),
+        ops.gemm(a.T, ops.gemm(a, b), out=ops.empty((5, 3))),
+        ops.gemm(b.T, a.T, out=ops.empty((3, 7))),
+        ops.gemm(a, b, out=out.copy(), accumulate=True),
+        ops.affine(a, b, bias),
+        ops.affine(a, b, None, out=ops.empty((7, 3))),
+        ops.column_sums(out, ops.empty((3,))),
+        ops.column_sums(out, sums, accumulate=True),
+    ]
+
+
+def _convolution(window: Window, height: int, width: int, rows: int, channels: int, filters: int) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        x = draw(ops, rng, rows, height, width, channels)
+        weight, bias = draw(ops, rng, *window.kernel, channels, filters), draw(ops, rng, filters)
+        dy = draw(ops, rng, rows, *window.output_size(height, width), filters)
+        one_image = int(np.prod(dy.shape[1:3])) * window.area * channels * ops.dtype.itemsize
+        results = []
+        for limit_nbytes in (0, 2 * one_image, 1 << 30):
+            columns = ops.empty(ops.columns_shape(x.shape, window, limit_nbytes))
+            total = draw(ops, np.random.default_rng(1), *weight.shape)
+            results += [
+                ops.convolve(x, weight, bias, window, ops.empty(dy.shape), columns),
+                ops.convolve(x, weight, None, window, ops.empty(dy.shape), columns),
+                ops.convolve_backward_weight(x, dy, window, ops.empty(weight.shape), columns),
+                ops.convolve_backward_weight(x, dy, window, total, columns, accumulate=True),
+                ops.convolve_backward_input(dy, weight, window, ops.empty(x.shape), columns),
+            ]
+        return results
+
+    return case
+
+
+def _pooling(window: Window, height: int, width: int, rows: int, channels: int) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        # Few distinct values: many windows have several largest elements.
+        x = ops.asarray(rng.integers(-3, 3, (rows, height, width, channels)), ops.dtype)
+        shape = (rows, *window.output_size(height, width), channels)
+        argmax = ops.empty(shape, ops.argmax_dtype(window))
+        dy = draw(ops, rng, *shape)
+        return [
+            ops.max_pool(x, window, ops.empty(shape), argmax),
+            argmax,
+            ops.max_pool_backward(dy, argmax, window, ops.empty(x.shape)),
+            ops.average_pool(x, window, ops.empty(shape)),
+            ops.average_pool_backward(dy, window, ops.empty(x.shape)),
+        ]
+
+    return case
+
+
+def _activations(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    x, dy = draw(ops, rng, 3, 37) * 3, draw(ops, rng, 3, 37)
+    x[0, :2] = ops.asarray([1e4, -1e4], ops.dtype)
+    results = []
+    for slope in (0.0, 0.25):
+        y = ops.relu(x, slope, ops.empty(x.shape))
+        results += [y, ops.relu_backward(y, dy.copy(), slope, ops.empty(x.shape))]
+    for name in ("sigmoid", "tanh", "stanh"):
+        y = getattr(ops, name)(x, ops.empty(x.shape))
+        in_place = dy.copy()
+        results += [y, getattr(ops, f"{name}_backward")(y, in_place, in_place)]
+    return results
+
+
+def _lrn(local_size: int, beta: float, channels: int) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        x, dy = draw(ops, rng, 2, 3, 4, channels), draw(ops, rng, 2, 3, 4, channels)
+        scale = ops.empty(x.shape)
+        y = ops.lrn(x, local_size, 0.3, beta, 1.5, ops.empty(x.shape), scale)
+        return [y, scale, ops.lrn_backward(x, y, scale, dy, local_size, 0.3, beta, dy)]
+
+    return case
+
+
+def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, classes in ((1, 2), (9, 10)):
+        x, dy = draw(ops, rng, rows, classes) * 5, draw(ops, rng, rows, classes)
+        labels = labels_of(ops, rng, rows, classes)
+        y = ops.softmax(x, ops.empty(x.shape))
+        loss, correct = ops.softmax_cross_entropy(x, labels, 2, out := ops.empty(x.shape))
+        results += [y, ops.softmax_backward(y, dy, dy), ops.asarray([loss]), ops.asarray([correct]), out]
+        results += [ops.softmax_cross_entropy_backward(y, labels, 0.1, ops.empty(x.shape))]
+        ties = ops.asarray(rng.integers(0, 3, (rows, classes)), ops.dtype)
+        results += [ops.asarray([ops.count_topk(ties, labels, 2)]), ops.argsort_topk(ties, 2)]
+    return results
+
+
+def _dropout(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    x, dy = draw(ops, rng, 5, 13), draw(ops, rng, 5, 13)
+    mask = ops.empty(x.shape, np.uint8)
+    key = stream_key(2**63 + 5, 7, "drop")
+    y = ops.dropout(x, 0.3, key, (1 << 40) + 3, ops.empty(x.shape), mask)
+    return [y, mask, ops.dropout_backward(dy, mask, 0.3, dy)]
+
+
+def _crop(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    pixels = ops.asarray(rng.integers(0, 256, (3, 6, 7, 3)), np.uint8)
+    mean = draw(ops, rng, 6, 7, 3)
+    top, left, mirror = (ops.asarray(a) for a in ([0, 1, 2], [3, 0, 1], [0, 1, 1]))
+    return [ops.crop(pixels, top, left, mirror, mean, 0.5, ops.empty((3, 4, 4, 3)))]
+
+
+UPDATES: dict[str, tuple[int, tuple[float, ...]]] = {
+    # rule -> number of states, arguments before weight decay and clipping
+    "sgd_update": (1, (0.1, 0.9)),
+    "nesterov_update": (1, (0.1, 0.9)),
+    "adagrad_update": (1, (0.1, 1e-8)),
+    "rmsprop_update": (1, (0.1, 0.95, 1e-8)),
+    "adadelta_update": (2, (1.0, 0.9, 1e-6)),
+    "adam_update": (2, (0.1, 0.9, 0.999, 1 - 0.9**3, 1 - 0.999**3, 1e-8)),
+    "adamax_update": (2, (0.1, 0.9, 0.999, 1 - 0.9**3, 1e-8)),
+}
+
+
+def _update(name: str) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        states, args = UPDATES[name]
+        results = []
+        for size, limit in ((1, np.inf), (50, np.inf), (50, 0.4)):
+            arrays = [draw(ops, rng, size), draw(ops, rng, size)]
+            arrays += [ops.asarray(rng.random(size) + 0.1, ops.dtype) for _ in range(states)]
+            getattr(ops, name)(*arrays, *args, 0.01, -limit, limit)
+            results += arrays
+        return results
+
+    return case
+
+
+CASES: dict[str, Case] = {
+    "products": _products,
+    "activations": _activations,
+    "losses": _losses,
+    "dropout": _dropout,
+    "crop": _crop,
+    **{
+        f"lrn-{n}-{beta}-{c}": _lrn(n, beta, c)
+        for n, beta, c in ((3, 0.75, 7), (5, 0.75, 2), (1, 0.5, 3), (3, 0.6, 16))
+    },
+    **{
+        f"convolution-{w}-{rows}": _convolution(window, height, width, rows, channels, filters)
+        for w, (window, height, width) in enumerate(WINDOWS)
+        for rows, channels, filters in ((1, 1, 1), (3, 5, 4))
+    },
+    **{
+        f"pooling-{w}-{rows}x{channels}": _pooling(window, height, width, rows, channels)
+        for w, (window, height, width) in enumerate(WINDOWS)
+        for rows, channels in SIZES
+    },
+    **{name: _update(name) for name in UPDATES},
+}
+
+
+def compare(name: str, ops: Ops, seed: int = 0) -> None:
+    """Assert that `ops` gets the base's numbers in case `name`."""
+    expected = CASES[name](Ops(ops.dtype), np.random.default_rng(seed))
+    received = CASES[name](ops, np.random.default_rng(seed))
+    tolerance = 3e-5 if ops.dtype == np.float32 else 1e-12
+    for i, (want, got) in enumerate(zip(expected, received, strict=True)):
+        host = ops.to_host(got)
+        assert host.dtype == want.dtype, f"result {i} of {name}"
+        np.testing.assert_allclose(host, want, rtol=tolerance, atol=tolerance, err_msg=f"result {i} of {name}")

@@ -1,0 +1,212 @@
+"""Layers as descriptions: types, settings, and the errors of both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.layer_cases import CASES, LABELS
+
+from singa_dask import layers
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto
+from singa_dask.layers import Context, Convolution, InnerProduct, Layer, Pooling, SoftmaxLoss, layer_class
+from singa_dask.ops import get_ops
+
+LAYER_TYPES = LayerType.keys()
+
+
+class Twice(Layer):
+    """y = factor x."""
+
+    def setup(self, *src):
+        return src[0]
+
+
+def proto(type_name: str) -> LayerProto:
+    return LayerProto(name="a", type=LayerType.Value(type_name))
+
+
+def test_every_layer_type_has_a_class_or_a_way_out():
+    for name in LAYER_TYPES:
+        if name == "kUserLayer":
+            continue
+        try:
+            assert issubclass(layer_class(proto(name)), Layer)
+        except ConfigError as error:
+            (problem,) = error.problems
+            assert problem.key == "layer 'a'"
+            assert name in problem.message
+            assert problem.hint
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("kCConvolution", "Convolution"),
+        ("kCudnnConv", "Convolution"),
+        ("kCPooling", "Pooling"),
+        ("kCudnnPool", "Pooling"),
+        ("kCudnnLRN", "LRN"),
+        ("kCudnnSoftmax", "Softmax"),
+        ("kCudnnActivation", "Activation"),
+        ("kCudnnSoftmaxLoss", "SoftmaxLoss"),
+    ],
+)
+def test_spellings_for_other_devices_are_the_same_layer(spelling, name):
+    assert layer_class(proto(spelling)) is getattr(layers, name)
+
+
+@pytest.mark.parametrize("name", ["kGRU", "kRBMHid", "kBM", "kCudnnBM", "kCharRNN", "kRNNDummy"])
+def test_types_that_are_not_there_yet_point_to_user_layers(name):
+    with pytest.raises(ConfigError, match=r"not there yet.*user_type"):
+        layer_class(proto(name))
+
+
+def test_deprecated_inputs_point_to_their_successor():
+    for name, successor in (
+        ("kLMDBData", "kRecordInput"),
+        ("kRGBImage", "kImagePreprocess"),
+        ("kLabel", "second source"),
+    ):
+        with pytest.raises(ConfigError, match=successor):
+            layer_class(proto(name))
+
+
+def test_user_layers_are_imported():
+    layer = Twice("t", "x", factor=2)
+    assert layer.proto.user_type == f"{__name__}:Twice"
+    assert layer.conf == {"factor": 2}
+    assert layer_class(layer.proto) is Twice
+    assert Twice.from_proto(layer.proto).conf == {"factor": 2}
+
+
+@pytest.mark.parametrize(
+    ("user_type", "message"),
+    [
+        ("", "neither type nor user_type"),
+        ("nonsense", 'named "module:Class"'),
+        ("no_such_module.part:Thing", "no module 'no_such_module'.*PYTHONPATH"),
+        ("singa_dask.layers:InerProduct", "Did you mean InnerProduct"),
+        ("singa_dask.layers:Step", "is no layer.*Derive it"),
+        ("singa_dask.layers:layer_class", "is no layer"),
+    ],
+)
+def test_user_types_that_cannot_be_used_say_why(user_type, message):
+    with pytest.raises(ConfigError, match=f"layer 'mine'.*{message}"):
+        layer_class(LayerProto(name="mine", user_type=user_type))
+
+
+def test_an_import_error_inside_a_user_module_passes_through(tmp_path, monkeypatch):
+    (tmp_path / "broken_user_module.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        layer_class(LayerProto(name="mine", user_type="broken_user_module:Thing"))
+
+
+def test_settings_that_do_not_exist_or_do_not_fit_are_named():
+    for conf, message in (
+        ({"num_outputs": 3}, "ip.num_outputs.*Did you mean num_output"),
+        ({"num_output": "three"}, "ip.num_output.*'three'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            InnerProduct("ip", "x", **conf)
+    with pytest.raises(ConfigError, match=r"p\.pool.*no such value.*MAX"):
+        Pooling("p", "x", pool="MAXIMUM")
+    with pytest.raises(ConfigError, match="no settings of its own"):
+        layers.Sigmoid("s", "x", slope=1)
+
+
+def test_param_blocks_may_be_mappings():
+    block = {"name": "w", "init": {"type": "kUniform", "low": -0.5, "high": 0.5}, "wd_scale": 0}
+    layer = InnerProduct("ip", "x", num_output=2, param=[block])
+    assert layer.proto.param[0] == ParamProto(**block)
+    layer.setup((3,))
+    assert [(p.name, p.shape, p.fan_in, p.fan_out) for p in layer.params] == [
+        ("w", (3, 2), 3, 2),
+        ("ip_bias", (2,), 3, 2),
+    ]
+
+
+def test_fans_of_a_convolution_count_the_window():
+    layer = Convolution("c", "x", num_filters=4, kernel=3)
+    layer.setup((8, 8, 2))
+    assert (layer.params[0].fan_in, layer.params[0].fan_out) == (18, 36)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_setup_refuses_another_number_of_sources(name):
+    case = CASES[name]
+    shapes = [(1,) if s is LABELS else s for s in case.sources]
+    wrong = [] if case.layer.num_sources[1] is None else [*shapes, (3,)]
+    with pytest.raises(ConfigError, match=f"layer '{case.layer.name}'"):
+        case.layer.setup(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("layer", "sources", "message"),
+    [
+        (Convolution("c", "x", num_filters=1), [(9,)], "needs images.*channels, height, width"),
+        (
+            Convolution("c", "x", num_filters=1, kernel=5),
+            [(4, 9, 1)],
+            r"kernel of \(5, 5\) is larger than the image, \(4, 9\)",
+        ),
+        (Convolution("c", "x"), [(4, 4, 1)], "num_filters"),
+        (Convolution("c", "x", num_filters=1, stride=0), [(4, 4, 1)], "at least 1"),
+        (Pooling("c", "x", pad=3), [(4, 4, 1)], "pad must lie"),
+        (InnerProduct("c", "x"), [(4,)], "num_output"),
+        (layers.LRN("c", "x"), [(4,)], "needs images"),
+        (layers.LRN("c", "x", local_size=4), [(4, 4, 1)], "odd.*4"),
+        (layers.LRN("c", "x", knorm=0), [(4, 4, 1)], "knorm"),
+        (layers.Dropout("c", "x", dropout_ratio=1), [(4,)], "dropout_ratio"),
+        (layers.ReLU("c", "x", negative_slope=-1), [(4,)], "negative_slope"),
+        (layers.Softmax("c", "x", num_softmax_per_instance=3), [(4,)], "4 elements.*3"),
+        (SoftmaxLoss("c", ["x", "y"], topk=5), [(4,), (4,)], "topk.*1 and 4.*5"),
+        (layers.ArgSort("c", "x", topk=0), [(4,)], "topk"),
+        (layers.EuclideanLoss("c", ["x", "y"]), [(4,), (5,)], r"\(4,\) and \(5,\)"),
+        (layers.Slice("c", "x", slice_dim=1, num_slices=5), [(4,)], "num_slices.*4.*5"),
+        (layers.Slice("c", "x", slice_dim=2, num_slices=2), [(4,)], "dimension must be one of"),
+        (layers.Slice("c", "x", num_slices=0), [(4,)], "num_slices"),
+        (layers.Split("c", "x", num_splits=0), [(4,)], "num_splits"),
+        (layers.Concate("c", ["x", "y"], concate_dim=1), [(4, 4, 1), (4, 5, 1)], r"x: \(4, 4, 1\), y: \(4, 5, 1\)"),
+        (layers.Concate("c", ["x", "y"]), [(4,), (5,)], "agree"),
+    ],
+)
+def test_shapes_and_settings_that_do_not_fit_are_refused(layer, sources, message):
+    with pytest.raises(ConfigError, match=f"layer 'c'.*{message}"):
+        layer.setup(*sources)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [(None, "needs labels, but 'data' has none"), ([0, 4], "from 0 to 4"), ([-1, 0], "from -1 to 0")],
+)
+def test_labels_that_cannot_be_used_are_refused(labels, message):
+    layer = SoftmaxLoss("loss", ["x", "data"])
+    layer.setup((4,), (1,))
+    with pytest.raises(DataError, match=f"layer 'loss'.*{message}"):
+        layer.forward(Context(get_ops()), np.zeros((2, 4), np.float32), None if labels is None else np.array(labels))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
+def test_labels_may_have_any_dtype_and_a_second_axis(dtype):
+    layer = SoftmaxLoss("loss", ["x", "data"])
+    layer.setup((4,), (1,))
+    ctx = Context(get_ops())
+    layer.forward(ctx, 10 * np.eye(4, dtype=np.float32), np.arange(4, dtype=dtype)[:, None])
+    assert layer.metrics(ctx)["accuracy"].mean == 1
+
+
+def test_backward_before_forward_says_so():
+    layer = InnerProduct("ip", "x", num_output=2)
+    layer.setup((3,))
+    with pytest.raises(AttributeError, match="backward was called before forward"):
+        layer.backward(Context(get_ops()), np.zeros((1, 2), np.float32))
+
+
+def test_buffers_are_reused_until_the_shape_changes():
+    ctx = Context(get_ops())
+    first = ctx.buffer("y", (2, 3))
+    assert ctx.buffer("y", (2, 3)) is first
+    assert ctx.buffer("y", (3, 3)) is not first
+    assert ctx.buffer("y", (3, 3), np.uint8).dtype == np.uint8

@@ -1,0 +1,134 @@
+"""Input layers, and what prepares images."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers import Context, Dummy, ImagePreprocess, RecordInput, Step
+from singa_dask.ops import Ops, get_ops
+
+RNG = np.random.default_rng(0)
+
+
+def feed(layer: RecordInput, x: np.ndarray) -> np.ndarray:
+    layer.setup()
+    return layer.forward(Context(get_ops()), x)
+
+
+def hdf5(path, **arrays: np.ndarray) -> str:
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "own"),
+    [([3, 4, 5], (4, 5, 3)), ([1, 4, 5], (4, 5, 1)), ([4, 5], (4, 5, 1)), ([60], (60,))],
+)
+def test_shape_of_a_job_becomes_height_width_channels(shape, own):
+    assert RecordInput("data", shape=shape).setup() == own
+
+
+@pytest.mark.parametrize("shape", [[], [0], [2, 3, 4, 5]])
+def test_impossible_shape_is_refused(shape):
+    with pytest.raises(ConfigError, match=r"layer 'data'.*store_conf.shape"):
+        RecordInput("data", shape=shape).setup()
+
+
+def test_layouts_of_images_that_a_shard_may_have():
+    planes = RNG.integers(0, 256, (2, 3, 4, 5), np.uint8)
+    expected = np.moveaxis(planes, 1, 3).astype(np.float32)
+    for stored in (planes, np.moveaxis(planes, 1, 3), planes.reshape(2, -1)):
+        y = feed(RecordInput("data", shape=[3, 4, 5]), stored)
+        np.testing.assert_array_equal(y, expected)
+        assert y.dtype == np.float32
+        assert y.flags.c_contiguous
+    grey = RNG.integers(0, 256, (2, 4, 5), np.uint8)
+    np.testing.assert_array_equal(feed(RecordInput("data", shape=[4, 5]), grey)[..., 0], grey)
+    np.testing.assert_array_equal(feed(RecordInput("data", shape=[20]), grey), grey.reshape(2, 20))
+
+
+def test_records_of_another_size_are_refused():
+    with pytest.raises(DataError, match=r"layer 'data'.*\(5,\).*\[4\]"):
+        feed(RecordInput("data", shape=[4]), np.zeros((2, 5)))
+    with pytest.raises(DataError, match="layer 'data'"):
+        feed(RecordInput("data", shape=[3, 4, 5]), np.zeros((2, 5, 4, 3)))
+
+
+def test_floats_that_fit_pass_through_uncopied():
+    x = RNG.random((2, 5), np.float32)
+    assert feed(RecordInput("data", shape=[5]), x) is x
+
+
+def preprocess(x: np.ndarray, step: Step, ops: Ops, **conf) -> np.ndarray:
+    layer = ImagePreprocess("aug", "data", **conf)
+    assert layer.setup(x.shape[1:]) == (conf.get("cropsize") or x.shape[1], conf.get("cropsize") or x.shape[2], 3)
+    return layer.forward(Context(ops, step), x)
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_preprocess_takes_the_centre_outside_training(ops, tmp_path):
+    x, mean = RNG.random((2, 7, 8, 3), np.float32), RNG.random((7, 8, 3))
+    y = preprocess(
+        x, Step(Phase.kTest), ops, cropsize=4, mirror=True, scale=0.5, meanfile=hdf5(tmp_path / "m", mean=mean)
+    )
+    np.testing.assert_allclose(y, 0.5 * (x - mean)[:, 1:5, 2:6], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_preprocess_crops_and_mirrors_at_random_in_training(ops):
+    x = RNG.random((64, 5, 6, 3), np.float32)
+    y = preprocess(x, Step(number=4), ops, cropsize=3, mirror=True)
+    found = set()
+    for image, crop in zip(x, y, strict=True):
+        for top in range(3):
+            for left in range(4):
+                piece = image[top : top + 3, left : left + 3]
+                found |= {(top, left, m) for m, p in enumerate((piece, piece[:, ::-1])) if np.array_equal(p, crop)}
+    assert len(found) > 15
+    assert {top for top, _, _ in found} == {0, 1, 2}
+    assert {left for _, left, _ in found} == {0, 1, 2, 3}
+    assert {mirrored for _, _, mirrored in found} == {0, 1}
+    assert not np.array_equal(y, preprocess(x, Step(number=5), ops, cropsize=3, mirror=True))
+
+
+def test_a_row_is_prepared_alike_whoever_has_it():
+    x = RNG.random((8, 5, 6, 3), np.float32)
+    whole = preprocess(x, Step(), get_ops(), cropsize=3, mirror=True)
+    shares = [preprocess(x[r], Step(first_row=r.start), get_ops(), cropsize=3) for r in (slice(0, 3), slice(3, 8))]
+    unmirrored = preprocess(x, Step(), get_ops(), cropsize=3)
+    np.testing.assert_array_equal(np.concatenate(shares), unmirrored)
+    assert not np.array_equal(whole, unmirrored)
+
+
+def test_unusable_means_are_named(tmp_path):
+    for path, message in (
+        (str(tmp_path / "none.h5"), "none.h5"),
+        (hdf5(tmp_path / "std.h5", std=np.zeros(7)), "no data set 'mean'.*It has: std"),
+        (hdf5(tmp_path / "wrong.h5", mean=np.zeros((3, 3, 9))), r"shape of a sample, \(4, 5, 3\).*\(3, 3, 9\)"),
+    ):
+        with pytest.raises(ConfigError, match=f"layer 'aug'.*{message}"):
+            ImagePreprocess("aug", "data", meanfile=path).setup((4, 5, 3))
+
+
+def test_preprocess_refuses_what_is_no_image_or_too_small():
+    for shape, message in (((5,), "needs images"), ((2, 9, 3), "cropsize must lie.*3 for 2 x 9")):
+        with pytest.raises(ConfigError, match=message):
+            ImagePreprocess("aug", "data", cropsize=3).setup(shape)
+
+
+def test_dummy_input_gives_the_same_numbers_at_every_step():
+    layer = Dummy("d", input=True, shape=[2, 3, 4, 5])
+    assert layer.setup() == (4, 5, 3)
+    ctx = Context(get_ops())
+    first = layer.forward(ctx).copy()
+    assert first.shape == (2, 4, 5, 3)
+    assert len(np.unique(first)) == first.size
+    np.testing.assert_array_equal(first, layer.forward(ctx))
+    with pytest.raises(ConfigError, match="'d'"):
+        Dummy("d").setup()

@@ -1,0 +1,47 @@
+"""CpuOps and GpuOps against their base: the same signatures, the same numbers."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from support.op_cases import CASES, compare
+
+from singa_dask.errors import ConfigError
+from singa_dask.ops import Ops, get_ops
+from singa_dask.ops.cpu import CpuOps
+from singa_dask.ops.gpu import GpuOps
+
+
+def overrides(cls: type) -> list[Any]:
+    return [
+        pytest.param(cls, name, id=f"{cls.__name__}.{name}")
+        for name, member in vars(cls).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    ]
+
+
+@pytest.mark.parametrize(("cls", "name"), overrides(CpuOps) + overrides(GpuOps))
+def test_override_has_the_signature_of_its_base(cls, name):
+    assert hasattr(Ops, name), "a kernel that only one device has cannot be used by a layer"
+    assert inspect.signature(getattr(cls, name)) == inspect.signature(getattr(Ops, name))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_cpu_computes_what_the_base_computes(name, dtype):
+    compare(name, get_ops("cpu", dtype))
+
+
+def test_unknown_device_is_named():
+    with pytest.raises(ConfigError, match=r"'gpus'.*Did you mean gpu"):
+        get_ops("gpus")
+
+
+def test_gpu_without_cupy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    with pytest.raises(ConfigError, match=r"singa-dask\[gpu\]"):
+        get_ops("gpu")

@@ -1,0 +1,128 @@
+"""The base Ops against formulas written out with loops."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from support.op_cases import WINDOWS
+
+from singa_dask.ops import Ops, Window, get_ops
+from singa_dask.ops.random import random_bits, stream_key
+
+RNG = np.random.default_rng(0)
+
+
+def under(window: Window, oh: int, ow: int, height: int, width: int):
+    """Positions inside the window and on the image, as (i, j, h, w)."""
+    for i, j in itertools.product(range(window.kernel[0]), range(window.kernel[1])):
+        h, w = oh * window.stride[0] + i - window.pad[0], ow * window.stride[1] + j - window.pad[1]
+        if 0 <= h < height and 0 <= w < width:
+            yield i, j, h, w
+
+
+@pytest.mark.parametrize(("window", "height", "width"), WINDOWS)
+def test_convolution_and_pooling_by_definition(window, height, width):
+    ops = Ops(np.float64)
+    x, weight, bias = (RNG.standard_normal(s) for s in ((2, height, width, 3), (*window.kernel, 3, 4), (4,)))
+    size = window.output_size(height, width)
+    convolved, largest, average = np.zeros((2, *size, 4)), np.full((2, *size, 3), -np.inf), np.zeros((2, *size, 3))
+    for oh, ow in itertools.product(*map(range, size)):
+        convolved[:, oh, ow] = bias
+        for i, j, h, w in under(window, oh, ow, height, width):
+            convolved[:, oh, ow] += x[:, h, w] @ weight[i, j]
+            largest[:, oh, ow] = np.maximum(largest[:, oh, ow], x[:, h, w])
+            average[:, oh, ow] += x[:, h, w] / window.area
+    columns = ops.empty(ops.columns_shape(x.shape, window, 1 << 20))
+    argmax = ops.empty(largest.shape, np.uint8)
+    np.testing.assert_allclose(ops.convolve(x, weight, bias, window, ops.empty(convolved.shape), columns), convolved)
+    np.testing.assert_allclose(ops.max_pool(x, window, ops.empty(largest.shape), argmax), largest)
+    np.testing.assert_allclose(ops.average_pool(x, window, ops.empty(average.shape)), average, atol=1e-15)
+
+
+def test_argmax_takes_a_wider_dtype_for_large_windows():
+    ops = get_ops()
+    window = Window((17, 17), (1, 1))
+    x = ops.zeros((1, 17, 17, 1))
+    x[0, 16, 16, 0] = 1
+    argmax = ops.empty((1, 1, 1, 1), ops.argmax_dtype(window))
+    ops.max_pool(x, window, ops.empty((1, 1, 1, 1)), argmax)
+    assert argmax.item() == 288
+    dx = ops.max_pool_backward(ops.zeros((1, 1, 1, 1)) + 5, argmax, window, ops.empty(x.shape))
+    assert dx[0, 16, 16, 0] == 5
+    assert dx.sum() == 5
+
+
+def test_columns_stay_under_the_limit_but_hold_an_image():
+    window, shape = Window((3, 3)), (10, 8, 8, 2)
+    image_nbytes = 36 * 18 * 4
+    assert Ops().columns_shape(shape, window, 3 * image_nbytes + 1) == (3 * 36, 18)
+    assert Ops().columns_shape(shape, window, 1) == (36, 18)
+    assert Ops().columns_shape(shape, window, 1 << 40) == (360, 18)
+
+
+def test_softmax_survives_large_inputs_and_the_loss_stays_exact():
+    ops = Ops(np.float64)
+    x, labels = np.array([[1000.0, 0.0, -1000.0]]), np.array([2])
+    y = ops.empty(x.shape)
+    loss, correct = ops.softmax_cross_entropy(x, labels, 1, y)
+    assert loss == 2000
+    assert correct == 0
+    np.testing.assert_array_equal(y, [[1, 0, 0]])
+
+
+def test_topk_counts_equal_values_in_order_of_their_index():
+    x = np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 2.0]])
+    assert Ops().argsort_topk(x, 2).tolist() == [[0, 1], [1, 2]]
+    for label, expected in ((0, 1), (1, 2), (2, 1)):
+        assert Ops().count_topk(x, np.array([label, label]), 2) == expected
+
+
+def test_random_numbers_are_those_of_splitmix64():
+    # First outputs of the reference implementation (Vigna, splitmix64.c) seeded with 1234567.
+    expected = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert random_bits(np, 1234567, 0, 5).tolist() == expected
+    assert random_bits(np, 1234567, 3, 2).tolist() == expected[3:]
+
+
+def test_streams_differ_in_seed_step_and_name():
+    keys = {stream_key(*parts) for parts in itertools.product(range(5), range(5), ("a", "b"))}
+    assert len(keys) == 50
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_dropout_masks_of_shares_make_up_the_mask_of_the_batch(ops):
+    x = np.ones((8, 5), np.float32)
+
+    def mask(rows: slice) -> np.ndarray:
+        share = x[rows]
+        mask = ops.empty(share.shape, np.uint8)
+        ops.dropout(share, 0.4, 99, rows.start * 5, ops.empty(share.shape), mask)
+        return mask
+
+    whole = mask(slice(0, 8))
+    np.testing.assert_array_equal(np.concatenate([mask(slice(0, 3)), mask(slice(3, 8))]), whole)
+    assert 0 < whole.sum() < 40
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    ops = get_ops()
+    x = np.ones((200, 500), np.float32)
+    y = ops.dropout(x, 0.3, 5, 0, ops.empty(x.shape), mask := ops.empty(x.shape, np.uint8))
+    assert abs(mask.mean() - 0.7) < 0.005
+    assert abs(y.mean() - 1) < 0.01
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_a_diverged_gradient_stays_visible(ops):
+    """Fast-math must not turn NaN into a number, nor clip it away."""
+    w, g, v = np.ones(20, np.float32), np.full(20, np.nan, np.float32), np.zeros(20, np.float32)
+    ops.sgd_update(w, g, v, 0.1, 0.9, 0.0, -1.0, 1.0)
+    assert np.isnan(w).all()
