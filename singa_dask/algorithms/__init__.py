@@ -1,0 +1,36 @@
+"""TrainOneBatch: how the gradients of one mini-batch are computed."""
+
+from __future__ import annotations
+
+from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.algorithms.bp import BP
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import AlgProto
+from singa_dask.layers.user_code import user_code
+
+__all__ = ["BP", "TrainOneBatch", "algorithm"]
+
+
+def algorithm(alg: AlgProto) -> TrainOneBatch:
+    """The algorithm that `train_one_batch` of a job names.
+
+    kUserAlg imports the TrainOneBatch subclass that `user_alg` names as "module:Class".
+    Raises ConfigError where it names none, or one that is not there yet (kCD, kBPTT).
+    """
+    key = "train_one_batch"
+    if alg.alg == AlgProto.kBP:
+        return BP.from_proto(alg)
+    if alg.alg != AlgProto.kUserAlg:
+        raise ConfigError(
+            Problem(
+                f"{key}.alg", "not available yet", AlgProto.AlgType.Name(alg.alg), "Use kBP, or a class of your own."
+            )
+        )
+    if not alg.user_alg:
+        raise ConfigError(
+            Problem(f"{key}.alg", "kUserAlg needs user_alg", hint='Write alg: kBP, or user_alg: "module:Class".')
+        )
+    found = user_code(alg.user_alg, f"{key}.user_alg")
+    if not (isinstance(found, type) and issubclass(found, TrainOneBatch)):
+        raise ConfigError(Problem(f"{key}.user_alg", "must name a subclass of TrainOneBatch", repr(alg.user_alg)))
+    return found.from_proto(alg)

@@ -1,0 +1,53 @@
+"""What an algorithm is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from singa_dask.job.job_pb2 import AlgProto
+from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.param import Param
+from singa_dask.net import Net
+
+
+class TrainOneBatch(ABC):
+    """Computes the gradients of one mini-batch.
+
+    As a description it wraps an AlgProto: `BP().proto`. A class of your own is named by the job's `user_alg`.
+
+    type: the AlgType name.
+    """
+
+    type: ClassVar[str] = "kUserAlg"
+
+    def __init__(self) -> None:
+        self.proto = AlgProto(alg=AlgProto.AlgType.Value(self.type))
+        if self.type == "kUserAlg":
+            self.proto.user_alg = f"{type(self).__module__}:{type(self).__qualname__}"
+
+    @classmethod
+    def from_proto(cls, proto: AlgProto) -> TrainOneBatch:
+        """The algorithm that this message describes."""
+        found = cls()
+        found.proto = proto
+        return found
+
+    @abstractmethod
+    def train_one_batch(
+        self,
+        net: Net,
+        feed: Mapping[str, Any],
+        step: Step,
+        on_gradient: Callable[[Param], None] | None = None,
+    ) -> dict[str, Metric]:
+        """Fill `net.flat.grads` from the rows in `feed`; returns what was measured on the way.
+
+        on_gradient: called with each parameter as soon as its gradient is complete, so that sending it can start.
+        """
+
+    def test_one_batch(self, net: Net, feed: Mapping[str, Any], step: Step) -> dict[str, Metric]:
+        """Measure the rows in `feed`; gradients stay as they are."""
+        net.forward(feed, step)
+        return net.metrics()

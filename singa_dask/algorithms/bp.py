@@ -1,0 +1,28 @@
+"""Back-propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.param import Param
+from singa_dask.net import Net
+
+
+class BP(TrainOneBatch):
+    """Forward through every layer, then backward in reverse order (Rumelhart, Hinton & Williams 1986)."""
+
+    type: ClassVar[str] = "kBP"
+
+    def train_one_batch(
+        self,
+        net: Net,
+        feed: Mapping[str, Any],
+        step: Step,
+        on_gradient: Callable[[Param], None] | None = None,
+    ) -> dict[str, Metric]:
+        net.forward(feed, step)
+        net.backward(on_gradient)
+        return net.metrics()

@@ -1,0 +1,115 @@
+"""All parameters of a net in one flat array, and all gradients in another.
+
+An updater is then one kernel call over a slice, a message is a slice, and a checkpoint is one write. Every parameter
+starts at a multiple of 16 elements (a cache line of float32); the padding between them stays zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from singa_dask.errors import CheckpointError, nearest
+from singa_dask.layers.param import Array, Param, Shape
+
+if TYPE_CHECKING:
+    from singa_dask.ops import Ops
+
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one parameter lives in the flat arrays, and its factors on learning rate and weight decay."""
+
+    name: str
+    shape: Shape
+    start: int
+    size: int
+    lr_scale: float = 1.0
+    wd_scale: float = 1.0
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+
+@dataclass
+class FlatParams:
+    """values, grads: (size,) arrays of the net's Ops; entries: the parameters in them, by position."""
+
+    values: Array
+    grads: Array
+    entries: list[Entry]
+    size: int
+
+    @classmethod
+    def of(cls, params: Sequence[Param], ops: Ops) -> FlatParams:
+        """Allocate zeroed arrays for `params` and bind them to their places."""
+        entries = layout(params)
+        size = _aligned(entries[-1].stop) if entries else 0
+        flat = cls(ops.zeros((size,)), ops.zeros((size,)), entries, size)
+        for param, entry in zip(params, entries, strict=True):
+            where = slice(entry.start, entry.stop)
+            param.bind(flat.values[where].reshape(entry.shape), flat.grads[where].reshape(entry.shape))
+        return flat
+
+    def slices(self, n: int) -> list[int]:
+        """Lengths of n consecutive slices: multiples of 16 that differ by at most 16 and add up to `size`."""
+        blocks, extra = divmod(self.size // ALIGNMENT, n)
+        return [ALIGNMENT * (blocks + (i < extra)) for i in range(n)]
+
+    def named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
+        """Views into a full-length flat host array (values, or a gathered updater state), by parameter name."""
+        self._check_length(flat)
+        return {e.name: flat[e.start : e.stop].reshape(e.shape) for e in self.entries}
+
+    def flattened(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The inverse of `named`: a full-length flat host array of the values' dtype, padding zero.
+
+        Raises CheckpointError where a parameter is missing, unknown or of another shape.
+        """
+        self._check_names(arrays)
+        flat = np.zeros(self.size, self.values.dtype)
+        for e in self.entries:
+            array = np.asarray(arrays[e.name])
+            if array.shape != e.shape:
+                raise CheckpointError(
+                    f"parameter {e.name!r} is {e.shape} in this net, but {array.shape} in the arrays"
+                )
+            flat[e.start : e.stop] = array.ravel()
+        return flat
+
+    def _check_length(self, flat: np.ndarray) -> None:
+        if flat.shape != (self.size,):
+            raise CheckpointError(f"the flat array must have {self.size} elements, not shape {flat.shape}")
+
+    def _check_names(self, arrays: Mapping[str, np.ndarray]) -> None:
+        own = [e.name for e in self.entries]
+        missing = [name for name in own if name not in arrays]
+        unknown = [name for name in arrays if name not in set(own)]
+        if missing:
+            near = nearest(missing[0], unknown) if unknown else ""
+            raise CheckpointError(f"no array for parameters {', '.join(missing)}. {near}".rstrip())
+        if unknown:
+            raise CheckpointError(
+                f"this net has no parameters {', '.join(unknown)}. {nearest(unknown[0], own)}".rstrip()
+            )
+
+
+def layout(params: Sequence[Param]) -> list[Entry]:
+    """The place of each parameter, one after another, each start a multiple of 16 elements."""
+    entries = []
+    start = 0
+    for p in params:
+        entry = Entry(p.name, p.shape, start, p.size, p.proto.lr_scale, p.proto.wd_scale)
+        entries.append(entry)
+        start = _aligned(entry.stop)
+    return entries
+
+
+def _aligned(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,163 @@
+"""A net of one phase: layers in order, their shapes and parameters, and the two passes over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from singa_dask.errors import SingaError, nearest
+from singa_dask.job.job_pb2 import NetProto
+from singa_dask.layers import layer_class
+from singa_dask.layers.base import Context, InputLayer, Layer, Metric, OutputLayer, Step
+from singa_dask.layers.param import Array, Param
+from singa_dask.net.flat import FlatParams
+from singa_dask.net.graph import Graph, build_graph
+from singa_dask.net.init import initial_value
+from singa_dask.net.passes import Passes, failure
+from singa_dask.net.plan import make_plan
+from singa_dask.net.sharing import resolve_sharing
+from singa_dask.ops import Ops
+
+
+class LayerRow(NamedTuple):
+    """One line of `Net.describe`. parameters: elements that the layer owns; partition: what workers split."""
+
+    layer: str
+    type: str
+    shape: Any
+    parameters: int
+    partition: str
+
+
+class Net:
+    """The layers of one phase, set up on `ops`, with all their parameters in `flat`.
+
+    share: the training net, whose parameters a test or validation net uses in place of its own, matched by name.
+    layers: name -> layer, sources first. shapes: name -> sample shape (a tuple of them, one per destination, where a
+    layer has several outputs and its setup tells them apart). input_layers: names of the layers that `forward` must be
+    fed. params: the parameters that own their array, each once. contexts: name -> what a layer keeps between calls.
+
+    Raises ConfigError where graph, shapes or parameters do not fit, TrainingError where a layer's setup itself fails.
+    """
+
+    def __init__(self, proto: NetProto, phase: int, ops: Ops, share: Net | None = None):
+        self.proto = proto
+        self.phase = phase
+        self.ops = ops
+        self._parameter_net: Net = self if share is None else share._parameter_net
+        graph = build_graph(proto, phase)
+        self.layers: dict[str, Layer] = {
+            name: layer_class(message).from_proto(message) for name, message in graph.layers.items()
+        }
+        self.shapes = _set_up(self.layers, graph, phase)
+        self.input_layers = [
+            name for name, layer in self.layers.items() if isinstance(layer, InputLayer) and not layer.proto.srclayers
+        ]
+        every = [param for layer in self.layers.values() for param in layer.params]
+        self.params: list[Param] = resolve_sharing(every, None if share is None else share.named_params)
+        self.named_params: dict[str, Param] = {param.name: param for param in every}
+        self.flat: FlatParams = FlatParams.of(self.params, ops) if share is None else share.flat
+        self.contexts = {name: Context(ops) for name in self.layers}
+        plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
+        self._passes = Passes(plan, self.params, self.shapes, phase, ops)
+        self._output_slots = {step.layer.name: step.output for step in plan.forward}
+        self._measuring = [
+            (name, layer, self.contexts[name])
+            for name, layer in self.layers.items()
+            if type(layer).metrics is not Layer.metrics
+        ]
+
+    def initialise(self, seed: int) -> None:
+        """Give every parameter its initial value, a function of (seed, its name) and its `init` block."""
+        values = {param.name: initial_value(param, seed) for param in self._parameter_net.params}
+        self.flat.values[...] = self.ops.asarray(self.flat.flattened(values))
+
+    def forward(self, feed: Mapping[str, Any], step: Step) -> None:
+        """Run every layer once. feed: input layer -> Batch (anything with `features` and `labels`).
+
+        Raises DataError where an input layer is not fed or fed another shape, TrainingError where a layer fails.
+        """
+        self._passes.forward(feed, step)
+
+    def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
+        """Run the layers below the losses in reverse order and fill `flat.grads`; after `forward` of the same rows.
+
+        Parameters that nothing contributes to get a zero gradient. on_gradient: called once with each parameter, as
+        soon as its gradient is complete. Raises TrainingError where a layer fails.
+        """
+        self._passes.backward(on_gradient)
+
+    def metrics(self) -> dict[str, Metric]:
+        """What the last forward call measured: "loss", "accuracy"; "<layer>.loss" where several layers measure one."""
+        measured = [
+            (layer_name, key, metric)
+            for layer_name, layer, ctx in self._measuring
+            for key, metric in layer.metrics(ctx).items()
+        ]
+        uses = Counter(key for _, key, _ in measured)
+        return {key if uses[key] == 1 else f"{layer_name}.{key}": metric for layer_name, key, metric in measured}
+
+    def output(self, name: str) -> Array:
+        """The output of layer `name` at the last forward call; valid until the next one."""
+        if name not in self._output_slots:
+            raise KeyError(f"no layer {name!r} in this net. {nearest(name, self._output_slots)}")
+        return self._passes.values[self._output_slots[name]]
+
+    def describe(self) -> list[LayerRow]:
+        """One row per layer, in order: for people who want to see what a job builds."""
+        owned = set(self.params)
+        return [
+            LayerRow(
+                name,
+                type(layer).__name__,
+                self.shapes[name],
+                sum(param.size for param in layer.params if param in owned),
+                self._partition(layer),
+            )
+            for name, layer in self.layers.items()
+        ]
+
+    def close(self) -> None:
+        """Complete and close the files that output layers write."""
+        for layer in self.layers.values():
+            if isinstance(layer, OutputLayer):
+                layer.close()
+
+    def _partition(self, layer: Layer) -> str:
+        dim = layer.proto.partition_dim if layer.proto.partition_dim >= 0 else self.proto.partition_dim
+        return {0: "batch", 1: "features"}.get(dim, "none")
+
+
+def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, Any]:
+    """Call every layer's setup with its sources' shapes; returns all shapes."""
+    shapes: dict[str, Any] = {}
+    for name, layer in layers.items():
+        sources = [_source_shape(layers, graph, shapes, name, i) for i in range(len(layer.proto.srclayers))]
+        layer.sources(tuple(sources))
+        try:
+            shapes[name] = layer.setup(*sources)
+        except SingaError:
+            raise
+        except Exception as error:
+            raise failure(layer, phase, "setup", sources, error) from error
+        pieces = len(graph.consumers[name])
+        if _told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
+            raise layer.problem(
+                f"it makes {len(shapes[name])} outputs, but {pieces} layers read them",
+                hint="Make the two numbers equal.",
+            )
+    return shapes
+
+
+def _told_apart(layer: Layer, shape: Any) -> bool:
+    """Whether `shape` is one shape per destination rather than one for all."""
+    return layer.multiple_outputs and bool(shape) and isinstance(shape[0], tuple)
+
+
+def _source_shape(layers: Mapping[str, Layer], graph: Graph, shapes: Mapping[str, Any], name: str, i: int) -> Any:
+    source = layers[name].proto.srclayers[i]
+    if not _told_apart(layers[source], shapes[source]):
+        return shapes[source]
+    edges = [(edge.consumer, edge.position) for edge in graph.consumers[source]]
+    return shapes[source][edges.index((name, i))]

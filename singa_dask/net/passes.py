@@ -1,0 +1,183 @@
+"""The forward and the backward pass over a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from singa_dask.errors import DataError, SingaError, TrainingError
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Layer, Step
+from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.net.plan import LayerPlan, Plan
+from singa_dask.ops import Ops
+
+
+@dataclass
+class Batch:
+    """One worker's rows of a mini-batch. features: (B, ...); labels: (B,) or None."""
+
+    features: Array
+    labels: Array = None
+
+
+class Passes:
+    """Runs a plan: calls the layers, hands arrays on, and sums gradients where an output has several destinations."""
+
+    def __init__(self, plan: Plan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
+        self._plan = plan
+        self._params = params
+        self._shapes = shapes
+        self._phase = phase
+        self._ops = ops
+        self.values: list[Any] = [None] * plan.values
+        self._gradients: list[Any] = [None] * plan.gradients
+        self._sums: dict[int, Array] = {}
+
+    def forward(self, feed: Mapping[str, Any], step: Step) -> None:
+        """Run every layer once; see Net.forward."""
+        values = self.values
+        try:
+            for plan in self._plan.forward:
+                ctx = plan.ctx
+                ctx.step = step
+                if plan.feed:
+                    out = self._fed(plan, feed)
+                else:
+                    if plan.label_source >= 0:
+                        ctx.labels = values[plan.label_source]
+                    out = plan.forward(ctx, *[values[slot] for slot in plan.arguments])
+                if plan.layer.multiple_outputs:
+                    self._spread(plan, out)
+                elif out is not None:
+                    out = self._contiguous(out)
+                values[plan.output] = out
+                values[plan.labels] = ctx.labels
+        except SingaError:
+            raise
+        except Exception as error:
+            fed = [getattr(feed[plan.layer.name], "features", None)] if plan.feed else []
+            inputs = fed or [values[slot] for slot in plan.arguments]
+            raise failure(plan.layer, self._phase, "forward", inputs, error) from error
+
+    def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
+        """Run the layers below the losses in reverse order; see Net.backward."""
+        self._gradients[:] = [None] * len(self._gradients)
+        for owner in self._params:
+            owner.start_step()
+        try:
+            for plan in self._plan.backward:
+                dy = None if plan.is_loss else self._take(plan)
+                if plan.is_loss or dy is not None:
+                    dx = plan.backward(plan.ctx, dy)
+                    if plan.ctx.needs_input_grad:
+                        self._collect(plan, dx)
+                for owner in plan.completes:
+                    _complete(owner, on_gradient)
+        except SingaError:
+            raise
+        except Exception as error:
+            inputs = [self.values[slot] for slot in plan.arguments]
+            raise failure(plan.layer, self._phase, "backward", inputs, error) from error
+        for owner in self._plan.idle:
+            _complete(owner, on_gradient)
+
+    def _fed(self, plan: LayerPlan, feed: Mapping[str, Any]) -> Array:
+        name, declared = plan.layer.name, self._shapes[plan.layer.name]
+        if name not in feed:
+            raise DataError(f"input layer {name!r} was not fed. Fed: {', '.join(feed) or 'nothing'}.")
+        batch = feed[name]
+        plan.ctx.labels = batch.labels
+        out = plan.forward(plan.ctx, batch.features)
+        if out.shape[1:] != declared:
+            raise DataError(
+                f"input layer {name!r} declares samples of shape {declared}, but was fed {batch.features.shape[1:]}"
+            )
+        return out
+
+    def _spread(self, plan: LayerPlan, outputs: Sequence[Array]) -> None:
+        if len(outputs) != len(plan.pieces):
+            raise ValueError(f"it returned {len(outputs)} arrays for {len(plan.pieces)} destinations")
+        for slot, piece in zip(plan.pieces, outputs, strict=True):
+            self.values[slot] = self._contiguous(piece)
+
+    def _take(self, plan: LayerPlan) -> Any:
+        """The gradient of the layer's output, or a tuple of them; None where no destination gave any."""
+        if not plan.layer.multiple_outputs:
+            return self._gradients[plan.dy[0]]
+        pieces = [self._gradients[slot] for slot in plan.dy]
+        if all(piece is None for piece in pieces):
+            return None
+        for i, value in enumerate(plan.pieces):
+            if pieces[i] is None:
+                pieces[i] = plan.ctx.buffer(f"net.dy{i}", self.values[value].shape)
+                pieces[i][...] = 0
+        return tuple(pieces)
+
+    def _collect(self, plan: LayerPlan, dx: Any) -> None:
+        """Add what a layer's backward call returned to the gradients of its sources."""
+        if not isinstance(dx, tuple):
+            if len(plan.wanted) > 1 and dx is not None:
+                raise ValueError(f"backward must return a tuple of {len(plan.dx)} gradients, not one array")
+            self._add(plan, plan.wanted[0], dx)
+            return
+        if len(dx) != len(plan.dx):
+            raise ValueError(f"backward returned {len(dx)} gradients for {len(plan.dx)} sources")
+        seen: set[int] = set()
+        for i in plan.wanted:
+            array = dx[i]
+            if len(plan.wanted) > 1 and array is not None:
+                # A backward call may overwrite its dy, so no two sources are handed the same memory.
+                address = _address(array)
+                if address in seen:
+                    copy = plan.ctx.buffer(f"net.dx{i}", array.shape, array.dtype)
+                    copy[...] = array
+                    array = copy
+                seen.add(address)
+            self._add(plan, i, array)
+
+    def _add(self, plan: LayerPlan, i: int, array: Array) -> None:
+        if array is None:
+            return
+        slot, shape = plan.dx[i], self.values[plan.arguments[i]].shape
+        if array.shape != shape:
+            raise ValueError(f"backward returned shape {array.shape} for a source whose output is {shape}")
+        array = self._contiguous(array)
+        so_far = self._gradients[slot]
+        if so_far is not None:
+            total = self._sum_buffer(slot, shape)
+            self._ops.xp.add(so_far, array, out=total)
+            array = total
+        self._gradients[slot] = array
+
+    def _contiguous(self, array: Array) -> Array:
+        """The array itself, or a copy where a layer returned a strided view: kernels expect C order."""
+        return array if array.flags.c_contiguous else self._ops.xp.ascontiguousarray(array)
+
+    def _sum_buffer(self, slot: int, shape: Shape) -> Array:
+        buffer = self._sums.get(slot)
+        if buffer is None or buffer.shape != shape:
+            buffer = self._sums[slot] = self._ops.empty(shape)
+        return buffer
+
+
+def failure(layer: Layer, phase: int, call: str, inputs: Sequence[Any], error: Exception) -> TrainingError:
+    """The error that says in which layer, call and phase, and on which input shapes, `error` was raised."""
+    shapes = ", ".join(str(getattr(x, "shape", x)) for x in inputs) or "none"
+    return TrainingError(
+        f"layer {layer.name!r} ({type(layer).__name__}) failed in {call}, phase {Phase.Name(phase)}, "
+        f"input shapes {shapes}: {type(error).__name__}: {error}"
+    )
+
+
+def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None:
+    if not owner.start_step():
+        owner.grad[...] = 0
+    if on_gradient is not None:
+        on_gradient(owner)
+
+
+def _address(array: Array) -> int:
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    return interface["data"][0]

@@ -1,0 +1,163 @@
+"""The net's routing, worked out once: which stored array is which argument of which call.
+
+Arrays of a step live in two flat lists, indexed by slot numbers, so that running a layer is list indexing and one
+call. A slot of `values` holds a layer's output, one of several outputs, or a layer's labels; a slot of `gradients`
+holds the gradient of one output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from singa_dask.layers.base import Context, Layer, LossLayer
+from singa_dask.layers.param import Param
+from singa_dask.net.graph import Graph
+
+
+@dataclass(slots=True)
+class LayerPlan:
+    """One layer's routing.
+
+    arguments: slots of `values` to call forward with. output, labels: slots to fill. pieces: slots of the single
+    outputs of a layer with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on.
+    dy: slots of `gradients` that backward is called with. dx: for each source the slot that its gradient adds to, or
+    -1; wanted: the positions of the others. completes: owners whose gradient is complete after this backward call.
+    """
+
+    layer: Layer
+    ctx: Context
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    arguments: tuple[int, ...]
+    output: int
+    labels: int
+    feed: bool
+    is_loss: bool
+    pieces: tuple[int, ...] = ()
+    label_source: int = -1
+    dy: tuple[int, ...] = ()
+    dx: tuple[int, ...] = ()
+    wanted: tuple[int, ...] = ()
+    completes: tuple[Param, ...] = ()
+
+
+@dataclass
+class Plan:
+    """Routing of a whole net. forward: every layer, in order; backward: those with a call to make, in reverse order.
+
+    idle: owners that no backward call can reach; values, gradients: how many slots there are.
+    """
+
+    forward: list[LayerPlan]
+    backward: list[LayerPlan]
+    idle: list[Param]
+    values: int
+    gradients: int
+
+
+def make_plan(
+    graph: Graph,
+    layers: Mapping[str, Layer],
+    contexts: Mapping[str, Context],
+    fed: Sequence[str],
+    owners: Sequence[Param],
+) -> Plan:
+    """Work out the routing; also sets every context's `needs_input_grad`."""
+    trains = _reaching_parameters(layers)
+    slots = _Slots(graph, layers)
+    steps: dict[str, LayerPlan] = {}
+    for name, layer in layers.items():
+        sources = list(layer.proto.srclayers)
+        labelled = {i % len(sources) for i in layer.label_sources} if sources else set()
+        step = LayerPlan(
+            layer=layer,
+            ctx=contexts[name],
+            forward=layer.forward,
+            backward=layer.backward,
+            arguments=tuple(
+                slots.labels[source] if i in labelled else slots.read(name, i) for i, source in enumerate(sources)
+            ),
+            output=slots.output[name],
+            labels=slots.labels[name],
+            feed=name in fed,
+            is_loss=isinstance(layer, LossLayer),
+            pieces=slots.pieces[name],
+            label_source=slots.labels[sources[0]] if layer.passes_labels and sources else -1,
+            dx=tuple(
+                slots.gradient(name, i) if trains[source] and i not in labelled else -1
+                for i, source in enumerate(sources)
+            ),
+        )
+        step.dy = slots.gradients[name]
+        step.wanted = tuple(i for i, slot in enumerate(step.dx) if slot >= 0)
+        step.ctx.needs_input_grad = bool(step.wanted)
+        steps[name] = step
+    active = _below_a_loss(graph, layers, steps)
+    backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
+    reached = _mark_completion(backward)
+    idle = [owner for owner in owners if owner not in reached]
+    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count)
+
+
+def _reaching_parameters(layers: Mapping[str, Layer]) -> dict[str, bool]:
+    """Whether a layer or any below it has parameters."""
+    reach: dict[str, bool] = {}
+    for name, layer in layers.items():
+        reach[name] = bool(layer.params) or any(reach[source] for source in layer.proto.srclayers)
+    return reach
+
+
+def _below_a_loss(graph: Graph, layers: Mapping[str, Layer], steps: Mapping[str, LayerPlan]) -> dict[str, bool]:
+    """Whether a layer is a loss or feeds one through its features."""
+    active: dict[str, bool] = {}
+    for name in reversed(list(layers)):
+        active[name] = steps[name].is_loss or any(
+            active[edge.consumer] and steps[edge.consumer].dx[edge.position] >= 0 for edge in graph.consumers[name]
+        )
+    return active
+
+
+def _mark_completion(backward: Sequence[LayerPlan]) -> set[Param]:
+    """Note with each step the owners that no later step adds to; returns all owners that some step reaches."""
+    reached: set[Param] = set()
+    for step in reversed(backward):
+        mine = dict.fromkeys(param.owner for param in step.layer.params)
+        step.completes = tuple(owner for owner in mine if owner not in reached)
+        reached.update(mine)
+    return reached
+
+
+class _Slots:
+    """Numbers the slots: outputs, then labels, then the pieces of layers with several outputs."""
+
+    def __init__(self, graph: Graph, layers: Mapping[str, Layer]):
+        n = len(layers)
+        self.output = {name: i for i, name in enumerate(layers)}
+        self.labels = {name: n + i for i, name in enumerate(layers)}
+        self.pieces: dict[str, tuple[int, ...]] = {}
+        self.gradients: dict[str, tuple[int, ...]] = {}
+        self.layers = layers
+        self.count = 2 * n
+        self.gradient_count = 0
+        self._piece_of: dict[tuple[str, int], int] = {}
+        for name, layer in layers.items():
+            edges = graph.consumers[name] if layer.multiple_outputs else ()
+            self.pieces[name] = tuple(range(self.count, self.count + len(edges)))
+            self.count += len(edges)
+            width = len(edges) if layer.multiple_outputs else 1
+            self.gradients[name] = tuple(range(self.gradient_count, self.gradient_count + width))
+            self.gradient_count += width
+            self._piece_of.update({(edge.consumer, edge.position): i for i, edge in enumerate(edges)})
+
+    def read(self, consumer: str, position: int) -> int:
+        """The slot of `values` that the consumer's source at this position fills for it."""
+        source = self.layers[consumer].proto.srclayers[position]
+        piece = self._piece_of.get((consumer, position))
+        return self.output[source] if piece is None else self.pieces[source][piece]
+
+    def gradient(self, consumer: str, position: int) -> int:
+        """The slot of `gradients` for what `read` reads."""
+        source = self.layers[consumer].proto.srclayers[position]
+        return self.gradients[source][self._piece_of.get((consumer, position), 0)]

@@ -1,0 +1,205 @@
+"""What an updater is.
+
+As a description it wraps an UpdaterProto: job files and Python build the same message, and keyword arguments are its
+fields and those of the updater's `*_conf`.
+
+    SGD(lr=0.01, momentum=0.9, weight_decay=5e-4)
+    SGD(learning_rate=schedules.Step(base_lr=0.1, gamma=0.5, change_freq=1000), momentum=0.9)
+    updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.01 } }
+
+Once bound, it updates one flat slice of a net's parameters, of which it alone keeps the state.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
+from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.layers.param import Array
+from singa_dask.net.flat import Entry
+from singa_dask.updaters.fields import as_written, assign
+from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
+
+if TYPE_CHECKING:
+    from singa_dask.ops import Ops
+
+
+class Segment(NamedTuple):
+    """A run of the slice whose parameters share their scales. start, stop: within the slice; states: views."""
+
+    start: int
+    stop: int
+    lr_scale: float
+    wd_scale: float
+    states: tuple[Array, ...]
+
+
+class Updater(ABC):
+    """Base of every updater. A class of your own is named by `user_type: "module:Class"`.
+
+    Every rule sees the gradient clipped to [clip_low, clip_high] (where clip_high > clip_low), plus
+    weight_decay * wd_scale * w, and the learning rate times lr_scale.
+
+    type: the UpdaterType name; conf_field: the UpdaterProto field with own settings, or None; states: names of the
+    arrays, as long as the slice, that the rule keeps between updates. ops: set by
+    make_updater.
+    """
+
+    ops: Ops
+
+    type: ClassVar[str] = "kUserUpdater"
+    conf_field: ClassVar[str | None] = None
+    states: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any):
+        cls = type(self)
+        proto = UpdaterProto(type=UpdaterProto.UpdaterType.Value(cls.type))
+        if lr is not None and learning_rate is not None:
+            raise ConfigError(Problem("updater.lr", "give lr or learning_rate, not both", f"lr={lr}"))
+        if lr is not None:
+            learning_rate = Fixed(base_lr=lr)
+        if learning_rate is not None:
+            proto.learning_rate.CopyFrom(learning_rate.proto)
+        self._describe(proto, settings)
+        self._adopt(proto)
+
+    def _describe(self, proto: UpdaterProto, settings: dict[str, Any]) -> None:
+        """Write the keyword arguments into the message; user updaters keep what is not SINGA's as JSON."""
+        cls = type(self)
+        own = getattr(proto, cls.conf_field) if cls.conf_field is not None else None
+        own_fields = own.DESCRIPTOR.fields_by_name if own is not None else {}
+        user_conf = {}
+        for key, value in settings.items():
+            if key in _COMMON:
+                assign(proto, key, value, f"updater.{key}")
+            elif key in own_fields:
+                assign(own, key, value, f"updater.{cls.conf_field}.{key}")
+            elif cls.type == "kUserUpdater":
+                user_conf[key] = value
+            else:
+                hint = nearest(key, [*_COMMON, *own_fields, "lr", "learning_rate"])
+                raise ConfigError(
+                    Problem(f"updater.{key}", f"{cls.__name__} has no such setting", f"{key}={value!r}", hint)
+                )
+        if cls.type == "kUserUpdater":
+            proto.user_type = f"{cls.__module__}:{cls.__qualname__}"
+            if user_conf:
+                proto.user_conf = json.dumps(user_conf)
+
+    @classmethod
+    def from_proto(cls, proto: UpdaterProto) -> Updater:
+        """The updater that this message describes. Raises ConfigError for settings out of range."""
+        updater = cls.__new__(cls)
+        updater._adopt(proto)
+        return updater
+
+    def _adopt(self, proto: UpdaterProto) -> None:
+        if not proto.IsInitialized():
+            raise ConfigError(
+                [Problem(f"updater.{f}", f"{type(self).__name__} needs it") for f in proto.FindInitializationErrors()]
+            )
+        self.proto = proto
+        self._state: dict[str, Array] = {}
+        self._segments: list[Segment] = []
+        self.prepare()
+
+    @property
+    def conf(self) -> Any:
+        """The `*_conf` message; for user updaters the decoded `user_conf`."""
+        if self.conf_field is not None:
+            return getattr(self.proto, self.conf_field)
+        return json.loads(self.proto.user_conf) if self.proto.user_conf else {}
+
+    def prepare(self) -> None:
+        """Read and check the settings; updaters with settings of their own read them here too."""
+        proto = self.proto
+        self.momentum = as_written(proto.momentum)
+        self.weight_decay = as_written(proto.weight_decay)
+        self.delta = as_written(proto.delta)
+        self.clip_low, self.clip_high = _clip_range(proto)
+        if not proto.HasField("learning_rate"):
+            hint = "Write learning_rate { type: kFixed base_lr: 0.01 }, in Python lr=0.01."
+            raise ConfigError(Problem("updater.learning_rate", f"{type(self).__name__} needs it", hint=hint))
+        self.schedule = learning_rate(proto.learning_rate)
+
+    def problem(self, field: str, message: str, received: Any, hint: str | None = None) -> ConfigError:
+        """An error that names a field of the updater."""
+        return ConfigError(Problem(f"updater.{field}", message, str(received), hint))
+
+    def bind(self, entries: Sequence[Entry], start: int, stop: int) -> None:
+        """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
+        self._state = {name: self.ops.zeros((stop - start,)) for name in self.states}
+        self._segments = [
+            Segment(a, b, lr_scale, wd_scale, tuple(self._state[name][a:b] for name in self.states))
+            for a, b, lr_scale, wd_scale in segments(entries, start, stop)
+        ]
+
+    def update(self, step: int, w: Array, g: Array) -> None:
+        """Update the slice `w` in place from the gradients `g`. step: how many updates were made before this one."""
+        lr = self.schedule(step)
+        for start, stop, lr_scale, wd_scale, states in self._segments:
+            self.apply(step, lr * lr_scale, self.weight_decay * wd_scale, w[start:stop], g[start:stop], *states)
+
+    @abstractmethod
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        """One application of the rule, in place, to parameters of equal scales. w, g, every state: (n,)."""
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """The arrays, as long as the slice, that the rule keeps between updates; for checkpoints."""
+        return dict(self._state)
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from saved arrays. Raises CheckpointError where names or lengths differ."""
+        if set(state) != set(self.states):
+            raise CheckpointError(
+                f"{type(self).__name__} keeps {', '.join(self.states) or 'no state'}, "
+                f"but the checkpoint has {', '.join(state) or 'none'}"
+            )
+        for name, array in self._state.items():
+            if state[name].shape != array.shape:
+                raise CheckpointError(
+                    f"updater state {name!r} is {array.shape} here, but {state[name].shape} as saved"
+                )
+            array[...] = self.ops.asarray(state[name])
+
+
+_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high")
+
+
+def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int, int, float, float]]:
+    """Cut [start, stop) where the scales change: (start, stop, lr_scale, wd_scale), counted from the slice's start.
+
+    The padding behind a parameter goes with it, so that equal neighbours are one run.
+    """
+    runs: list[tuple[int, int, float, float]] = []
+    for i, entry in enumerate(entries):
+        end = entries[i + 1].start if i + 1 < len(entries) else max(stop, entry.stop)
+        a, b = max(entry.start, start) - start, min(end, stop) - start
+        if a >= b:
+            continue
+        scales = as_written(entry.lr_scale), as_written(entry.wd_scale)
+        if runs and runs[-1][2:] == scales:
+            a = runs.pop()[0]
+        runs.append((a, b, *scales))
+    return runs
+
+
+def _clip_range(proto: UpdaterProto) -> tuple[float, float]:
+    """The range that gradients are clipped to, infinite where clipping is off."""
+    low, high = as_written(proto.clip_low), as_written(proto.clip_high)
+    if high <= low:
+        return -math.inf, math.inf
+    if not low <= 0 <= high:
+        # A zero gradient must stay zero.
+        raise ConfigError(
+            Problem("updater.clip_low", "the range clip_low to clip_high must hold 0", f"{low} to {high}")
+        )
+    return low, high

@@ -1,0 +1,155 @@
+"""The update rules. In each, g is the gradient after clipping and weight decay, lr the rate after lr_scale."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from singa_dask.layers.param import Array
+from singa_dask.updaters.base import Updater
+from singa_dask.updaters.fields import as_written
+
+
+class SGD(Updater):
+    """v = momentum v - lr g;  w += v.   momentum [0]."""
+
+    type: ClassVar[str] = "kSGD"
+    states: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        (v,) = states
+        self.ops.sgd_update(w, g, v, lr, self.momentum, weight_decay, self.clip_low, self.clip_high)
+
+
+class Nesterov(Updater):
+    """v' = momentum v + lr g;  w -= (1 + momentum) v' - momentum v.   momentum [0].
+
+    Nesterov's accelerated gradient in the form of Sutskever et al. 2013, as SINGA has it.
+    """
+
+    type: ClassVar[str] = "kNesterov"
+    states: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        (v,) = states
+        self.ops.nesterov_update(w, g, v, lr, self.momentum, weight_decay, self.clip_low, self.clip_high)
+
+
+class _Dividing(Updater):
+    """Rules that divide by the size of past gradients, which `delta` keeps away from zero."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.delta <= 0:
+            raise self.problem("delta", "must be positive", self.delta, "Leave it out for 1e-8.")
+
+    def _fraction(self, field: str) -> float:
+        value = as_written(getattr(self.conf, field))
+        if not 0 <= value < 1:
+            raise self.problem(f"{self.conf_field}.{field}", "must be at least 0 and below 1", value)
+        return value
+
+
+class AdaGrad(_Dividing):
+    """h += g^2;  w -= lr g / sqrt(h + delta).   delta [1e-8].  (Duchi, Hazan & Singer 2011.)"""
+
+    type: ClassVar[str] = "kAdaGrad"
+    states: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        (h,) = states
+        self.ops.adagrad_update(w, g, h, lr, self.delta, weight_decay, self.clip_low, self.clip_high)
+
+
+class RMSProp(_Dividing):
+    """h = rho h + (1 - rho) g^2;  w -= lr g / sqrt(h + delta).   rho, delta [1e-8].  (Tieleman & Hinton 2012.)"""
+
+    type: ClassVar[str] = "kRMSProp"
+    conf_field: ClassVar[str | None] = "rmsprop_conf"
+    states: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self.proto.HasField("rmsprop_conf"):
+            raise self.problem("rmsprop_conf.rho", "RMSProp needs it", "nothing", "Usual values are 0.9 to 0.99.")
+        self.rho = self._fraction("rho")
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        (h,) = states
+        self.ops.rmsprop_update(w, g, h, lr, self.rho, self.delta, weight_decay, self.clip_low, self.clip_high)
+
+
+class AdaDelta(_Dividing):
+    """h = rho h + (1 - rho) g^2;  d = g sqrt(u + delta) / sqrt(h + delta);  u = rho u + (1 - rho) d^2;  w -= lr d.
+
+    rho [0.9], delta [1e-8].  (Zeiler 2012, whose rule has lr = 1.)
+    """
+
+    type: ClassVar[str] = "kAdaDelta"
+    conf_field: ClassVar[str | None] = "adadelta_conf"
+    states: ClassVar[tuple[str, ...]] = ("squares", "squared_updates")
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.rho = self._fraction("rho")
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        h, u = states
+        self.ops.adadelta_update(w, g, h, u, lr, self.rho, self.delta, weight_decay, self.clip_low, self.clip_high)
+
+
+class Adam(_Dividing):
+    """m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+    w -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + delta),  t the number of updates with this one.
+
+    beta1 [0.9], beta2 [0.999], delta [1e-8].  (Kingma & Ba 2015.)
+    """
+
+    type: ClassVar[str] = "kAdam"
+    conf_field: ClassVar[str | None] = "adam_conf"
+    states: ClassVar[tuple[str, ...]] = ("mean", "squares")
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.beta1, self.beta2 = self._fraction("beta1"), self._fraction("beta2")
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        m, v = states
+        correction1, correction2 = 1 - self.beta1 ** (step + 1), 1 - self.beta2 ** (step + 1)
+        self.ops.adam_update(
+            w, g, m, v, lr, self.beta1, self.beta2, correction1, correction2, self.delta, weight_decay, self.clip_low,
+            self.clip_high,
+        )  # fmt: skip
+
+
+class AdamMax(_Dividing):
+    """m = beta1 m + (1 - beta1) g;  u = max(beta2 u, |g|);  w -= lr m / (1 - beta1^t) / (u + delta),
+    t the number of updates with this one.
+
+    beta1 [0.9], beta2 [0.999], delta [1e-8].  (AdaMax, Kingma & Ba 2015, section 7.1; SINGA spells it AdamMax.)
+    """
+
+    type: ClassVar[str] = "kAdamMax"
+    conf_field: ClassVar[str | None] = "adammax_conf"
+    states: ClassVar[tuple[str, ...]] = ("mean", "largest")
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.beta1, self.beta2 = self._fraction("beta1"), self._fraction("beta2")
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        m, u = states
+        correction1 = 1 - self.beta1 ** (step + 1)
+        self.ops.adamax_update(
+            w,
+            g,
+            m,
+            u,
+            lr,
+            self.beta1,
+            self.beta2,
+            correction1,
+            self.delta,
+            weight_decay,
+            self.clip_low,
+            self.clip_high,
+        )

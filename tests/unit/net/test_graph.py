@@ -1,0 +1,95 @@
+"""Which layers a phase has, and their order."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singa_dask.errors import ConfigError
+from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
+from singa_dask.net import Edge, build_graph
+
+
+def net_of(*layers: tuple[str, str] | tuple[str, str, dict]) -> NetProto:
+    """Layers as (name, "source source", further fields)."""
+    protos = []
+    for name, sources, *more in layers:
+        protos.append(LayerProto(name=name, srclayers=sources.split(), **(more[0] if more else {})))
+    return NetProto(layer=protos)
+
+
+def test_include_wins_and_exclude_leaves_out():
+    net = text_format.Parse(
+        """
+        layer { name: "data" include: kTrain }
+        layer { name: "data" include: [kTest, kVal] exclude: kTest }
+        layer { name: "drop" srclayers: "data" exclude: kTest exclude: kVal }
+        layer { name: "always" srclayers: "data" }
+        """,
+        NetProto(),
+    )
+    assert list(build_graph(net, Phase.kTrain).layers) == ["data", "drop", "always"]
+    assert list(build_graph(net, Phase.kTest).layers) == ["data", "always"]
+    assert list(build_graph(net, Phase.kTest).layers["data"].include) == [Phase.kTest, Phase.kVal]
+
+
+def test_order_is_the_files_among_the_free():
+    net = net_of(("loss", "a b"), ("b", "z"), ("a", "z"), ("z", ""), ("y", ""))
+    graph = build_graph(net, Phase.kTrain)
+    assert list(graph.layers) == ["z", "b", "a", "loss", "y"]
+    assert graph.consumers["z"] == (Edge("b", 0), Edge("a", 0))
+    assert graph.consumers["b"] == (Edge("loss", 1),)
+    assert graph.consumers["loss"] == ()
+
+
+def test_a_layer_read_twice_has_two_uses():
+    graph = build_graph(net_of(("x", ""), ("sum", "x x")), Phase.kTrain)
+    assert graph.consumers["x"] == (Edge("sum", 0), Edge("sum", 1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_sources_always_come_first(data):
+    n = data.draw(st.integers(1, 12))
+    names = [f"l{i}" for i in range(n)]
+    layers = [
+        (name, " ".join(data.draw(st.sets(st.sampled_from(names[:i])) if i else st.just(()))))
+        for i, name in enumerate(names)
+    ]
+    shuffled = data.draw(st.permutations(layers))
+    order = list(build_graph(net_of(*shuffled), Phase.kTrain).layers)
+    assert sorted(order) == sorted(names)
+    for name, sources in layers:
+        assert all(order.index(source) < order.index(name) for source in sources.split())
+    assert list(build_graph(net_of(*layers), Phase.kTrain).layers) == names
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([("ip1", ""), ("loss", "ip2")], ["layer 'loss'.srclayers", "Received: ip2", "Did you mean ip1?"]),
+        ([("data", "", {"include": [Phase.kTest]}), ("ip", "data")], ["left out of phase kTrain", "Received: data"]),
+        ([("a", ""), ("b", "a d"), ("c", "b"), ("d", "c")], ["in a circle", "b <- d <- c <- b"]),
+        ([("a", "a")], ["in a circle", "a <- a"]),
+        ([("a", ""), ("a", "")], ["layer 'a'.name", "two layers"]),
+    ],
+)
+def test_errors_name_layer_and_way_out(layers, words):
+    with pytest.raises(ConfigError) as caught:
+        build_graph(net_of(*layers), Phase.kTrain)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_layer_groups_are_refused_rather_than_left_out():
+    net = net_of(("a", ""))
+    net.layer_group.add().layer.add(name="b")
+    with pytest.raises(ConfigError, match=r"neuralnet.layer_group: layer groups are not available yet"):
+        build_graph(net, Phase.kTrain)
+
+
+def test_all_faults_are_reported_at_once():
+    with pytest.raises(ConfigError) as caught:
+        build_graph(net_of(("a", "x"), ("b", "y")), Phase.kTrain)
+    assert len(caught.value.problems) == 2

@@ -1,0 +1,95 @@
+"""Initial values: their statistics, and that nothing but seed and name changes them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
+from singa_dask.layers.param import Param
+from singa_dask.net import initial_value
+
+FAN_IN, FAN_OUT = 300, 200
+
+
+def draw(name="w", seed=1, shape=(FAN_IN, FAN_OUT), fans=(FAN_IN, FAN_OUT), **init):
+    proto = ParamProto(init=ParamGenProto(**init)) if init else ParamProto()
+    return initial_value(Param(proto, name, shape, *fans), seed)
+
+
+def uniform(bound):
+    return (0.0, bound / math.sqrt(3), bound)
+
+
+@pytest.mark.parametrize(
+    ("init", "mean", "std", "bound"),
+    [
+        ({"type": ParamGenProto.kConstant, "value": 0.25}, 0.25, 0.0, 0.25),
+        ({"type": ParamGenProto.kGaussian, "mean": 0.5, "std": 0.25}, 0.5, 0.25, math.inf),
+        ({"type": ParamGenProto.kUniform, "low": -0.5, "high": 0.5}, *uniform(0.5)),
+        ({"type": ParamGenProto.kGaussianSqrtFanIn}, 0.0, 1 / math.sqrt(FAN_IN), math.inf),
+        ({"type": ParamGenProto.kUniformSqrtFanIn}, *uniform(math.sqrt(3 / FAN_IN))),
+        ({"type": ParamGenProto.kUniformSqrtFanIn, "low": -2, "high": 2}, *uniform(2 * math.sqrt(3 / FAN_IN))),
+        ({"type": ParamGenProto.kUniformSqrtFanInOut}, *uniform(math.sqrt(6 / (FAN_IN + FAN_OUT)))),
+        ({}, *uniform(math.sqrt(3 / FAN_IN))),
+    ],
+)
+def test_statistics(init, mean, std, bound):
+    value = draw(**init)
+    n = value.size
+    assert value.shape == (FAN_IN, FAN_OUT)
+    assert value.dtype == np.float64
+    assert value.mean() == pytest.approx(mean, abs=5 * std / math.sqrt(n))
+    assert value.std() == pytest.approx(std, rel=5 / math.sqrt(n))
+    assert np.abs(value).max() <= bound
+    if std > 0 and math.isfinite(bound):
+        assert np.abs(value).max() > 0.999 * bound
+
+
+def test_vectors_without_init_are_zero():
+    np.testing.assert_array_equal(draw(shape=(7,), fans=(FAN_IN, 7)), np.zeros(7))
+
+
+def test_seed_and_name_alone_decide():
+    gaussian = {"type": ParamGenProto.kGaussian}
+    np.testing.assert_array_equal(draw(**gaussian), draw(**gaussian))
+    assert not np.array_equal(draw(seed=2, **gaussian), draw(**gaussian))
+    assert not np.array_equal(draw(name="v", **gaussian), draw(**gaussian))
+    assert abs(np.corrcoef(draw(name="v", **gaussian).ravel(), draw(**gaussian).ravel())[0, 1]) < 0.03
+
+
+def eye(param, rng):
+    """A user's initialiser."""
+    return np.eye(*param.shape) + 0 * rng.uniform()
+
+
+def vector(param, rng):
+    """A user's initialiser of the wrong shape."""
+    return rng.uniform(size=3)
+
+
+def test_user_initialiser_by_name():
+    np.testing.assert_array_equal(draw(shape=(4, 3), user_type=f"{__name__}:eye"), np.eye(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("init", "words"),
+    [
+        ({"value": 1}, ["param 'w'.init.type", "needs user_type", "no type", "kGaussian"]),
+        ({"user_type": f"{__name__}:vector"}, ["param 'w'.init.user_type", "(300, 200)", "Received: (3,)"]),
+        ({"user_type": f"{__name__}:vectro"}, ["Did you mean vector?"]),
+        ({"user_type": "vector"}, ["module:Class", "'vector'"]),
+    ],
+)
+def test_errors_name_key_value_and_way_out(init, words):
+    with pytest.raises(ConfigError) as caught:
+        draw(**init)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_scaling_by_a_missing_fan_in_is_an_error():
+    with pytest.raises(ConfigError, match="fan_in=0"):
+        draw(shape=(5,), fans=(0, 5), type=ParamGenProto.kUniformSqrtFanIn)

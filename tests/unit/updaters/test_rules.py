@@ -1,0 +1,242 @@
+"""Every updater against its rule, written out in float64 one element at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singa_dask import updaters
+from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.net.flat import Entry
+from singa_dask.ops import get_ops
+from singa_dask.updaters import Updater, make_updater, schedules
+
+SIZE = 96
+ENTRIES = [
+    Entry("w", (5, 6), 0, 30, 1.0, 1.0),
+    Entry("b", (20,), 32, 20, 2.0, 0.0),
+    Entry("c", (32,), 64, 32, 0.5, 3.0),
+]
+
+
+def sgd(t, w, g, s, lr, p):
+    v = s["v"] = p["momentum"] * s.get("v", 0.0) - lr * g
+    return w + v
+
+
+def nesterov(t, w, g, s, lr, p):
+    mu, v = p["momentum"], s.get("v", 0.0)
+    s["v"] = mu * v + lr * g
+    return w - ((1 + mu) * s["v"] - mu * v)
+
+
+def adagrad(t, w, g, s, lr, p):
+    h = s["h"] = s.get("h", 0.0) + g * g
+    return w - lr * g / math.sqrt(h + p["delta"])
+
+
+def rmsprop(t, w, g, s, lr, p):
+    h = s["h"] = p["rho"] * s.get("h", 0.0) + (1 - p["rho"]) * g * g
+    return w - lr * g / math.sqrt(h + p["delta"])
+
+
+def adadelta(t, w, g, s, lr, p):
+    rho, delta = p["rho"], p["delta"]
+    h = s["h"] = rho * s.get("h", 0.0) + (1 - rho) * g * g
+    d = g * math.sqrt(s.get("u", 0.0) + delta) / math.sqrt(h + delta)
+    s["u"] = rho * s.get("u", 0.0) + (1 - rho) * d * d
+    return w - lr * d
+
+
+def adam(t, w, g, s, lr, p):
+    m = s["m"] = p["beta1"] * s.get("m", 0.0) + (1 - p["beta1"]) * g
+    v = s["v"] = p["beta2"] * s.get("v", 0.0) + (1 - p["beta2"]) * g * g
+    return w - lr * (m / (1 - p["beta1"] ** t)) / (math.sqrt(v / (1 - p["beta2"] ** t)) + p["delta"])
+
+
+def adammax(t, w, g, s, lr, p):
+    m = s["m"] = p["beta1"] * s.get("m", 0.0) + (1 - p["beta1"]) * g
+    u = s["u"] = max(p["beta2"] * s.get("u", 0.0), abs(g))
+    return w - lr / (1 - p["beta1"] ** t) * m / (u + p["delta"])
+
+
+RULES = [
+    (updaters.SGD, sgd, {}),
+    (updaters.SGD, sgd, {"momentum": 0.9}),
+    (updaters.Nesterov, nesterov, {"momentum": 0.8}),
+    (updaters.AdaGrad, adagrad, {"delta": 1e-6}),
+    (updaters.RMSProp, rmsprop, {"rho": 0.95, "delta": 1e-6}),
+    (updaters.AdaDelta, adadelta, {"rho": 0.85, "delta": 1e-4}),
+    (updaters.Adam, adam, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
+    (updaters.AdamMax, adammax, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
+]
+REGULARISERS = [{}, {"weight_decay": 0.01}, {"clip_low": -0.5, "clip_high": 0.7, "weight_decay": 0.02}]
+IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(RULES)]
+
+
+def expected(rule, own, common, schedule, w, gradients):
+    """The rule, element by element, with scales, decay and clipping."""
+    p = {"momentum": 0.0, **own}
+    low, high = common.get("clip_low", -math.inf), common.get("clip_high", math.inf)
+    w = w.copy()
+    for entry in ENTRIES:
+        for i in range(entry.start, entry.start + entry.size):
+            s: dict = {}
+            for step, g in enumerate(gradients):
+                d = min(max(g[i], low), high) + common.get("weight_decay", 0.0) * entry.wd_scale * w[i]
+                w[i] = rule(step + 1, w[i], d, s, schedule(step) * entry.lr_scale, p)
+    return w
+
+
+def padded(rng, dtype=np.float64):
+    """Random values with the padding between the entries left zero."""
+    flat = np.zeros(SIZE, dtype)
+    for entry in ENTRIES:
+        flat[entry.start : entry.start + entry.size] = rng.normal(size=entry.size)
+    return flat
+
+
+def run(proto, dtype, w, gradients, cuts):
+    """Train `w` in slices, each with an updater of its own; the result."""
+    w = w.astype(dtype)
+    ends = [*cuts, SIZE]
+    for start, stop in zip([0, *cuts], ends, strict=True):
+        updater = make_updater(proto, get_ops("cpu", dtype))
+        updater.bind(ENTRIES, start, stop)
+        for step, g in enumerate(gradients):
+            updater.update(step, w[start:stop], g[start:stop].astype(dtype))
+    return w
+
+
+@pytest.mark.parametrize("common", REGULARISERS)
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-5)])
+def test_updater_follows_its_rule(cls, rule, own, common, dtype, tolerance):
+    rng = np.random.default_rng(1)
+    w, gradients = padded(rng), [padded(rng) for _ in range(5)]
+    schedule = schedules.Inverse(base_lr=0.1, gamma=0.5, pow=0.75)
+    proto = cls(learning_rate=schedule, **own, **common).proto
+    got = run(proto, dtype, w, gradients, [])
+    want = expected(rule, own, common, schedule, w, gradients)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(0, SIZE // 16), min_size=2, max_size=2).map(sorted), seed=st.integers(0, 99))
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+def test_slices_together_equal_the_whole(cls, rule, own, cuts, seed):
+    rng = np.random.default_rng(seed)
+    w, gradients = padded(rng), [padded(rng) for _ in range(3)]
+    proto = cls(lr=0.05, weight_decay=0.01, clip_low=-1, clip_high=1, **own).proto
+    whole = run(proto, np.float32, w, gradients, [])
+    sliced = run(proto, np.float32, w, gradients, [16 * cut for cut in cuts])
+    np.testing.assert_array_equal(sliced, whole)
+
+
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+def test_padding_stays_zero(cls, rule, own):
+    rng = np.random.default_rng(3)
+    w = run(cls(lr=0.1, weight_decay=0.1, **own).proto, np.float32, padded(rng), [padded(rng)] * 3, [])
+    assert not w[30:32].any()
+    assert not w[52:64].any()
+
+
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+def test_resumed_state_continues_bit_for_bit(cls, rule, own):
+    rng = np.random.default_rng(4)
+    w, gradients = padded(rng, np.float32), [padded(rng, np.float32) for _ in range(4)]
+    proto = cls(lr=0.05, **own).proto
+    want = run(proto, np.float32, w, gradients, [])
+    ops = get_ops("cpu", np.float32)
+    first, second = make_updater(proto, ops), make_updater(proto, ops)
+    first.bind(ENTRIES, 0, SIZE)
+    second.bind(ENTRIES, 0, SIZE)
+    for step in (0, 1):
+        first.update(step, w, gradients[step].copy())
+    second.load_state({name: ops.to_host(array).copy() for name, array in first.state.items()})
+    for step in (2, 3):
+        second.update(step, w, gradients[step].copy())
+    np.testing.assert_array_equal(w, want)
+
+
+def test_neighbours_of_equal_scales_are_one_kernel_call():
+    entries = [
+        Entry("a", (10,), 0, 10),
+        Entry("b", (10,), 16, 10),
+        Entry("c", (3,), 32, 3, 2.0),
+        Entry("d", (9,), 48, 9),
+    ]
+    assert updaters.base.segments(entries, 0, 64) == [(0, 32, 1, 1), (32, 48, 2, 1), (48, 64, 1, 1)]
+    assert updaters.base.segments(entries, 16, 48) == [(0, 16, 1, 1), (16, 32, 2, 1)]
+    assert updaters.base.segments(entries, 16, 16) == []
+
+
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+def test_both_spellings_are_one_message(cls, rule, own):
+    proto = cls(learning_rate=schedules.Step(base_lr=0.3, gamma=0.5, change_freq=7), clip_high=2, **own).proto
+    made = make_updater(proto, get_ops())
+    assert type(made) is cls
+    assert made.proto == proto
+    assert UpdaterProto.FromString(proto.SerializeToString()) == proto
+    assert proto.learning_rate.step_conf.change_freq == 7
+    assert proto.clip_high == 2
+
+
+class Signum(Updater):
+    """w -= lr * strength * sign(g); a user's own rule."""
+
+    states = ("calls",)
+
+    def apply(self, step, lr, weight_decay, w, g, *states):
+        states[0][...] += 1
+        w -= lr * self.conf.get("strength", 1) * np.sign(g)
+
+
+def test_user_updater_by_name():
+    proto = Signum(lr=0.5, strength=3).proto
+    assert proto.user_type.endswith("test_rules:Signum")
+    updater = make_updater(proto, get_ops())
+    updater.bind(ENTRIES[:1], 0, 32)
+    w = np.zeros(32, np.float32)
+    updater.update(0, w, np.full(32, -2, np.float32))
+    np.testing.assert_array_equal(w, 1.5)
+    np.testing.assert_array_equal(updater.state["calls"], 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: updaters.SGD(momentum=0.9), ["updater.learning_rate", "lr=0.01"]),
+        (lambda: updaters.SGD(lr=0.1, momentun=0.9), ["updater.momentun", "Did you mean momentum?"]),
+        (lambda: updaters.SGD(lr=0.1, learning_rate=schedules.Fixed(0.1)), ["not both"]),
+        (lambda: updaters.SGD(lr=0.1, momentum="much"), ["updater.momentum", "momentum='much'"]),
+        (lambda: updaters.SGD(lr="little"), ["updater.learning_rate.base_lr", "base_lr='little'"]),
+        (lambda: updaters.RMSProp(lr=0.1), ["updater.rmsprop_conf.rho"]),
+        (lambda: updaters.RMSProp(lr=0.1, rho=1.0), ["rmsprop_conf.rho", "below 1", "1.0"]),
+        (lambda: updaters.Adam(lr=0.1, delta=0), ["updater.delta", "positive"]),
+        (lambda: updaters.SGD(lr=0.1, clip_low=1, clip_high=2), ["clip_low", "1.0 to 2.0"]),
+        (lambda: make_updater(UpdaterProto(), get_ops()), ["updater.type", "kUserUpdater", "kSGD"]),
+        (lambda: make_updater(UpdaterProto(user_type="json:dumps"), get_ops()), ["subclass of Updater", "json:dumps"]),
+        (lambda: make_updater(UpdaterProto(user_type="json:JSONDecode"), get_ops()), ["Did you mean JSONDecoder?"]),
+        (lambda: make_updater(UpdaterProto(user_type="no_such:X"), get_ops()), ["no module 'no_such'"]),
+        (lambda: make_updater(UpdaterProto(user_type="json"), get_ops()), ["module:Class"]),
+    ],
+)
+def test_errors_name_key_value_and_way_out(make, words):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_saved_state_of_another_updater_is_refused():
+    updater = make_updater(updaters.SGD(lr=0.1).proto, get_ops())
+    updater.bind(ENTRIES, 0, SIZE)
+    with pytest.raises(CheckpointError, match=r"SGD keeps velocity.*squares"):
+        updater.load_state({"squares": np.zeros(SIZE)})
+    with pytest.raises(CheckpointError, match=r"\(96,\) here, but \(95,\)"):
+        updater.load_state({"velocity": np.zeros(95)})

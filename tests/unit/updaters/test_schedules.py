@@ -1,0 +1,87 @@
+"""Learning-rate schedules against SINGA's formulas."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from singa_dask.errors import ConfigError
+from singa_dask.job.job_pb2 import LRGenProto
+from singa_dask.updaters import Schedule, learning_rate, schedules
+
+STEPS = [0, 1, 9, 10, 11, 99, 100, 12345]
+CASES = [
+    (schedules.Fixed(base_lr=0.3), lambda t: 0.3),
+    (schedules.Step(base_lr=0.1, gamma=0.997, change_freq=10), lambda t: 0.1 * 0.997 ** (t // 10)),
+    (
+        schedules.Linear(base_lr=0.1, change_freq=100, final_lr=0.01),
+        lambda t: (1 - t / 100) * 0.1 + t / 100 * 0.01 if t <= 100 else 0.01,
+    ),
+    (schedules.Exponential(base_lr=0.1, change_freq=1000), lambda t: 0.1 / 2 ** (t / 1000)),
+    (schedules.Inverse(base_lr=0.01, gamma=1e-4, pow=0.75), lambda t: 0.01 * (1 + 1e-4 * t) ** -0.75),
+    (schedules.InverseT(base_lr=0.1, final_lr=50), lambda t: 0.1 / (1 + t / 50)),
+    (
+        schedules.FixedStep(step=[10, 100], step_lr=[0.5, 0.25]),
+        lambda t: 0.25 if t >= 100 else 0.5,
+    ),
+]
+IDS = [type(schedule).__name__ for schedule, _ in CASES]
+
+
+@pytest.mark.parametrize(("schedule", "formula"), CASES, ids=IDS)
+def test_schedule_follows_its_formula(schedule, formula):
+    assert [schedule(t) for t in STEPS] == pytest.approx([formula(t) for t in STEPS], rel=1e-12)
+
+
+@pytest.mark.parametrize(("schedule", "formula"), CASES, ids=IDS)
+def test_both_spellings_are_one_message(schedule, formula):
+    text = text_format.MessageToString(schedule.proto)
+    parsed = learning_rate(text_format.Parse(text, LRGenProto()))
+    assert type(parsed) is type(schedule)
+    assert parsed.proto == schedule.proto
+    assert [parsed(t) for t in STEPS] == [schedule(t) for t in STEPS]
+
+
+def test_a_schedule_has_no_memory():
+    schedule = schedules.FixedStep(step=[0, 5, 7], step_lr=[0.1, 0.2, 0.3])
+    assert [schedule(t) for t in (8, 0, 6, 5, 4)] == [0.3, 0.1, 0.2, 0.2, 0.1]
+
+
+def test_defaults_are_singas():
+    assert schedules.Fixed()(0) == 0.01
+    assert schedules.Inverse(base_lr=0.1)(1000) == 0.1
+    assert schedules.Step(base_lr=0.1, change_freq=1)(50) == 0.1
+
+
+class WarmUp(Schedule):
+    """A user's own: base_lr reached after four steps."""
+
+    def __call__(self, step):
+        return self.base_lr * min((step + 1) / 4, 1)
+
+
+def test_user_schedule_by_name():
+    proto = WarmUp(base_lr=0.8).proto
+    assert proto.type == LRGenProto.kUserChange
+    assert proto.user_type.endswith("test_schedules:WarmUp")
+    assert [learning_rate(proto)(t) for t in (0, 3, 9)] == [0.2, 0.8, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: schedules.Step(base_lr=0.1), ["updater.learning_rate.step_conf.change_freq", "Step needs it"]),
+        (lambda: schedules.Step(base_lr=0.1, change_freq=0), ["step_conf.change_freq", "at least 1", "0"]),
+        (lambda: schedules.Step(chang_freq=5), ["Did you mean change_freq?"]),
+        (lambda: schedules.FixedStep(step=5, step_lr=[0.1]), ["fixedstep_conf.step", "step=5"]),
+        (lambda: schedules.InverseT(final_lr=0), ["inverset_conf.final_lr", "positive"]),
+        (lambda: schedules.FixedStep(step=[1, 2], step_lr=[0.1]), ["2 step, 1 step_lr"]),
+        (lambda: schedules.FixedStep(step=[5, 2], step_lr=[0.1, 0.2]), ["must increase", "[5, 2]"]),
+        (lambda: learning_rate(LRGenProto(base_lr=0.1)), ["learning_rate.type", "no type", "kFixed"]),
+        (lambda: learning_rate(LRGenProto(user_type="json:dumps")), ["subclass of Schedule"]),
+    ],
+)
+def test_errors_name_key_value_and_way_out(make, words):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
