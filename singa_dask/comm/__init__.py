@@ -1,0 +1,16 @@
+"""What the workers of a group talk through: communicators move flat arrays and never see a net."""
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.exchange import SliceExchange
+from singa_dask.comm.mpi import MpiCommunicator
+from singa_dask.comm.solo import SoloCommunicator
+from singa_dask.comm.threads import ThreadCommunicator, run_threads
+
+__all__ = [
+    "Communicator",
+    "MpiCommunicator",
+    "SliceExchange",
+    "SoloCommunicator",
+    "ThreadCommunicator",
+    "run_threads",
+]

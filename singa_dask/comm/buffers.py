@@ -1,0 +1,41 @@
+"""Checks of the arrays that a collective is called with: MPI itself would read or write past their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def check_flat(name: str, array: np.ndarray, size: int | None = None) -> None:
+    """Raise ValueError unless `array` is a contiguous vector, of `size` elements where that is given."""
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(
+            f"{name} must be a contiguous vector. Received: shape {array.shape}, strides {array.strides}."
+        )
+    if size is not None and array.size != size:
+        raise ValueError(f"{name} must have {size} elements. Received: {array.size}.")
+
+
+def check_counts(counts: Sequence[int], size: int) -> None:
+    """Raise ValueError unless there is one count of at least 0 for each of `size` ranks."""
+    if len(counts) != size or any(n < 0 for n in counts):
+        raise ValueError(f"counts must be {size} numbers of at least 0, one per rank. Received: {list(counts)}.")
+
+
+def check_target(recv: np.ndarray | None, root: int, counts: Sequence[int]) -> np.ndarray:
+    """The root's array of a gather. Raise ValueError unless it holds what every rank sends."""
+    if recv is None:
+        raise ValueError(f"recv must be an array on the root, rank {root}. Received: None.")
+    check_flat("recv", recv, sum(counts))
+    return recv
+
+
+def run_of(rank: int, counts: Sequence[int]) -> slice:
+    """The run of the flat array that `rank` owns.
+
+    >>> run_of(2, [4, 0, 3])
+    slice(4, 7, None)
+    """
+    start = sum(counts[:rank])
+    return slice(start, start + counts[rank])

@@ -1,0 +1,53 @@
+"""What a worker group talks through. A communicator moves flat host arrays and never sees a net."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Communicator(ABC):
+    """Collectives of one group. Every member calls the same operations in the same order.
+
+    counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
+    wait_s: seconds spent inside operations so far; nbytes: bytes handed to each operation so far.
+    Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is known to be lost.
+    """
+
+    rank: int
+    size: int
+    timeout_s: float
+
+    def __init__(self) -> None:
+        self.wait_s = 0.0
+        self.nbytes: Counter[str] = Counter()
+
+    @abstractmethod
+    def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
+        """recv = the own run of the sum of every rank's `send`. send: (sum(counts),); recv: (counts[rank],)."""
+
+    @abstractmethod
+    def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
+        """Every rank's own run of `buffer` reaches every rank, in place. buffer: (sum(counts),)."""
+
+    @abstractmethod
+    def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
+        """Every rank's `send` arrives at the root, one after another in `recv` (None elsewhere)."""
+
+    @abstractmethod
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        """buffer = the sum of every rank's buffer, in place."""
+
+    @abstractmethod
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        """The root's buffer reaches every rank, in place."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
+        """Give back what the communicator holds; the last call."""

@@ -1,0 +1,45 @@
+"""The communicator of a group of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from singa_dask.comm.buffers import check_counts, check_flat, check_target
+from singa_dask.comm.communicator import Communicator
+
+
+class SoloCommunicator(Communicator):
+    """Collectives of a group of one: copies where there is something to copy, otherwise nothing."""
+
+    def __init__(self, timeout_s: float = 30.0) -> None:
+        super().__init__()
+        self.rank, self.size, self.timeout_s = 0, 1, timeout_s
+
+    def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
+        self._checked("reduce_scatter", send, counts)
+        check_flat("recv", recv, counts[0])
+        np.copyto(recv, send)
+
+    def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
+        self._checked("all_gather", buffer, counts)
+
+    def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
+        self._checked("gather", send, counts)
+        np.copyto(check_target(recv, root, counts), send)
+
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        self._checked("all_reduce", buffer)
+
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        self._checked("broadcast", buffer)
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    def _checked(self, operation: str, array: np.ndarray, counts: Sequence[int] | None = None) -> None:
+        if counts is not None:
+            check_counts(counts, 1)
+        check_flat("buffer", array, None if counts is None else counts[0])
+        self.nbytes[operation] += array.nbytes

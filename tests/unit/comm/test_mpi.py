@@ -1,0 +1,90 @@
+"""Deadlines and aborts of the MPI communicator, on an MPI whose collectives end when the test wants."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from singa_dask.cluster.bootstrap import load_mpi
+from singa_dask.comm import MpiCommunicator
+from singa_dask.errors import ClusterError, CommTimeout
+
+
+class _Request:
+    def __init__(self, polls):
+        self.polls = polls
+
+    def Test(self):
+        self.polls -= 1
+        return self.polls < 0
+
+
+class _Comm:
+    """Rank 1 of 2, whose all-reduce takes `polls` calls of Test."""
+
+    rank, size = 1, 2
+
+    def __init__(self, polls):
+        load_mpi()
+        self.polls = polls
+        self.freed = False
+
+    def Set_errhandler(self, handler):
+        pass
+
+    def Iallreduce(self, send, recv):
+        return _Request(self.polls)
+
+    def Free(self):
+        self.freed = True
+
+
+NEVER = 10**9
+
+
+def test_a_collective_that_ends_is_counted():
+    comm = MpiCommunicator(_Comm(polls=50))
+    comm.all_reduce(np.ones(10, np.float32))
+    assert comm.nbytes["all_reduce"] == 40 and comm.wait_s > 0 and not comm.broken
+
+
+def test_a_collective_that_does_not_end_is_a_timeout_that_names_itself():
+    comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.1)
+    start = time.monotonic()
+    with pytest.raises(CommTimeout, match=r"rank 1: all_reduce did not finish within 0\.1 s"):
+        comm.all_reduce(np.ones(1))
+    assert 0.1 <= time.monotonic() - start < 1.0
+    with pytest.raises(ClusterError, match="after an unfinished all_reduce"):
+        comm.all_reduce(np.ones(1))
+
+
+def test_an_abort_ends_a_collective_at_once():
+    abort = threading.Event()
+    comm = MpiCommunicator(_Comm(NEVER), timeout_s=30.0, abort_event=abort)
+    threading.Timer(0.1, abort.set).start()
+    start = time.monotonic()
+    with pytest.raises(ClusterError, match="aborted during all_reduce"):
+        comm.all_reduce(np.ones(1))
+    assert time.monotonic() - start < 2.0 and comm.broken
+
+
+def test_a_broken_communicator_is_abandoned_not_freed():
+    """MPI_Comm_free is collective."""
+    healthy, broken = _Comm(0), _Comm(NEVER)
+    MpiCommunicator(healthy).close()
+    comm = MpiCommunicator(broken, timeout_s=0.01)
+    with pytest.raises(CommTimeout):
+        comm.all_reduce(np.ones(1))
+    comm.close()
+    assert healthy.freed and not broken.freed
+
+
+def test_wrong_buffers_never_reach_mpi():
+    comm = MpiCommunicator(_Comm(0))
+    with pytest.raises(ValueError, match="contiguous"):
+        comm.all_reduce(np.ones((2, 2)))
+    with pytest.raises(ValueError, match="recv must be an array on the root"):
+        comm.gather(np.ones(1), None, [1, 1], root=1)
