@@ -1,0 +1,32 @@
+"""Data: HDF5 shards, the plan of who reads which samples when, and the loader that reads ahead."""
+
+from singa_dask.data.convert import shard
+from singa_dask.data.dask_submit import dask_submit
+from singa_dask.data.loader import Batch, Future, Loader, Submit
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.plan import Stream, StreamConf
+from singa_dask.data.resolve import resolve
+from singa_dask.data.shards import ShardFolder, read_small
+from singa_dask.data.store import StoreInfo, make_stream, read_statistic, statistics_path, store_info
+from singa_dask.data.writer import write_shards
+
+__all__ = [
+    "Batch",
+    "Future",
+    "Loader",
+    "Manifest",
+    "ShardFolder",
+    "StoreInfo",
+    "Stream",
+    "StreamConf",
+    "Submit",
+    "dask_submit",
+    "make_stream",
+    "read_small",
+    "read_statistic",
+    "resolve",
+    "shard",
+    "statistics_path",
+    "store_info",
+    "write_shards",
+]

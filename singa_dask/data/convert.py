@@ -1,0 +1,114 @@
+"""From raw files to shards: what `singa-dask shard` does."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
+from singa_dask.data.converters import cifar10, csv, digits, idx, images, npz
+from singa_dask.data.converters.split import Split
+from singa_dask.data.fetch import raw_files
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.writer import replace_folder, write_shards
+from singa_dask.errors import ConfigError, DataError, Problem, nearest
+
+logger = logging.getLogger(__name__)
+
+RECIPE_FORMATS: Mapping[str, Callable[[Recipe, dict[str, Path]], dict[str, Split]]] = {
+    "digits": digits.load,
+    "idx": idx.load,
+    "cifar10": cifar10.load,
+}
+FILE_FORMATS: Mapping[str, Callable[..., dict[str, Split]]] = {"csv": csv.load, "images": images.load, "npz": npz.load}
+
+
+def shard(
+    what: str,
+    out: str | Path,
+    nshards: int = 1,
+    *,
+    source: str | Path | None = None,
+    window: int | None = None,
+    shuffle: bool | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> dict[str, Manifest]:
+    """Write a named data set, or files in a known format, as shards. Returns the manifest of each split.
+
+    what: a named data set (digits, mnist, cifar10, ...) or a format (csv, images, npz).
+    out: a data set of several splits is written to out/train, out/test; one without splits to `out` itself.
+    source: the file or folder to read; a named data set finds or downloads its own.
+    window: samples per window (write_shards chooses). shuffle: write the samples in a random, reproducible order;
+        left out, the training split of a format is shuffled, and a test split or named data set keeps its order.
+    options: of the format: csv has label, header, separator; images has resize; npz has none.
+    Raises ConfigError for unknown names and options, DataError for bad files.
+    """
+    if what in FILE_FORMATS:
+        load = FILE_FORMATS[what]
+        _check_options(what, options, load)
+        if source is None:
+            raise ConfigError(Problem("source", f"{what} needs the file or folder to read", "nothing"))
+        splits = load(Path(source).expanduser().absolute(), **options)
+        return _write(splits, Path(out), nshards, window, shuffle, overwrite)
+    names = recipe_names()
+    if what not in names:
+        valid = [*names, *FILE_FORMATS]
+        raise ConfigError(Problem("shard", "is no named data set and no format", repr(what), nearest(what, valid)))
+    _check_options(what, options, None)
+    return shard_recipe(
+        load_recipe(what), Path(out), nshards, source=source, window=window, shuffle=shuffle, overwrite=overwrite
+    )
+
+
+def shard_recipe(
+    recipe: Recipe,
+    out: Path,
+    nshards: int,
+    *,
+    source: str | Path | None = None,
+    window: int | None = None,
+    shuffle: bool | None = None,
+    overwrite: bool = False,
+) -> dict[str, Manifest]:
+    """Write a named data set as shards to out/<split>. Raises DataError."""
+    if recipe.format not in RECIPE_FORMATS:
+        raise DataError(
+            f"{recipe.name}.toml: format {recipe.format!r} is unknown. {nearest(recipe.format, RECIPE_FORMATS)}"
+        )
+    splits = RECIPE_FORMATS[recipe.format](recipe, raw_files(recipe, source))
+    return _write(splits, out, nshards, window, shuffle or False, overwrite)
+
+
+def _check_options(what: str, options: Mapping[str, Any], load: Callable[..., Any] | None) -> None:
+    valid = list(inspect.signature(load).parameters)[1:] if load else []
+    for key, value in options.items():
+        if key not in valid:
+            hint = nearest(key, valid) or f"{what} has no options of its own."
+            raise ConfigError(Problem(key, f"is no option of {what}", f"{key}={value!r}", hint))
+
+
+def _write(
+    splits: Mapping[str, Split], out: Path, nshards: int, window: int | None, shuffle: bool | None, overwrite: bool
+) -> dict[str, Manifest]:
+    out = out.absolute()
+    with replace_folder(out, overwrite) as folder:
+        for name, split in splits.items():
+            for note in split.notes:
+                logger.warning("%s: %s", out / name, note)
+            mixed = name in ("", "train") if shuffle is None else shuffle
+            write_shards(
+                folder / name,
+                split.features,
+                split.labels,
+                min(nshards, len(split)),
+                classes=split.classes,
+                window=window,
+                shuffle_seed=0 if mixed else None,
+                notes=split.notes,
+                overwrite=True,
+            )
+    return {name: Manifest.load(out / name) for name in splits}

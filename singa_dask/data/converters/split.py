@@ -1,0 +1,26 @@
+"""What a converter hands to the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from singa_dask.data.writer import Samples
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a data set; a converter names it "train", "test", or "" where it has one only.
+
+    features: (N, H, W, C) uint8 or (N, D). labels: (N,) whole numbers, or None.
+    """
+
+    features: Samples
+    labels: np.ndarray | None
+    classes: Sequence[str] | int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.features.shape[0]

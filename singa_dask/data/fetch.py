@@ -1,0 +1,144 @@
+"""Raw files of named data sets: from the own cache, from SINGA_DASK_DATA, or from their publisher."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import http.client
+import logging
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import BinaryIO
+
+from singa_dask.data.catalogue import Recipe, Source
+from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 30.0
+_CHUNK_NBYTES = 1 << 20
+
+
+def cache_dir() -> Path:
+    """The folder for everything that can be made again: $SINGA_DASK_CACHE, or ~/.cache/singa_dask."""
+    named = os.environ.get("SINGA_DASK_CACHE")
+    return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "singa_dask"
+
+
+def raw_files(recipe: Recipe, source: str | Path | None = None) -> dict[str, Path]:
+    """The raw files of a data set by name, as its converter wants them.
+
+    source: a folder that must hold them. Without it they are looked for in the cache, then in $SINGA_DASK_DATA/<name>,
+    and are else downloaded into the cache. Raises DataError.
+    """
+    if not recipe.sources:
+        return {}
+    if source is not None:
+        folder = Path(source).expanduser().absolute()
+        found = _in_folder(recipe, folder)
+        if not found:
+            wanted = ", ".join(s.file for s in recipe.sources)
+            raise DataError(f"{folder}: does not hold the files of {recipe.name}. Expected: {wanted}.")
+        return found
+    cache = cache_dir() / "raw" / recipe.name
+    found = _sources_in(recipe, cache)
+    if found:
+        return found
+    shared = os.environ.get("SINGA_DASK_DATA")
+    if shared:
+        found = _in_folder(recipe, Path(shared).expanduser().absolute() / recipe.name)
+        if found:
+            return found
+    return {source.file: download(source, cache) for source in recipe.sources}
+
+
+def _in_folder(recipe: Recipe, folder: Path) -> dict[str, Path]:
+    """All sources, or the alternatives that are there. Other checksums than the publisher's are a warning only: the
+    converter checks the structure, and a repacked file is as good."""
+    found = _sources_in(recipe, folder)
+    others = [s.file for s in recipe.sources if found and not checksum_fits(found[s.file], s.checksum)]
+    if others:
+        logger.warning(
+            "%s: not the published files (other checksum), used all the same: %s", folder, ", ".join(others)
+        )
+    if found or not folder.is_dir():
+        return found
+    for path in sorted(folder.iterdir()):
+        name = path.name.removesuffix(".gz")
+        if any(fnmatch.fnmatch(name, pattern) for pattern in recipe.alternatives):
+            found[name] = path
+    return found
+
+
+def _sources_in(recipe: Recipe, folder: Path) -> dict[str, Path]:
+    """Where each source lies in `folder`, packed or unpacked; empty unless all are there."""
+    found = {}
+    for source in recipe.sources:
+        for name in (source.file, source.file.removesuffix(".gz")):
+            if (folder / name).is_file():
+                found[source.file] = folder / name
+                break
+        else:
+            return {}
+    return found
+
+
+def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
+    """Fetch one file into `folder` unless it is there; it appears there only whole and with the right checksum.
+
+    timeout_s: of the connection and of every wait for more bytes. Raises DataError.
+    """
+    target = folder / source.file
+    if target.exists():
+        return target
+    if not source.url.startswith(("https://", "http://")):
+        raise DataError(f"{source.url}: only http and https addresses are fetched. Correct the recipe.")
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{source.file}.part-", dir=folder)
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _copy(source, file, timeout_s)
+            file.flush()
+            os.fsync(file.fileno())
+        if not checksum_fits(part, source.checksum):
+            raise DataError(
+                f"{source.url}: the download is damaged or not the published file ({source.checksum[0]} differs). "
+                f"Try again, or put {source.file} into {folder}."
+            )
+        part.replace(target)
+        return target
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DataError(
+            f"{source.url}: cannot be fetched ({reason}). Put the file {source.file} into {folder}, or name a folder "
+            f"that holds {folder.name}/{source.file} in SINGA_DASK_DATA."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:
+    logger.info("fetching %s (%.1f MB)", source.url, source.size / 1e6)
+    done, told = 0, 0
+    with urllib.request.urlopen(source.url, timeout=timeout_s) as response:
+        while chunk := response.read(_CHUNK_NBYTES):
+            done += len(chunk)
+            if done > source.size:
+                raise DataError(
+                    f"{source.url}: is larger than the published {source.size:,} bytes. Check the address."
+                )
+            file.write(chunk)
+            if done * 10 // source.size > told:
+                told = done * 10 // source.size
+                logger.info("%s: %d %%", source.file, told * 10)
+
+
+def checksum_fits(path: Path, checksum: tuple[str, str]) -> bool:
+    """Whether the file has this (algorithm, hex digest)."""
+    algorithm, expected = checksum
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest() == expected

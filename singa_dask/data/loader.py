@@ -1,0 +1,267 @@
+"""Reading ahead: tasks load and normalise whole runs of steps, the training loop takes slices of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from singa_dask.data.buffers import BufferPool
+from singa_dask.data.manifest import LABEL_DTYPE, Manifest
+from singa_dask.data.normalise import Normaliser
+from singa_dask.data.plan import Stream, StreamConf, share_rows
+from singa_dask.data.shards import ShardFolder
+from singa_dask.data.store import make_normaliser, sample_shapes
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.job.job_pb2 import StoreProto
+
+MAX_RUN_NBYTES = 16 << 20
+LEAST_RUN_STEPS = 16
+
+
+class Future(Protocol):
+    """A result to come, as concurrent.futures and `dask_submit` have it."""
+
+    def result(self, timeout: float | None = None) -> Any: ...
+
+    def cancel(self) -> Any: ...
+
+
+Submit = Callable[..., Future]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One worker's share of a mini-batch: rows [first_row, first_row + len(features)) of `total_rows`.
+
+    features: (rows, height, width, channels) or (rows, values), normalised. labels: (rows,) int64, or None.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray | None
+    first_row: int
+    total_rows: int
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """All that a loading task needs to know besides the steps: small, hashable, the same for all tasks of a loader."""
+
+    folder: str
+    digest: str
+    conf: StreamConf
+    store: bytes
+    dtype: str
+
+
+class Loader:
+    """The batches of one worker, from `start_step` on, loaded ahead of the training loop.
+
+    submit: `submit(function, *arguments) -> Future`, for instance a ThreadPoolExecutor's, or `dask_submit`'s.
+    ahead: runs of steps that are loaded or loading besides the current one. A run is a block of the stream, but at
+        least 16 steps, and at most 16 MiB of this worker's rows.
+    stop_step: the first step that is not wanted.
+    timeout_s: of one wait. `wait_s` adds up the seconds that `next` has waited.
+    Raises ConfigError if the batch has fewer rows than the group has workers.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        store: StoreProto,
+        submit: Submit,
+        rank: int = 0,
+        nranks: int = 1,
+        start_step: int = 0,
+        ahead: int = 2,
+        *,
+        stop_step: int | None = None,
+        dtype: Any = np.float32,
+        timeout_s: float = 30.0,
+    ):
+        if stream.batchsize < nranks:
+            raise ConfigError(
+                Problem(
+                    "store_conf.batchsize",
+                    f"a batch of {stream.batchsize} cannot be shared by {nranks} workers",
+                    str(stream.batchsize),
+                    f"Use at least {nranks}: it is the mini-batch of the whole worker group.",
+                )
+            )
+        self.stream = stream
+        self.rank, self.nranks = rank, nranks
+        self.step = start_step
+        self.stop_step = stop_step
+        self.timeout_s = timeout_s
+        self.wait_s = 0.0
+        self.first_row, last_row = share_rows(stream.batchsize, rank, nranks)
+        self.rows = last_row - self.first_row
+        self.sample_shape = sample_shapes(tuple(store.shape), stream.manifest)[1]
+        self.run_steps = self._run_steps(np.dtype(dtype).itemsize)
+        folder = str(stream.manifest.folder)
+        text = store.SerializeToString(deterministic=True)
+        self._spec = LoadSpec(folder, stream.manifest.digest, stream.conf, text, np.dtype(dtype).name)
+        self._submit = submit
+        self._ahead = ahead
+        self._asked = start_step  # first step that no task was asked for yet
+        self._pending: deque[tuple[int, int, Future]] = deque()
+        self._run_start = start_step
+        self._run_stop = start_step
+        self._features: np.ndarray | None = None
+        self._labels: np.ndarray | None = None
+        self._read_ahead()
+
+    def next(self) -> Batch:
+        """The share of the next step's batch: views of what was loaded, valid until they are dropped.
+
+        Raises DataError for damaged shards and if loading takes longer than `timeout_s`, IndexError at `stop_step`.
+        """
+        if self.step == self.stop_step:
+            raise IndexError(f"the loader was asked to stop before step {self.stop_step}")
+        if self.step == self._run_stop:
+            self._take_run()
+        rows = slice((self.step - self._run_start) * self.rows, (self.step - self._run_start + 1) * self.rows)
+        self.step += 1
+        features, labels = self._features, self._labels
+        if features is None:
+            raise DataError("the loader was closed, so it has no more batches.")
+        return Batch(features[rows], None if labels is None else labels[rows], self.first_row, self.stream.batchsize)
+
+    def close(self) -> None:
+        """Cancel what is still loading and give back all memory."""
+        while self._pending:
+            self._pending.popleft()[2].cancel()
+        self._features = self._labels = None
+        self._asked = self._run_stop = self.step
+        self._ahead = 0
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _run_steps(self, itemsize: int) -> int:
+        step_nbytes = self.rows * math.prod(self.sample_shape) * itemsize
+        wanted = max(self.stream.block_samples // self.stream.batchsize, LEAST_RUN_STEPS)
+        return max(1, min(wanted, MAX_RUN_NBYTES // step_nbytes))
+
+    def _read_ahead(self) -> None:
+        while len(self._pending) < self._ahead:
+            steps = self.run_steps
+            if self.stop_step is not None:
+                steps = min(steps, self.stop_step - self._asked)
+            if steps <= 0:
+                return
+            future = self._submit(load_steps, self._spec, self.rank, self.nranks, self._asked, steps)
+            self._pending.append((self._asked, steps, future))
+            self._asked += steps
+
+    def _take_run(self) -> None:
+        """Make the oldest pending run the current one; the memory of the one before is free from here on."""
+        if self._ahead < 1 or not self._pending:
+            raise DataError("the loader was closed, so it has no more batches.")
+        self._features = self._labels = None
+        start, steps, future = self._pending.popleft()
+        self._read_ahead()
+        began = time.perf_counter()
+        try:
+            features, self._labels = future.result(self.timeout_s)
+        except TimeoutError as error:
+            future.cancel()
+            raise DataError(
+                f"{self._spec.folder}: steps {start} to {start + steps - 1} were not loaded within "
+                f"{self.timeout_s:g} s. Is the file system hung, or the worker paused for want of memory?"
+            ) from error
+        finally:
+            self.wait_s += time.perf_counter() - began
+        self._features = features.reshape(-1, *self.sample_shape)
+        self._run_start, self._run_stop = start, start + steps
+
+
+def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The task: worker `rank`'s rows of `steps` batches from `start` on, one batch after another.
+
+    Returns features (steps * rows, values), normalised, and labels (steps * rows,) or None. Raises DataError.
+    """
+    source = _source(spec)
+    rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
+    return source.read(rows)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What one process needs to serve a LoadSpec."""
+
+    stream: Stream
+    shards: ShardFolder
+    normaliser: Normaliser
+    has_label: bool
+    dtype: np.dtype
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        manifest = self.stream.manifest
+        features = _buffers.empty((rows.size, math.prod(manifest.shape)), self.dtype)
+        labels = np.empty(rows.size, LABEL_DTYPE) if self.has_label else None
+        shards = np.searchsorted(manifest.shard_starts, rows, side="right") - 1
+        for shard in np.flatnonzero(np.bincount(shards)).tolist():
+            places = np.flatnonzero(shards == shard)
+            positions = rows[places] - manifest.shard_starts[shard]
+            reader = self.shards.reader(shard)
+            reader.check_windows(np.flatnonzero(np.bincount(positions // manifest.window)))
+            self.normaliser.gather(reader.features, positions, places, features)
+            if labels is not None and reader.labels is not None:
+                labels[places] = reader.labels[positions]
+        return features, labels
+
+
+_buffers = BufferPool(4 * MAX_RUN_NBYTES)
+
+# One process maps each shard once, whatever number of loaders and tasks it runs; a forked child starts afresh.
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=16)
+def _shard_folder(folder: str, digest: str) -> ShardFolder:
+    manifest = Manifest.load(Path(folder))
+    if manifest.digest != digest:
+        raise DataError(
+            f"{folder}: is another version of the data set than the one that the job was planned with. "
+            "Give every host the same copy, and start again."
+        )
+    shards = ShardFolder(manifest)
+    shards.check()
+    return shards
+
+
+@lru_cache(maxsize=64)
+def _opened(spec: LoadSpec) -> _Source:
+    shards = _shard_folder(spec.folder, spec.digest)
+    store = StoreProto.FromString(spec.store)
+    dtype = np.dtype(spec.dtype)
+    normaliser = make_normaliser(store, shards.manifest, dtype)
+    return _Source(Stream(shards.manifest, spec.conf), shards, normaliser, store.has_label, dtype)
+
+
+def _source(spec: LoadSpec) -> _Source:
+    with _lock:
+        return _opened(spec)
+
+
+def _forget() -> None:
+    global _lock, _buffers
+    _lock, _buffers = threading.Lock(), BufferPool(4 * MAX_RUN_NBYTES)
+    _shard_folder.cache_clear()
+    _opened.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,113 @@
+"""From stored samples to the net's input: gather rows, convert and normalise in one pass over memory.
+
+    y = (x - mean) / std
+
+as SINGA's record input does it, with `mean` and `std` one number each or arrays of the whole sample shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+# R rows asked for, N samples of a shard, D values of a sample, M rows of the output
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """y = (x - mean) / std, computed in `dtype`; None leaves a step out.
+
+    mean, std: one number, or (values of a sample,) in the stored order.
+    """
+
+    mean: float | np.ndarray | None = None
+    std: float | np.ndarray | None = None
+    dtype: Any = np.float32
+
+    def gather(self, x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, out_MD: np.ndarray) -> None:
+        """out[places[i]] = (x[rows[i]] - mean) / std. The interpreter lock is released meanwhile.
+
+        Rows and places must exist: they are not checked here.
+        """
+        cast = np.dtype(self.dtype).type
+        if self.mean is None and self.std is None:
+            _gather(x_ND, rows_R, places_R, out_MD)
+        elif isinstance(self.mean, np.ndarray) or isinstance(self.std, np.ndarray):
+            mean_D = self._full(self.mean, 0, x_ND.shape[1])
+            if self.std is None:
+                _subtract_D(x_ND, rows_R, places_R, mean_D, out_MD)
+            else:
+                _normalise_D(x_ND, rows_R, places_R, mean_D, self._full(self.std, 1, x_ND.shape[1]), out_MD)
+        elif self.std is None:
+            _subtract(x_ND, rows_R, places_R, cast(self.mean), out_MD)
+        else:
+            _normalise(x_ND, rows_R, places_R, cast(self.mean or 0), cast(self.std), out_MD)
+
+    def reference(self, x_ND: np.ndarray, rows_R: np.ndarray) -> np.ndarray:
+        """What `gather` must compute, in plain NumPy: (R, D)."""
+        y_RD = x_ND[rows_R].astype(self.dtype)
+        if self.mean is not None:
+            y_RD = y_RD - np.asarray(self.mean, self.dtype)
+        if self.std is not None:
+            y_RD = y_RD / np.asarray(self.std, self.dtype)
+        return y_RD
+
+    def _full(self, value: float | np.ndarray | None, default: float, width: int) -> np.ndarray:
+        if isinstance(value, np.ndarray):
+            return value.astype(self.dtype, copy=False)
+        return np.full(width, default if value is None else value, dtype=self.dtype)
+
+
+@njit(nogil=True, cache=True)
+def _gather(x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, out_MD: np.ndarray) -> None:
+    for i in range(rows_R.size):
+        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
+        for j in range(x.size):
+            out[j] = x[j]
+
+
+@njit(nogil=True, cache=True)
+def _subtract(x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, mean: float, out_MD: np.ndarray) -> None:
+    for i in range(rows_R.size):
+        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
+        for j in range(x.size):
+            out[j] = type(mean)(x[j]) - mean
+
+
+# Python's error model would test every divisor for zero, which keeps the loops from using vector instructions.
+@njit(nogil=True, cache=True, error_model="numpy")
+def _normalise(
+    x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, mean: float, std: float, out_MD: np.ndarray
+) -> None:
+    for i in range(rows_R.size):
+        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
+        for j in range(x.size):
+            out[j] = (type(mean)(x[j]) - mean) / std
+
+
+@njit(nogil=True, cache=True)
+def _subtract_D(
+    x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, mean_D: np.ndarray, out_MD: np.ndarray
+) -> None:
+    for i in range(rows_R.size):
+        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
+        for j in range(x.size):
+            out[j] = mean_D.dtype.type(x[j]) - mean_D[j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _normalise_D(
+    x_ND: np.ndarray,
+    rows_R: np.ndarray,
+    places_R: np.ndarray,
+    mean_D: np.ndarray,
+    std_D: np.ndarray,
+    out_MD: np.ndarray,
+) -> None:
+    for i in range(rows_R.size):
+        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
+        for j in range(x.size):
+            out[j] = (mean_D.dtype.type(x[j]) - mean_D[j]) / std_D[j]

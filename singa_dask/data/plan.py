@@ -1,0 +1,188 @@
+"""Which samples make up which mini-batch, and which rows of it each worker reads. Pure: no file is opened here.
+
+The shuffle moves windows first and then mixes the samples of eight windows at a time, because reading runs of a file
+is far cheaper than reading single samples from all over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.manifest import Manifest, Window
+from singa_dask.errors import ConfigError, Problem
+
+BLOCK_WINDOWS = 8
+RULE = 1  # of this file's arithmetic: a change of the order of samples needs a new number, so that old positions fail
+
+# What a random draw is for: a part of its key.
+_GROUPS, _WINDOWS, _SAMPLES, _SKIP = range(4)
+
+
+@dataclass(frozen=True)
+class StreamConf:
+    """What, besides the manifest, decides a stream. batchsize: of the whole worker group."""
+
+    batchsize: int
+    seed: int = 0
+    group: int = 0
+    ngroups: int = 1
+    shuffle: bool = True
+    random_skip: int = 0
+
+
+class Stream:
+    """The endless sequence of mini-batches of one worker group.
+
+    The group's windows are strung together epoch after epoch, each epoch in an order of its own; batch k is the
+    samples [skip + k B, skip + (k + 1) B) of that string, B being the group's batch size. It may therefore straddle
+    epochs, and its contents depend on (manifest, conf) only, never on the number of workers. A stream has no state:
+    resuming at a step is asking for that step.
+
+    Raises ConfigError if the batch size is not positive or there are fewer windows than groups.
+    """
+
+    def __init__(self, manifest: Manifest, conf: StreamConf):
+        _check(manifest, conf)
+        self.manifest = manifest
+        self.conf = conf
+        self.windows = group_windows(manifest.windows, conf)
+        self.samples = sum(window.samples for window in self.windows)
+        self._starts = np.array([window.start for window in self.windows], dtype=np.int64)
+        self._sizes = np.array([window.samples for window in self.windows], dtype=np.int64)
+        self.skip = 0
+        if conf.random_skip:
+            self.skip = int(_raw((conf.seed, _SKIP, conf.group), 1)[0] % np.uint64(conf.random_skip + 1))
+        # One batch touches one or two epochs and a few blocks; the next batches mostly the same ones.
+        self._epoch = lru_cache(maxsize=4)(self._plan_epoch)
+        self._block = lru_cache(maxsize=8)(self._plan_block)
+
+    @property
+    def batchsize(self) -> int:
+        return self.conf.batchsize
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps that it takes to see every sample: the epoch's samples over the batch size, rounded up."""
+        return -(-self.samples // self.batchsize)
+
+    @property
+    def block_samples(self) -> int:
+        """Samples of a typical block, the unit of reading ahead."""
+        return min(self.samples, BLOCK_WINDOWS * self.manifest.window)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly where step s means the same samples; a checkpoint keeps it beside the step."""
+        conf = self.conf
+        fields = [RULE, BLOCK_WINDOWS, self.manifest.digest, conf.batchsize, conf.seed, conf.group, conf.ngroups]
+        text = json.dumps([*fields, conf.shuffle, conf.random_skip])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def batch(self, step: int) -> np.ndarray:
+        """The sample numbers of the group's mini-batch at `step`, in the order of the files: (batchsize,) int64."""
+        start = self.skip + step * self.batchsize
+        return np.sort(self.run(start, start + self.batchsize))
+
+    def share(self, step: int, rank: int, nranks: int) -> tuple[int, np.ndarray]:
+        """The first row and the sample numbers of worker `rank`'s contiguous share of the batch at `step`.
+
+        Since a batch is in the order of the files, each worker reads about 1/nranks of each block.
+        """
+        first, last = share_rows(self.batchsize, rank, nranks)
+        return first, self.batch(step)[first:last]
+
+    def run(self, start: int, stop: int) -> np.ndarray:
+        """Samples [start, stop) of the endless order: (stop - start,) int64 sample numbers."""
+        pieces = []
+        while start < stop:
+            epoch, offset = divmod(start, self.samples)
+            ends = self._epoch(epoch)[1]
+            block = int(np.searchsorted(ends, offset, side="right"))
+            rows = self._block(epoch, block)
+            first = offset - (int(ends[block]) - rows.size)
+            piece = rows[first : first + stop - start]
+            pieces.append(piece)
+            start += piece.size
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+    def _plan_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The order of the windows, and where each block of them ends, counted in samples from the epoch's start."""
+        order = np.arange(self._sizes.size)
+        if self.conf.shuffle:
+            order = permutation((self.conf.seed, _WINDOWS, self.conf.group, epoch), order.size)
+        ends = np.cumsum(np.add.reduceat(self._sizes[order], np.arange(0, order.size, BLOCK_WINDOWS)))
+        return order, ends
+
+    def _plan_block(self, epoch: int, block: int) -> np.ndarray:
+        """The sample numbers of one block in the order in which they are served."""
+        order = self._epoch(epoch)[0]
+        members = order[block * BLOCK_WINDOWS : (block + 1) * BLOCK_WINDOWS]
+        runs = [np.arange(self._starts[w], self._starts[w] + self._sizes[w]) for w in members]
+        rows = np.concatenate(runs)
+        if self.conf.shuffle:
+            rows = rows[permutation((self.conf.seed, _SAMPLES, self.conf.group, epoch, block), rows.size)]
+        return rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.manifest, self.conf)
+
+
+def share_rows(total: int, rank: int, nranks: int) -> tuple[int, int]:
+    """Rows [first, last) of a batch of `total` rows that worker `rank` of `nranks` has; sizes differ by at most 1."""
+    return total * rank // nranks, total * (rank + 1) // nranks
+
+
+def group_windows(windows: Sequence[Window], conf: StreamConf) -> list[Window]:
+    """The windows of one worker group, in the order of the files.
+
+    All groups' windows are disjoint and make up the whole; their numbers of samples differ by at most one window.
+    """
+    if conf.ngroups == 1:
+        return list(windows)
+    shuffled = permutation((conf.seed, _GROUPS, conf.ngroups), len(windows))
+    # Largest first to the group that has least: the short windows at the ends of shards even out the rest.
+    loads = [0] * conf.ngroups
+    mine = []
+    for index in sorted(shuffled, key=lambda i: -windows[i].samples):
+        group = loads.index(min(loads))
+        loads[group] += windows[index].samples
+        if group == conf.group:
+            mine.append(int(index))
+    return [windows[index] for index in sorted(mine)]
+
+
+def permutation(key: tuple[int, ...], size: int) -> np.ndarray:
+    """A random order of range(size) that `key` alone decides: (size,) int64.
+
+    NumPy promises the raw output of its bit generators for ever, but not that of its shuffles.
+    """
+    return np.argsort(_raw(key, size), kind="stable")
+
+
+def _raw(key: tuple[int, ...], size: int) -> np.ndarray:
+    return np.random.PCG64(np.random.SeedSequence(key)).random_raw(size)
+
+
+def _check(manifest: Manifest, conf: StreamConf) -> None:
+    if conf.batchsize < 1:
+        raise ConfigError(Problem("store_conf.batchsize", "must be at least 1", str(conf.batchsize)))
+    if conf.random_skip < 0:
+        raise ConfigError(Problem("store_conf.random_skip", "must not be negative", str(conf.random_skip)))
+    if not 0 <= conf.group < conf.ngroups:
+        raise ConfigError(Problem("group", f"must be from 0 to {conf.ngroups - 1}", str(conf.group)))
+    if len(manifest.windows) < conf.ngroups:
+        raise ConfigError(
+            Problem(
+                "cluster.nworker_groups",
+                f"{conf.ngroups} worker groups cannot share the {len(manifest.windows)} windows of {manifest.folder}",
+                str(conf.ngroups),
+                "Use fewer groups, or write the shards again with a smaller --window.",
+            )
+        )

@@ -1,0 +1,113 @@
+"""From the path in a job to a folder of shards."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
+from singa_dask.data.convert import shard_recipe
+from singa_dask.data.fetch import cache_dir
+from singa_dask.data.manifest import MANIFEST_FILE, VERSION
+from singa_dask.errors import DataError, nearest
+
+logger = logging.getLogger(__name__)
+
+SCHEME = "dataset:"
+LOCK_TIMEOUT_S = 25.0
+
+
+def resolve(path: str) -> Path:
+    """The absolute folder of shards that a job's `path` means.
+
+    "dataset:NAME/SPLIT" is a named data set in the cache; it is made now if it is not there yet. Anything else is a
+    folder that holds a manifest. Raises DataError, with the nearest data set where that may have been meant.
+    """
+    if path.startswith(SCHEME):
+        return _named(path)
+    folder = Path(path).expanduser().absolute()
+    if (folder / MANIFEST_FILE).is_file():
+        return folder
+    raise DataError(f"{folder}: is no folder of shards (it has no {MANIFEST_FILE}). {_hint(folder, path)}")
+
+
+def _hint(folder: Path, path: str) -> str:
+    inside = sorted(entry.parent.name for entry in folder.glob(f"*/{MANIFEST_FILE}"))
+    if inside:
+        return f"It has these inside: {', '.join(inside)}; name one of them."
+    for name in recipe_names():
+        if name in path.lower().split("/"):
+            return f"Did you mean {SCHEME}{name}/{load_recipe(name).splits[0]}?"
+    return f"Write one with `singa-dask shard`, or name a data set: {SCHEME}digits/train."
+
+
+def _named(path: str) -> Path:
+    name, _, split = path.removeprefix(SCHEME).strip("/").partition("/")
+    names = recipe_names()
+    if name not in names:
+        raise DataError(f"{path}: there is no data set named {name!r}. {nearest(name, names)}")
+    recipe = load_recipe(name)
+    if split not in recipe.splits:
+        hint = nearest(split, recipe.splits) if split else f"Name one: {SCHEME}{name}/{recipe.splits[0]}."
+        raise DataError(f"{path}: {name} has the splits {', '.join(recipe.splits)}. {hint}")
+    folder = cache_dir() / "shards" / f"v{VERSION}" / name
+    if not _is_complete(folder, recipe):
+        _make(recipe, folder)
+    return folder / split
+
+
+def _is_complete(folder: Path, recipe: Recipe) -> bool:
+    return all((folder / split / MANIFEST_FILE).is_file() for split in recipe.splits)
+
+
+def _make(recipe: Recipe, folder: Path) -> None:
+    """Write the shards of a named data set, one process at a time where the file system can lock."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror}). Name a writable folder in SINGA_DASK_CACHE."
+        ) from error
+    with _lock(folder.with_name(f"{folder.name}.lock")):
+        if _is_complete(folder, recipe):
+            return
+        logger.info("writing the shards of %s to %s", recipe.name, folder)
+        try:
+            shard_recipe(recipe, folder, recipe.nshards)
+        except DataError:
+            # Without the lock another process may have been first; its data set is as good.
+            if not _is_complete(folder, recipe):
+                raise
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a file lock. After 25 s, or where files cannot be locked, go on without: two processes then do the same
+    work, and the last step, a rename, lets only one of them win."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        told = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    told = True
+                    logger.info("another process is making %s; waiting for it", path.stem)
+                if time.monotonic() > deadline:
+                    logger.warning("%s: still locked after %.0f s; going on without the lock", path, LOCK_TIMEOUT_S)
+                    break
+                time.sleep(0.1)
+            except OSError as error:
+                logger.warning("%s: cannot be locked (%s); going on without the lock", path, error.strerror)
+                break
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,194 @@
+"""Opening and reading shards. A shard may come from anywhere: nothing in it is believed before it is checked."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import stat
+import threading
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, Manifest, Shard
+from singa_dask.errors import DataError
+
+_WAY_OUT = "Copy the data set again, or write it anew with `singa-dask shard`."
+
+
+class ShardReader:
+    """One shard, mapped into memory. features: (samples, values of a sample); labels: (samples,) or None.
+
+    Both are read-only views of the file. Raises DataError if the file is not what the manifest says.
+    """
+
+    def __init__(self, manifest: Manifest, index: int):
+        if manifest.folder is None:
+            raise DataError("the manifest was not read from a folder, so its shards have no place. Use Manifest.load.")
+        self.manifest = manifest
+        self.shard: Shard = manifest.shards[index]
+        self.path = manifest.folder / self.shard.file
+        with open_untrusted(self.path) as file:
+            shape = (self.shard.samples, *manifest.shape)
+            features = contiguous_range(file, self.path, "features", shape, np.dtype(manifest.dtype))
+            labels = None
+            if manifest.has_labels:
+                labels = contiguous_range(file, self.path, "labels", shape[:1], LABEL_DTYPE)
+        width = math.prod(manifest.shape)
+        self.features = self._map(features, np.dtype(manifest.dtype), (self.shard.samples, width))
+        self.labels = None if labels is None else self._map(labels, LABEL_DTYPE, shape[:1])
+        self._checked = np.zeros(len(self.shard.windows), dtype=bool)
+
+    def _map(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            return np.asarray(np.memmap(self.path, dtype, "r", offset, shape))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {_WAY_OUT}") from error
+
+    def check_windows(self, windows: np.ndarray) -> None:
+        """Compare the hash of each of these windows with the manifest, unless this reader has done so before.
+
+        Raises DataError that names the file and the window.
+        """
+        for window in windows[~self._checked[windows]]:
+            rows = slice(int(window) * self.manifest.window, (int(window) + 1) * self.manifest.window)
+            labels = None if self.labels is None else self.labels[rows]
+            if window_hash(self.features[rows], labels) != self.shard.windows[window]:
+                last = min(rows.stop, self.shard.samples) - 1
+                raise DataError(
+                    f"{self.path}: window {window} (samples {rows.start} to {last}) is damaged: "
+                    f"its hash is not the one in {MANIFEST_FILE}. {_WAY_OUT}"
+                )
+            self._check_labels(labels, int(window))
+            self._checked[window] = True
+
+    def _check_labels(self, labels: np.ndarray | None, window: int) -> None:
+        classes = self.manifest.num_classes
+        if labels is None or classes is None or not labels.size:
+            return
+        if labels.min() < 0 or labels.max() >= classes:
+            bad = labels[(labels < 0) | (labels >= classes)][0]
+            raise DataError(
+                f"{self.path}: window {window} has the label {bad}, but the data set has {classes} classes "
+                f"(0 to {classes - 1}). {_WAY_OUT}"
+            )
+
+
+class ShardFolder:
+    """The shards of one data set as one process sees them: each is opened and mapped once, on first use."""
+
+    def __init__(self, manifest: Manifest):
+        self.manifest = manifest
+        self._readers: dict[int, ShardReader] = {}
+        self._lock = threading.Lock()
+
+    def reader(self, index: int) -> ShardReader:
+        """The shard number `index`, opened now if it was not yet. Raises DataError."""
+        with self._lock:
+            reader = self._readers.get(index)
+            if reader is None:
+                reader = self._readers[index] = ShardReader(self.manifest, index)
+            return reader
+
+    def check(self) -> None:
+        """Open every shard, so that a bad file is found before the first step. Raises DataError."""
+        for index in range(len(self.manifest.shards)):
+            self.reader(index)
+
+    def verify(self) -> None:
+        """Read all data and compare every hash. Raises DataError that names the first damaged window."""
+        for index, shard in enumerate(self.manifest.shards):
+            self.reader(index).check_windows(np.arange(len(shard.windows)))
+
+
+def window_hash(features: np.ndarray, labels: np.ndarray | None) -> str:
+    """blake2b-128 over the bytes of the features and then of the labels of one window; 32 hex digits."""
+    digest = hashlib.blake2b(np.ascontiguousarray(features).data, digest_size=16)
+    if labels is not None:
+        digest.update(np.ascontiguousarray(labels).data)
+    return digest.hexdigest()
+
+
+def open_untrusted(path: Path) -> h5py.File:
+    """Open an HDF5 file for reading; regular files only, since opening a pipe would block.
+
+    Locks are left out: shards never change once written, and network file systems often refuse them.
+    Raises DataError if it is missing or no HDF5 file.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise DataError(f"{path}: is not a regular file. {_WAY_OUT}")
+        return h5py.File(path, "r", locking=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: does not exist. {_WAY_OUT}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened as HDF5 ({_first_line(error)}). {_WAY_OUT}") from error
+
+
+def contiguous_range(
+    file: h5py.File, path: Path, name: str, shape: tuple[int, ...] | None, dtype: np.dtype | None
+) -> int:
+    """The offset in the file, in bytes, of a dataset that is plain bytes inside this very file.
+
+    shape, dtype: what they must be; None accepts any float or integer of the size that the file can hold.
+    Raises DataError for links, external storage, virtual datasets, chunks, filters, other types, other shapes and
+    sizes that the file cannot hold.
+    """
+    dataset = _own_dataset(file, path, name)
+    plist = dataset.get_create_plist()
+    if plist.get_layout() == h5py.h5d.VIRTUAL:
+        raise DataError(f"{path}: {name!r} is a virtual dataset, which may read other files. {_WAY_OUT}")
+    if plist.get_layout() == h5py.h5d.CONTIGUOUS and plist.get_external_count():
+        raise DataError(f"{path}: {name!r} is stored in another file (external storage). {_WAY_OUT}")
+    if plist.get_layout() != h5py.h5d.CONTIGUOUS or plist.get_nfilters():
+        raise DataError(f"{path}: {name!r} is chunked, compact or filtered; it must be contiguous. {_WAY_OUT}")
+    kind = dataset.get_type()
+    if not isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
+        raise DataError(f"{path}: {name!r} holds {type(kind).__name__}; only plain numbers are allowed. {_WAY_OUT}")
+    if dtype is not None and kind.dtype != dtype:
+        raise DataError(f"{path}: {name!r} holds {kind.dtype}, but must hold {dtype}. {_WAY_OUT}")
+    if shape is not None and dataset.shape != shape:
+        raise DataError(f"{path}: {name!r} has the shape {dataset.shape}, but must have {shape}. {_WAY_OUT}")
+    nbytes = math.prod(dataset.shape) * kind.get_size()
+    size = path.stat().st_size
+    offset = dataset.get_offset()
+    if offset is None or offset + nbytes > size:
+        raise DataError(
+            f"{path}: {name!r} declares {nbytes:,} bytes, but the file has {size:,} in all: it is cut short. "
+            f"{_WAY_OUT}"
+        )
+    return offset
+
+
+def _own_dataset(file: h5py.File, path: Path, name: str) -> h5py.h5d.DatasetID:
+    # The low-level calls look at the link itself; `name in file` would follow it.
+    links = file.id.links
+    if not links.exists(name.encode()):
+        raise DataError(f"{path}: has no dataset {name!r}. {_WAY_OUT}")
+    if links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise DataError(f"{path}: {name!r} is a soft or external link, which may lead to other files. {_WAY_OUT}")
+    try:
+        dataset = h5py.h5o.open(file.id, name.encode())
+    except (KeyError, OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"{path}: {name!r} cannot be read ({_first_line(error)}). {_WAY_OUT}") from error
+    if not isinstance(dataset, h5py.h5d.DatasetID):
+        raise DataError(f"{path}: {name!r} is not a dataset. {_WAY_OUT}")
+    return dataset
+
+
+def read_small(path: Path, name: str, max_nbytes: int) -> np.ndarray:
+    """A dataset of floats of at most `max_nbytes` as an array, under the same rules as a shard. Raises DataError."""
+    with open_untrusted(path) as file:
+        offset = contiguous_range(file, path, name, None, None)
+        dataset = h5py.h5d.open(file.id, name.encode())
+        dtype, shape = dataset.dtype, dataset.shape
+    if math.prod(shape) * dtype.itemsize > max_nbytes:
+        raise DataError(f"{path}: {name!r} is larger than {max_nbytes:,} bytes. {_WAY_OUT}")
+    array = np.fromfile(path, dtype, math.prod(shape), offset=offset)
+    return array.reshape(shape)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

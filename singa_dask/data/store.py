@@ -1,0 +1,195 @@
+"""From a job's store_conf to the shards it means: checks, shapes, normalisation, stream."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.manifest import MANIFEST_FILE, MAX_SAMPLE_NBYTES, STATISTICS_FILE, Manifest
+from singa_dask.data.normalise import Normaliser
+from singa_dask.data.plan import Stream, StreamConf
+from singa_dask.data.resolve import resolve
+from singa_dask.data.shards import ShardFolder, read_small
+from singa_dask.errors import ConfigError, DataError, Problem, nearest
+from singa_dask.job.job_pb2 import Phase, StoreProto
+
+logger = logging.getLogger(__name__)
+
+_SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store_conf leads to.
+
+    path: the absolute folder. shape: of a sample as a job writes it, (channels, height, width) or (values,): the job's
+    own, or the stored one where the job has none. sample_shape: the same sample as the net sees it, (height, width,
+    channels) or (values,).
+    """
+
+    path: Path
+    manifest: Manifest
+    shape: tuple[int, ...]
+    sample_shape: tuple[int, ...]
+
+
+def store_info(store: StoreProto, key: str = "store_conf") -> StoreInfo:
+    """Find the shards that `store` names and check that they are what it says, down to opening every file.
+
+    key: of `store`, for the errors.
+
+    A named data set that is not in the cache is built first. Raises ConfigError for faults of the job, DataError for
+    faults of the shards.
+    """
+    if store.backend and store.backend != "hdf5":
+        raise ConfigError(_backend_problem(store, key))
+    if not store.path:
+        raise ConfigError(
+            Problem(f"{key}.path", "is missing", hint='Name a folder of shards, or "dataset:digits/train".')
+        )
+    if store.encoded:
+        raise ConfigError(Problem(f"{key}.encoded", "shards hold plain pixels", "true", "Leave it out."))
+    path = resolve(store.path)
+    manifest = Manifest.load(path)
+    for note in manifest.notes:
+        logger.warning("%s: %s", path, note)
+    if store.has_label and not manifest.has_labels:
+        raise ConfigError(
+            Problem(f"{key}.has_label", f"{path} has no labels", "true", "Set has_label: false, or add labels to it.")
+        )
+    shape, sample_shape = sample_shapes(tuple(store.shape), manifest, key)
+    make_normaliser(store, manifest, key=key)
+    ShardFolder(manifest).check()
+    return StoreInfo(path, manifest, shape, sample_shape)
+
+
+def _backend_problem(store: StoreProto, key: str) -> Problem:
+    if store.backend in _SINGA_BACKENDS:
+        hint = 'Convert the data with `singa-dask shard` and set backend: "hdf5".'
+        return Problem(f"{key}.backend", "SINGA's own stores are not read", repr(store.backend), hint)
+    return Problem(f"{key}.backend", "is unknown", repr(store.backend), nearest(store.backend, ["hdf5"]))
+
+
+def sample_shapes(
+    given: tuple[int, ...], manifest: Manifest, key: str = "store_conf"
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(job's shape, net's shape) of a sample.
+
+    A flat job shape takes images of as many values, in the stored order (height, width, channels). Flat samples
+    become images where there is one channel, so that the order of values leaves no doubt.
+    """
+    stored = manifest.shape
+    natural = (stored[2], stored[0], stored[1]) if len(stored) == 3 else stored
+    if not given:
+        return natural, stored
+    if math.prod(given) == math.prod(stored):
+        if len(given) == 1:
+            return given, given
+        channels, height, width = given if len(given) == 3 else (1, *given) if len(given) == 2 else (0, 0, 0)
+        as_image = (height, width, channels)
+        if stored == as_image or (len(stored) == 1 and channels == 1):
+            return given, as_image
+    raise ConfigError(
+        Problem(
+            f"{key}.shape",
+            f"the samples of {manifest.folder} have the shape {_spell(natural)}",
+            _spell(given),
+            f"Leave shape out, or write {_spell(natural)}; images are channels, height, width.",
+        )
+    )
+
+
+def _spell(shape: tuple[int, ...]) -> str:
+    return " ".join(f"shape: {size}" for size in shape)
+
+
+def make_normaliser(
+    store: StoreProto, manifest: Manifest, dtype: Any = np.float32, key: str = "store_conf"
+) -> Normaliser:
+    """(x - mean) / std as the job asks for it: from mean_file and std_file, or mean_value and std_value.
+
+    Raises ConfigError if both a file and a value are given or a std is 0, DataError for a bad file.
+    """
+    mean, std = (_statistic(store, name, manifest, key) for name in ("mean", "std"))
+    dtype = np.dtype(dtype).type
+    return Normaliser(
+        mean.astype(dtype) if isinstance(mean, np.ndarray) else mean,
+        std.astype(dtype) if isinstance(std, np.ndarray) else std,
+        dtype,
+    )
+
+
+def _statistic(store: StoreProto, name: str, manifest: Manifest, key: str) -> float | np.ndarray | None:
+    file, value = getattr(store, f"{name}_file"), getattr(store, f"{name}_value")
+    if file and store.HasField(f"{name}_value"):
+        raise ConfigError(
+            Problem(f"{key}.{name}_file", f"excludes {name}_value", repr(file), "Leave one of them out.")
+        )
+    if store.HasField(f"{name}_value"):
+        if not math.isfinite(value) or (name == "std" and value == 0):
+            raise ConfigError(Problem(f"{key}.{name}_value", "cannot normalise", str(value), "Use 1 for no change."))
+        return float(value)
+    return read_statistic(file, name, manifest) if file else None
+
+
+def statistics_path(path: str) -> Path:
+    """The absolute path of a statistics file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5."""
+    if path.startswith("dataset:"):
+        return resolve(path.removesuffix(f"/{STATISTICS_FILE}")) / STATISTICS_FILE
+    file = Path(path).expanduser().absolute()
+    return file / STATISTICS_FILE if (file / MANIFEST_FILE).exists() else file
+
+
+def read_statistic(path: str, name: str, manifest: Manifest) -> np.ndarray:
+    """The dataset `name` ("mean" or "std") of an HDF5 file, one value for each value of a stored sample: (values,).
+
+    path: the file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5. The dataset has the stored
+    sample shape, (channels,), or one value. Raises DataError.
+    """
+    file = statistics_path(path)
+    array = read_small(file, name, 8 * MAX_SAMPLE_NBYTES)
+    try:
+        per_value = np.broadcast_to(array.astype(np.float64), manifest.shape)
+    except ValueError:
+        raise DataError(
+            f"{file}: {name!r} has the shape {array.shape}, but the samples of {manifest.folder} have "
+            f"{manifest.shape}. Use the statistics.h5 of the training shards."
+        ) from None
+    if not np.isfinite(per_value).all() or (name == "std" and (per_value == 0).any()):
+        raise DataError(f"{file}: {name!r} holds values that are not finite, or a std of 0. Write 1 instead of 0.")
+    return np.ascontiguousarray(per_value).reshape(-1)
+
+
+def make_stream(
+    store: StoreProto,
+    manifest: Manifest,
+    *,
+    seed: int,
+    phase: int = Phase.kTrain,
+    group: int = 0,
+    ngroups: int = 1,
+    key: str = "store_conf",
+) -> Stream:
+    """The stream of mini-batches that worker group `group` of `ngroups` draws from `store`.
+
+    Samples are shuffled while training and in the order of the files otherwise, unless `shuffle` says so. `batchsize`
+    has one entry for all groups or one for each. Raises ConfigError.
+    """
+    sizes = list(store.batchsize)
+    if len(sizes) not in (1, ngroups):
+        raise ConfigError(
+            Problem(
+                f"{key}.batchsize",
+                f"must be given once, or once for each of the {ngroups} worker groups",
+                str(sizes),
+                "It is the mini-batch of a whole worker group.",
+            )
+        )
+    shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain
+    batchsize = sizes[group if len(sizes) > 1 else 0]
+    return Stream(manifest, StreamConf(batchsize, seed, group, ngroups, shuffle, store.random_skip))

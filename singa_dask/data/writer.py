@@ -1,0 +1,261 @@
+"""The one place that writes shards."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import h5py
+import numpy as np
+
+from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
+from singa_dask.data.plan import permutation
+from singa_dask.data.shards import window_hash
+from singa_dask.errors import DataError
+
+MAX_WINDOW_SAMPLES = 256
+MAX_WINDOW_NBYTES = 4 << 20
+WINDOWS_WANTED = 64
+MAX_SHARDS = 100_000
+
+
+class Samples(Protocol):
+    """What write_shards reads: an array, or anything that gives the samples of an index array on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
+
+
+def write_shards(
+    out: str | Path,
+    features: Samples,
+    labels: np.ndarray | None,
+    nshards: int = 1,
+    *,
+    classes: Sequence[str] | int | None = None,
+    window: int | None = None,
+    shuffle_seed: int | None = None,
+    notes: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Manifest:
+    """Write `features` and `labels` as a folder of `nshards` shards with a manifest and statistics.
+
+    features: (N, H, W, C) uint8 images, or (N, D) numbers, stored as float32. They are read one window at a time, so
+        they may be a memory map or an object that decodes samples on demand.
+    labels: (N,) whole numbers, or None.
+    window: samples per window; left out, it is chosen so that there are about 64 windows or more, each of at most 256
+        samples and 4 MiB.
+    shuffle_seed: write the samples in this random order; None keeps theirs. Training reads neighbouring samples
+        together, so data that is sorted by class needs it.
+    Until the last moment everything is in a temporary folder beside `out`: a crash leaves no half-written data set.
+    Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
+    """
+    out = Path(out).absolute()
+    shape, dtype = _stored_form(features)
+    total = features.shape[0]
+    labels = _stored_labels(labels, total, classes)
+    if window is None:
+        window = choose_window(total, math.prod(shape) * dtype.itemsize)
+    if window < 1:
+        raise DataError(f"window: must be at least 1 sample. Received: {window}.")
+    if not 1 <= nshards <= min(total, MAX_SHARDS):
+        raise DataError(f"nshards: {total} samples make 1 to {min(total, MAX_SHARDS)} shards. Received: {nshards}.")
+    order = np.arange(total) if shuffle_seed is None else permutation((shuffle_seed, total), total)
+    with replace_folder(out, overwrite) as folder:
+        statistics = _Statistics(shape)
+        shards = []
+        for index in range(nshards):
+            rows = order[total * index // nshards : total * (index + 1) // nshards]
+            name = f"shard-{index:05d}.h5"
+            hashes = _write_shard(folder / name, features, labels, rows, window, shape, dtype, statistics)
+            shards.append(Shard(name, rows.size, hashes))
+        images = len(shape) == 3
+        mean, std = statistics.per_channel() if images else statistics.overall()
+        manifest = Manifest(
+            total,
+            shape,
+            dtype.name,
+            "HWC" if images else "flat",
+            labels is not None,
+            classes if classes is None or isinstance(classes, int) else tuple(classes),
+            window,
+            mean,
+            std,
+            tuple(shards),
+            tuple(notes),
+            out,
+        )
+        statistics.write(folder / STATISTICS_FILE)
+        (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+        _sync(folder / MANIFEST_FILE)
+        Manifest.load(folder)  # what we write, we can read
+    return Manifest.load(out)
+
+
+def choose_window(total: int, sample_nbytes: int) -> int:
+    """Samples per window, a power of two: at most 256 and 4 MiB, and so few that there are 64 windows to shuffle."""
+    most = min(MAX_WINDOW_SAMPLES, MAX_WINDOW_NBYTES // sample_nbytes, total // WINDOWS_WANTED)
+    return 1 << (max(1, most).bit_length() - 1)
+
+
+def _stored_form(features: Samples) -> tuple[tuple[int, ...], np.dtype]:
+    """Sample shape and type on disk: images stay uint8, everything else becomes float32."""
+    rank = len(features.shape)
+    if rank not in (2, 4) or 0 in features.shape:
+        raise DataError(
+            f"features: must be (samples, height, width, channels) or (samples, values), none of them 0. "
+            f"Received: {features.shape}. Reshape the array first."
+        )
+    if rank == 4 and features.dtype != np.uint8:
+        raise DataError(
+            f"features: images must be uint8. Received: {features.dtype}. "
+            "Convert them, or flatten each to (values,), which is stored as float32."
+        )
+    if features.dtype.kind not in "buif":
+        raise DataError(f"features: must be numbers. Received: {features.dtype}.")
+    return tuple(features.shape[1:]), np.dtype(np.uint8 if rank == 4 else "<f4")
+
+
+def _stored_labels(labels: np.ndarray | None, total: int, classes: Sequence[str] | int | None) -> np.ndarray | None:
+    if labels is None:
+        return None
+    labels = np.asarray(labels)
+    if labels.shape != (total,) or labels.dtype.kind not in "bui":
+        raise DataError(
+            f"labels: must be {total} whole numbers, one for each sample. Received: {labels.dtype} {labels.shape}."
+        )
+    count = classes if classes is None or isinstance(classes, int) else len(classes)
+    if count is not None and (labels.min() < 0 or labels.max() >= count):
+        raise DataError(
+            f"labels: must be 0 to {count - 1} for {count} classes. Received: {labels.min()} to {labels.max()}."
+        )
+    return labels.astype(LABEL_DTYPE, copy=False)
+
+
+def _write_shard(
+    path: Path,
+    features: Samples,
+    labels: np.ndarray | None,
+    rows: np.ndarray,
+    window: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    statistics: _Statistics,
+) -> tuple[str, ...]:
+    hashes = []
+    with h5py.File(path, "w") as file:
+        stored = file.create_dataset("features", (rows.size, *shape), dtype)
+        stored_labels = None if labels is None else file.create_dataset("labels", (rows.size,), LABEL_DTYPE)
+        for start in range(0, rows.size, window):
+            members = rows[start : start + window]
+            part = np.ascontiguousarray(features[members], dtype=dtype)
+            if dtype.kind == "f" and not np.isfinite(part).all():
+                bad = members[~np.isfinite(part).all(axis=1)][0]
+                raise DataError(f"features: sample {bad} holds a value that is no finite float32. Remove or fill it.")
+            part_labels = None if labels is None else labels[members]
+            stored[start : start + window] = part
+            if stored_labels is not None:
+                stored_labels[start : start + window] = part_labels
+            hashes.append(window_hash(part, part_labels))
+            statistics.add(part)
+    _sync(path)
+    return tuple(hashes)
+
+
+class _Statistics:
+    """Mean and standard deviation of every position of a sample, merged window by window (Chan et al. 1979)."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.count = 0
+        self.mean = np.zeros(shape)
+        self.squares = np.zeros(shape)  # sum of squared distances from the mean
+
+    def add(self, part: np.ndarray) -> None:
+        count = part.shape[0]
+        mean = part.mean(axis=0, dtype=np.float64)
+        squares = np.square(part - mean).sum(axis=0)
+        delta = mean - self.mean
+        total = self.count + count
+        self.squares += squares + np.square(delta) * (self.count * count / total)
+        self.mean += delta * (count / total)
+        self.count = total
+
+    def per_channel(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        mean = self.mean.mean(axis=(0, 1))
+        variance = (self.squares / self.count + np.square(self.mean - mean)).mean(axis=(0, 1))
+        return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
+
+    def overall(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        mean = self.mean.mean()
+        variance = (self.squares / self.count + np.square(self.mean - mean)).mean()
+        return (float(mean),), (float(np.sqrt(variance)),)
+
+    def write(self, path: Path) -> None:
+        """`mean` and `std`, float32, of the sample's shape; std is 1 where a position never changes, so that
+        (x - mean) / std is 0 there."""
+        std = np.sqrt(self.squares / self.count)
+        with h5py.File(path, "w") as file:
+            file.create_dataset("mean", data=self.mean.astype("<f4"))
+            file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4"))
+        _sync(path)
+
+
+@contextmanager
+def replace_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `out` that becomes `out` in one step when the block ends, and vanishes if it fails.
+
+    Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
+    """
+    _check_free(out, overwrite)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror}). Choose another folder.") from error
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        _sync(temporary)
+        _check_free(out, overwrite)
+        if out.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
+            out.rename(old / out.name)
+            temporary.rename(out)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            temporary.rename(out)
+        _sync(out.parent)
+    except OSError as error:
+        raise DataError(f"{out}: could not be written ({error}). Is the disk full?") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_free(out: Path, overwrite: bool) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    ours = out.is_dir() and any((folder / MANIFEST_FILE).exists() for folder in (out, *out.iterdir()))
+    if not overwrite:
+        raise DataError(f"{out}: exists already. Choose another folder, remove it, or ask to overwrite it.")
+    if not ours:
+        raise DataError(f"{out}: is no folder of shards, so it is not overwritten. Choose another folder.")
+
+
+def _sync(path: Path) -> None:
+    """Force a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,429 @@
+"""Converters: small files of every format, written here."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import struct
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from singa_dask.data import Manifest, ShardFolder, shard
+from singa_dask.data.catalogue import load_recipe, parse_recipe, recipe_names
+from singa_dask.data.converters import cifar10, idx
+from singa_dask.errors import ConfigError, DataError
+
+
+def stored(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
+    """All features (N, ...) and labels of a data set."""
+    folder = ShardFolder(manifest)
+    folder.verify()
+    readers = [folder.reader(i) for i in range(len(manifest.shards))]
+    features = np.concatenate([r.features for r in readers]).reshape(-1, *manifest.shape)
+    return features, np.concatenate([r.labels for r in readers])
+
+
+# digits
+
+
+def test_digits_are_split_by_class_and_always_in_the_same_way(tmp_path):
+    first, second = (shard("digits", tmp_path / name, 3) for name in "ab")
+    assert first["train"].digest == second["train"].digest
+    train, test = first["train"], first["test"]
+    assert (train.total, test.total, train.shape) == (1438, 359, (8, 8, 1))
+    x, y = stored(train)
+    assert (x.max(), x.dtype) == (16, np.uint8)
+    share = np.bincount(stored(test)[1]) / (np.bincount(y) + np.bincount(stored(test)[1]))
+    assert (abs(share - 0.2) < 0.01).all()
+    assert train.classes == tuple("0123456789")
+    assert not (y[1:] >= y[:-1]).all()
+    every = {row.tobytes() for row in x}
+    assert sum(row.tobytes() in every for row in stored(test)[0]) < 5
+
+
+# IDX
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def mnist_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 40), ("t10k", 9)):
+        images, labels = rng.integers(0, 256, (count, 5, 4), np.uint8), rng.integers(0, 10, count, np.uint8)
+        with gzip.open(folder / f"{name}-images-idx3-ubyte.gz", "wb") as file:
+            file.write(idx_bytes(images))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))  # unpacked will do
+    return folder
+
+
+def test_idx_files_become_two_splits_in_the_published_order(tmp_path, mnist_folder, caplog):
+    made = shard("mnist", tmp_path / "out", 2, source=mnist_folder)
+    x, y = stored(made["train"])
+    with gzip.open(mnist_folder / "train-images-idx3-ubyte.gz") as file:
+        np.testing.assert_array_equal(x[..., 0], np.frombuffer(file.read()[16:], np.uint8).reshape(40, 5, 4))
+    np.testing.assert_array_equal(y, list((mnist_folder / "train-labels-idx1-ubyte").read_bytes()[8:]))
+    assert made["test"].total == 9
+    assert made["test"].folder == tmp_path / "out" / "test"
+    assert "other checksum" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"", "ends 4 bytes early"),
+        (struct.pack(">I", 0x00000D03) + bytes(12), "magic number 0x00000d03, expected 0x00000803"),
+        (idx_bytes(np.zeros(5, np.uint8)), "expected 0x00000803"),
+        (idx_bytes(np.zeros((2, 3, 4), np.uint8))[:-1], "ends 1 bytes early"),
+        (idx_bytes(np.zeros((2, 3, 4), np.uint8)) + b"x", "longer than its header says"),
+        (struct.pack(">I3I", 0x803, 2**32 - 1, 2**32 - 1, 9), "empty or too large"),
+        (struct.pack(">I3I", 0x803, 0, 3, 3), "empty or too large"),
+    ],
+)
+def test_damaged_idx_files_are_errors(tmp_path, data, fault):
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(DataError, match=fault):
+        idx.read_idx(tmp_path / "f", 3)
+
+
+def test_damaged_gzip_is_an_error(tmp_path):
+    (tmp_path / "f.gz").write_bytes(gzip.compress(idx_bytes(np.zeros((2, 30, 40), np.uint8)))[:-9])
+    with pytest.raises(DataError, match=r"f\.gz"):
+        idx.read_idx(tmp_path / "f.gz", 3)
+
+
+def test_images_without_labels_are_an_error(tmp_path, mnist_folder):
+    (mnist_folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(8, np.uint8)))
+    with pytest.raises(DataError, match="8 labels for 9 images"):
+        shard("mnist", tmp_path / "out", source=mnist_folder)
+    assert not (tmp_path / "out").exists()
+
+
+# CIFAR-10
+
+
+def cifar_records(seed: int, count: int = 6) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """File content, images (N, 32, 32, 3) and labels."""
+    rng = np.random.default_rng(seed)
+    labels, planes = rng.integers(0, 10, (count, 1), np.uint8), rng.integers(0, 256, (count, 3, 32, 32), np.uint8)
+    data = np.concatenate([labels, planes.reshape(count, -1)], axis=1).tobytes()
+    return data, planes.transpose(0, 2, 3, 1), labels[:, 0]
+
+
+def cifar_folder(folder: Path, names: list[str]) -> Path:
+    folder.mkdir()
+    for i, name in enumerate(names):
+        (folder / name).write_bytes(cifar_records(i)[0])
+    return folder
+
+
+ALL_FILES = [*cifar10.TRAIN_FILES, cifar10.TEST_FILE]
+
+
+def test_all_cifar_files_make_the_published_splits(tmp_path, caplog):
+    folder = cifar_folder(tmp_path / "raw", ALL_FILES)
+    made = shard("cifar10", tmp_path / "out", source=folder)
+    x, y = stored(made["train"])
+    np.testing.assert_array_equal(x, np.concatenate([cifar_records(i)[1] for i in range(5)]))
+    np.testing.assert_array_equal(y, np.concatenate([cifar_records(i)[2] for i in range(5)]))
+    np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(5)[1])
+    assert made["train"].notes == ()
+    assert caplog.text == ""
+
+
+def test_the_published_archive_is_read_without_unpacking_it(tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        for i, name in enumerate(["readme.html", *ALL_FILES]):
+            data = cifar_records(i - 1)[0] if i else b"<html>"
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    made = shard("cifar10", tmp_path / "out", source=folder)
+    assert made["train"].total == 30
+    np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(5)[1])
+    assert [p.name for p in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
+
+
+def test_without_the_test_batch_the_last_one_is_held_out_and_this_is_said(tmp_path, caplog):
+    folder = cifar_folder(tmp_path / "raw", ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin"])
+    made = shard("cifar10", tmp_path / "out", source=folder)
+    assert made["train"].total == 12
+    np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(2)[1])
+    for manifest in made.values():
+        assert "data_batch_3.bin was taken out of the training images" in manifest.notes[0]
+    assert "Results do not compare" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "data", "fault"),
+    [
+        (["data_batch_1.bin"], None, "at least two"),
+        (["data_batch_1.bin", "data_batch_2.bin"], b"x" * 3072, "no whole number of records"),
+        (["data_batch_1.bin", "data_batch_2.bin"], b"\xff" * 3073, "labels above 9"),
+        (["data_batch_1.bin", "data_batch_2.bin"], b"", "no whole number of records"),
+    ],
+)
+def test_damaged_cifar_files_are_errors(tmp_path, names, data, fault):
+    folder = cifar_folder(tmp_path / "raw", names)
+    if data is not None:
+        (folder / names[0]).write_bytes(data)
+    with pytest.raises(DataError, match=fault):
+        shard("cifar10", tmp_path / "out", source=folder)
+
+
+# CSV
+
+
+def csv_of(tmp_path: Path, text: str, **options) -> Manifest:
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    return shard("csv", tmp_path / "out", source=tmp_path / "t.csv", shuffle=False, **options)[""]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "features", "labels", "classes"),
+    [
+        ("1,2,3\n0,4,5\n", {}, [[2, 3], [4, 5]], [1, 0], 2),  # SINGA: the label comes first
+        ("a,b,label\n1,2,1\n3,4,0\n", {}, [[1, 2], [3, 4]], [1, 0], 2),
+        ("a,b,kind\n1,2,x\n3,4,w\n", {"label": "kind"}, [[1, 2], [3, 4]], [1, 0], ("w", "x")),
+        ("1;2;x\r\n3;4;w\r\n", {"label": -1, "separator": ";"}, [[1, 2], [3, 4]], [1, 0], ("w", "x")),
+        ("1,2,9\n3,4,8\n", {"label": 1, "header": True}, [[3, 8]], [4], 5),
+        ("\ufeff1,2\n\n0,-3e2\n", {}, [[2], [-300]], [1, 0], 2),
+        ('"1"," 2"\n"0","3"\n', {"label": "0"}, [[2], [3]], [1, 0], 2),
+    ],
+)
+def test_csv_files_become_one_split(tmp_path, text, options, features, labels, classes):
+    manifest = csv_of(tmp_path, text, **options)
+    x, y = stored(manifest)
+    np.testing.assert_array_equal(x, features)
+    np.testing.assert_array_equal(y, labels)
+    assert manifest.classes == classes
+    assert manifest.folder == tmp_path / "out"
+
+
+def test_csv_without_labels(tmp_path):
+    manifest = csv_of(tmp_path, "1,2\n3,4\n", label="none")
+    assert not manifest.has_labels
+    assert manifest.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "fault"),
+    [
+        ("", {}, "is empty"),
+        ("label,a\n", {"header": True}, "no samples"),
+        ("1,2\n3\n", {}, "line 2 has 1 columns, but the first line has 2"),
+        ("label,a\n1,2\n0,oops\n", {}, "line 3, column 'a': 'oops' is not a number"),
+        ("1,2\n0,\n", {}, "line 2, column 1: '' is not a number"),
+        ("lbl,a\n1,2\n", {"label": "lab"}, r"no column named 'lab'\. Did you mean lbl"),
+        ("1,2\n1,2\n", {"label": "lab"}, "no header line"),
+        ("1,2\n1,2\n", {"label": 2}, "columns 0 to 1. Received: label=2"),
+        ("1\n2\n", {}, "no column besides the label"),
+        ("1,nan\n2,1\n", {}, "no finite float32"),
+        ("1,2\n", {"separator": "ab"}, "separator"),
+    ],
+)
+def test_faults_of_csv_files_name_the_line(tmp_path, text, options, fault):
+    with pytest.raises(DataError, match=fault):
+        csv_of(tmp_path, text, **options)
+
+
+# Image folders
+
+
+def save_image(path: Path, value: int, mode: str = "RGB", size: tuple[int, int] = (4, 3)) -> None:
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, (value, 0, 0) if mode == "RGB" else value).save(path)
+
+
+def test_image_folders_have_a_class_per_sub_folder(tmp_path):
+    for i in range(4):
+        save_image(tmp_path / "in" / "ant" / f"{i}.png", i)
+        save_image(tmp_path / "in" / "bee" / f"{i}.png", 100 + i)
+    manifest = shard("images", tmp_path / "out", source=tmp_path / "in")[""]
+    x, y = stored(manifest)
+    assert (manifest.shape, manifest.classes) == ((3, 4, 3), ("ant", "bee"))
+    np.testing.assert_array_equal(y, x[:, 0, 0, 0] >= 100)
+    assert sorted(x[:, 2, 3, 0]) == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert list(y) != sorted(y)  # sorted by class they would train badly
+
+
+def test_test_images_get_the_form_and_classes_of_the_training_images(tmp_path):
+    for name in ("ant", "bee"):
+        save_image(tmp_path / "in" / "train" / name / "1.png", 7, "L", (8, 8))
+    save_image(tmp_path / "in" / "test" / "bee" / "1.png", 9, "RGB", (16, 12))
+    made = shard("images", tmp_path / "out", source=tmp_path / "in", resize="4x6")
+    assert made["train"].shape == made["test"].shape == (4, 6, 1)
+    assert made["test"].classes == ("ant", "bee")
+    assert stored(made["test"])[1].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda d: save_image(d / "bee" / "2.png", 1, size=(5, 3)), "3 x 5 pixels .* --resize"),
+        (lambda d: (d / "ant" / "2.png").write_text("no image"), r"ant/2\.png: is no image"),
+        (lambda d: (d / "ant" / "1.png").write_bytes((d / "ant" / "1.png").read_bytes()[:45]), r"1\.png"),
+        (lambda d: (d / "cat").mkdir(), "cat: holds no images"),
+        (lambda d: save_image(d / "ant" / "2.tiff", 1, "F"), "mode F"),
+    ],
+)
+def test_faults_of_image_folders_name_the_file(tmp_path, make, fault):
+    for name in ("ant", "bee"):
+        save_image(tmp_path / "in" / name / "1.png", 7)
+    make(tmp_path / "in")
+    with pytest.raises(DataError, match=fault):
+        shard("images", tmp_path / "out", source=tmp_path / "in")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("resize", "shape"), [(5, (5, 5, 3)), ("5", (5, 5, 3)), ("6x2", (6, 2, 3)), ((6, 2), (6, 2, 3))]
+)
+def test_images_are_scaled(tmp_path, resize, shape):
+    save_image(tmp_path / "in" / "ant" / "1.png", 7)
+    manifest = shard("images", tmp_path / "out", source=tmp_path / "in", resize=resize)[""]
+    assert manifest.shape == shape
+    assert (stored(manifest)[0][..., 0] == 7).all()
+
+
+@pytest.mark.parametrize("resize", ["0x3", "big", "1x2x3", -4, ""])
+def test_impossible_sizes_are_errors(tmp_path, resize):
+    save_image(tmp_path / "in" / "ant" / "1.png", 7)
+    with pytest.raises(DataError, match="resize: must be HEIGHTxWIDTH"):
+        shard("images", tmp_path / "out", source=tmp_path / "in", resize=resize)
+
+
+# npz
+
+
+@pytest.mark.parametrize(
+    ("x", "shape"),
+    [
+        (np.zeros((6, 5, 4), np.uint8), (5, 4, 1)),
+        (np.zeros((6, 5, 4, 3), np.uint8), (5, 4, 3)),
+        (np.zeros((6, 5, 4)), (20,)),
+        (np.zeros((6, 5), np.int16), (5,)),
+    ],
+)
+def test_npz_arrays_become_images_or_flat_samples(tmp_path, x, shape):
+    np.savez(tmp_path / "a.npz", x=x, y=np.array([[0], [2], [1], [0], [0], [1]]))
+    manifest = shard("npz", tmp_path / "out", 2, source=tmp_path / "a.npz")[""]
+    assert (manifest.shape, manifest.classes, manifest.total) == (shape, 3, 6)
+
+
+def test_npz_archives_may_hold_two_splits(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.ones((4, 2)), y_train=np.arange(4.0), x_test=np.zeros((2, 2)))
+    made = shard("npz", tmp_path / "out", source=tmp_path / "a.npz")
+    assert {name: m.total for name, m in made.items()} == {"train": 4, "test": 2}
+    assert not made["test"].has_labels
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fault"),
+    [
+        ({"a": np.ones(3)}, r"needs the arrays x and y.*Found: a"),
+        ({"x": np.ones((3, 2)), "x_train": np.ones((3, 2))}, "both x and x_train"),
+        ({"x": np.ones((3, 2)), "y": np.ones((3, 2))}, "One-hot labels"),
+        ({"x": np.ones((3, 2)), "y": np.array([0.5, 1, 2])}, "whole numbers"),
+        ({"x": np.array([{}, {}])}, "cannot be read"),
+        ({"x": np.ones(3)}, "features: must be"),
+    ],
+)
+def test_faults_of_npz_files_are_errors(tmp_path, arrays, fault):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=fault):
+        shard("npz", tmp_path / "out", source=tmp_path / "a.npz")
+
+
+# shard and recipes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "fault"),
+    [
+        (("minst",), {}, "Did you mean mnist"),
+        (("csv",), {}, "source: csv needs the file or folder"),
+        (("csv",), {"source": "x", "lable": 1}, r"lable: is no option of csv.*Did you mean label"),
+        (("digits",), {"resize": 3}, r"resize: is no option of digits"),
+    ],
+)
+def test_unknown_names_and_options_are_errors_with_the_nearest_name(tmp_path, arguments, options, fault):
+    with pytest.raises(ConfigError, match=fault):
+        shard(*arguments, tmp_path / "out", **options)
+
+
+def test_missing_sources_are_errors(tmp_path):
+    for what in ("csv", "images", "npz"):
+        with pytest.raises(DataError, match="nowhere"):
+            shard(what, tmp_path / "out", source=tmp_path / "nowhere")
+
+
+def test_every_recipe_can_be_read():
+    assert {"digits", "mnist", "cifar10"} <= set(recipe_names())
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.name == name
+        assert all(source.url.startswith("https://") and source.size > 0 for source in recipe.sources)
+
+
+def test_recipes_inside_an_installed_package_come_first(tmp_path, monkeypatch):
+    (tmp_path / "_datasets").mkdir()
+    text = 'name="n"\ndescription=""\nformat="idx"\nclasses=["a"]\nsplits=["train"]\n'
+    (tmp_path / "_datasets" / "n.toml").write_text(text)
+    monkeypatch.setattr("singa_dask.data.catalogue.files", lambda package: tmp_path)
+    assert recipe_names() == ["n"]
+    assert load_recipe("n").splits == ("train",)
+
+
+def test_recipes_may_give_sha256_and_faults_are_errors():
+    text = '[[sources]]\nfile="f"\nurl="https://x"\nsha256="ab"\nsize=3\n'
+    head = 'name="n"\ndescription=""\nformat="idx"\nclasses=["a"]\nsplits=["train"]\n'
+    assert parse_recipe(head + text, "n.toml").sources[0].checksum == ("sha256", "ab")
+    with pytest.raises(DataError, match=r"n\.toml: is no recipe"):
+        parse_recipe(text, "n.toml")
+
+
+# The real data sets, where they are
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test", "shape", "counts"),
+    [
+        ("mnist", 60_000, 10_000, (28, 28, 1), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]),
+        ("cifar10", None, 10_000, (32, 32, 3), None),
+    ],
+)
+def test_real_data_sets(tmp_path, name, train, test, shape, counts):
+    folder = os.environ.get("SINGA_DASK_DATA")
+    if not folder or not (Path(folder) / name).is_dir():
+        pytest.skip(f"{name} is not in the folder named by SINGA_DASK_DATA")
+    made = shard(name, tmp_path / "out", 4, source=Path(folder) / name)
+    assert train is None or made["train"].total == train
+    assert made["test"].total == test
+    assert made["train"].shape == shape
+    x, y = stored(made["test"])
+    if counts:
+        assert np.bincount(y).tolist() == counts
+    else:
+        assert abs(np.bincount(y) - 1000).max() < 150
+    assert 20 < x.mean() < 140
+
+
+def test_recipe_of_an_unknown_format_is_an_error(tmp_path):
+    from singa_dask.data.convert import shard_recipe
+
+    with pytest.raises(DataError, match="format 'digit' is unknown"):
+        shard_recipe(replace(load_recipe("digits"), format="digit"), tmp_path / "out", 1)

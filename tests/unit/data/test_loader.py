@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from singa_dask.data import Loader, Stream, StreamConf
+from singa_dask.data import loader as loader_module
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.job_pb2 import StoreProto
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def expected(stream: Stream, arrays, step: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = stream.batch(step)
+    return (arrays[0][rows].astype(np.float32) - 127.5) / np.float32(3), arrays[1][rows]
+
+
+STORE = StoreProto(mean_value=127.5, std_value=3)
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 3])
+def test_all_workers_together_get_the_batch_of_the_plan(images, image_arrays, pool, nranks):
+    stream = Stream(images, StreamConf(10, seed=4))
+    loaders = [Loader(stream, STORE, pool.submit, rank, nranks) for rank in range(nranks)]
+    for step in range(45):  # two epochs and a bit, several runs
+        batches = [loader.next() for loader in loaders]
+        features, labels = expected(stream, image_arrays, step)
+        np.testing.assert_array_equal(np.concatenate([b.features for b in batches]), features)
+        np.testing.assert_array_equal(np.concatenate([b.labels for b in batches]), labels)
+        assert [b.first_row for b in batches] == list(np.cumsum([0, *(len(b.features) for b in batches)])[:-1])
+        assert {b.total_rows for b in batches} == {10}
+        assert {b.features.dtype for b in batches} == {np.dtype(np.float32)}
+    for loader in loaders:
+        loader.close()
+
+
+def test_starting_at_a_step_equals_running_to_it(images, pool):
+    stream = Stream(images, StreamConf(7, seed=1))
+    ran, resumed = Loader(stream, STORE, pool.submit), Loader(stream, STORE, pool.submit, start_step=20)
+    for _ in range(20):
+        ran.next()
+    for _ in range(20):
+        np.testing.assert_array_equal(ran.next().features, resumed.next().features)
+
+
+def test_batches_are_views_of_what_was_loaded(images, pool):
+    with Loader(Stream(images, StreamConf(4)), STORE, pool.submit) as loader:
+        first, second = loader.next(), loader.next()
+        assert first.features.base is second.features.base is not None
+
+
+def test_a_batch_that_is_kept_stays_as_it_was(images, image_arrays, pool):
+    """The memory of finished runs is used again, but not while anyone looks at it."""
+    stream = Stream(images, StreamConf(10, seed=4))
+    with Loader(stream, STORE, pool.submit) as loader:
+        kept = [(step, batch) for step in range(120) if (batch := loader.next()) and step % 7 == 0]
+        for step, batch in kept:
+            np.testing.assert_array_equal(batch.features, expected(stream, image_arrays, step)[0])
+
+
+@pytest.mark.parametrize(("shape", "sample"), [([], (3, 4, 2)), ([24], (24,)), ([2, 3, 4], (3, 4, 2))])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_batches_have_the_nets_shape_and_type(images, pool, shape, sample, dtype):
+    store = StoreProto(shape=shape)
+    with Loader(Stream(images, StreamConf(5)), store, pool.submit, dtype=dtype) as loader:
+        batch = loader.next()
+    assert batch.features.shape == (5, *sample)
+    assert batch.features.dtype == dtype
+    assert batch.labels.dtype == np.int64
+
+
+def test_without_has_label_there_are_no_labels(images, pool):
+    with Loader(Stream(images, StreamConf(5)), StoreProto(has_label=False), pool.submit) as loader:
+        assert loader.next().labels is None
+
+
+def test_nothing_is_loaded_beyond_the_stop_step(images):
+    asked = []
+
+    def submit(function, *arguments):
+        asked.append(arguments[-2:])
+        future = ThreadFuture()
+        future.set_result(function(*arguments))
+        return future
+
+    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, start_step=3, stop_step=22)
+    batches = [loader.next() for _ in range(19)]
+    assert asked == [(3, 16), (19, 3)]
+    assert len(batches) == 19
+    with pytest.raises(IndexError, match="before step 22"):
+        loader.next()
+
+
+def test_only_so_many_runs_are_loaded_ahead(images):
+    asked = []
+
+    def submit(function, *arguments):
+        asked.append(arguments[-2])
+        future = ThreadFuture()
+        future.set_result(function(*arguments))
+        return future
+
+    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, ahead=2)
+    assert len(asked) == 2
+    loader.next()
+    assert len(asked) == 3
+    for _ in range(loader.run_steps):
+        loader.next()
+    assert asked == [0, 16, 32, 48]
+
+
+def test_large_samples_are_loaded_few_steps_at_a_time(images, pool, monkeypatch):
+    monkeypatch.setattr(loader_module, "MAX_RUN_NBYTES", 3 * 5 * 24 * 4)
+    with Loader(Stream(images, StreamConf(5)), STORE, pool.submit) as loader:
+        assert loader.run_steps == 3
+
+
+def test_a_damaged_window_is_an_error_at_the_step_that_needs_it(images, pool):
+    path = images.folder / images.shards[0].file
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1  # inside the labels, which come last
+    path.write_bytes(data)
+    loader = Loader(Stream(images, StreamConf(67, shuffle=False)), STORE, pool.submit)
+    with pytest.raises(DataError, match=r"shard-00000\.h5: window \d+ .* is damaged"), loader:
+        loader.next()
+
+
+def test_a_bad_shard_is_found_before_the_first_step_even_if_it_is_needed_late(images, pool):
+    (images.folder / images.shards[2].file).unlink()
+    loader = Loader(Stream(images, StreamConf(5, shuffle=False)), STORE, pool.submit)
+    with pytest.raises(DataError, match=r"shard-00002\.h5: does not exist"), loader:
+        loader.next()
+
+
+def test_another_version_of_the_data_set_is_an_error(images, pool):
+    path = images.folder / "manifest.json"
+    stream = Stream(images, StreamConf(5))
+    path.write_text(path.read_text().replace('"notes": []', '"notes": ["other"]'))
+    loader = Loader(stream, STORE, pool.submit)
+    with pytest.raises(DataError, match="another version of the data set"), loader:
+        loader.next()
+
+
+def test_loading_that_hangs_is_an_error_after_the_timeout(images):
+    futures = []
+
+    def submit(*_):
+        futures.append(ThreadFuture())
+        return futures[-1]
+
+    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, timeout_s=0.2)
+    with pytest.raises(DataError, match=r"steps 0 to 15 were not loaded within 0\.2 s"):
+        loader.next()
+    assert loader.wait_s >= 0.2
+    loader.close()
+    assert all(future.cancelled() for future in futures)
+    with pytest.raises(DataError, match="closed"):
+        loader.next()
+
+
+def test_a_closed_loader_has_no_more_batches(images, pool):
+    loader = Loader(Stream(images, StreamConf(5)), STORE, pool.submit)
+    loader.next()
+    loader.close()
+    with pytest.raises(DataError, match="closed"):
+        loader.next()
+
+
+def test_fewer_rows_than_workers_is_an_error(images, pool):
+    with pytest.raises(ConfigError, match="a batch of 2 cannot be shared by 3 workers"):
+        Loader(Stream(images, StreamConf(2)), STORE, pool.submit, 0, 3)
+
+
+def test_a_process_maps_each_shard_once_whatever_loads_from_it(images, pool):
+    for seed in range(3):
+        with Loader(Stream(images, StreamConf(40, seed=seed)), STORE, pool.submit) as loader:
+            loader.next()
+    with open(f"/proc/{os.getpid()}/maps") as maps:
+        lines = [line for line in maps if str(images.folder) in line]
+    assert len(lines) == 2 * len(images.shards)  # features and labels
+
+
+def _cached_after_fork(queue) -> None:
+    queue.put(loader_module._shard_folder.cache_info().currsize)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_opens_the_shards_itself(images, pool):
+    with Loader(Stream(images, StreamConf(5)), STORE, pool.submit) as loader:
+        loader.next()
+    assert loader_module._shard_folder.cache_info().currsize > 0
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_cached_after_fork, args=(queue,))
+    child.start()
+    assert queue.get(timeout=20) == 0
+    child.join(20)
+    assert child.exitcode == 0

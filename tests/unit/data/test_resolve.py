@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import fcntl
+import importlib
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from singa_dask.data import Manifest, resolve
+from singa_dask.errors import DataError
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_named_data_set_is_made_once_in_the_cache(cache):
+    train = resolve("dataset:digits/train")
+    assert train.is_relative_to(cache)
+    before = (train / "manifest.json").stat().st_mtime_ns
+    assert Manifest.load(resolve("dataset:digits/test")).total == 359
+    assert resolve("dataset:digits/train") == train
+    assert (train / "manifest.json").stat().st_mtime_ns == before
+
+
+def _resolve(queue) -> None:
+    queue.put(str(resolve("dataset:digits/train")))
+
+
+def test_several_processes_may_ask_for_it_at_once(cache):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    children = [context.Process(target=_resolve, args=(queue,)) for _ in range(3)]
+    for child in children:
+        child.start()
+    paths = {queue.get(timeout=40) for _ in children}
+    for child in children:
+        child.join(20)
+        assert child.exitcode == 0
+    assert len(paths) == 1
+    assert Manifest.load(Path(paths.pop())).total == 1438
+    assert not list(cache.rglob(".*.part-*"))
+
+
+def test_a_lock_that_is_never_given_back_does_not_block_for_ever(cache, monkeypatch, caplog):
+    monkeypatch.setattr(importlib.import_module("singa_dask.data.resolve"), "LOCK_TIMEOUT_S", 0.3)
+    folder = cache / "shards" / "v1"
+    folder.mkdir(parents=True)
+    with (folder / "digits.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert (resolve("dataset:digits/train") / "manifest.json").exists()
+    assert "going on without the lock" in caplog.text
+
+
+def test_ordinary_paths_become_absolute(images, monkeypatch):
+    monkeypatch.chdir(images.folder.parent)
+    assert resolve("images") == images.folder
+    assert resolve(str(images.folder)) == images.folder
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("dataset:minst/train", "no data set named 'minst'. Did you mean mnist"),
+        ("dataset:digits/tset", "Did you mean test"),
+        ("dataset:digits", "Name one: dataset:digits/train"),
+        ("dataset:../etc/train", r"no data set named '\.\.'"),
+        ("mnist/train", "Did you mean dataset:mnist/train"),
+        ("nowhere", "singa-dask shard"),
+    ],
+)
+def test_wrong_paths_are_errors_that_name_the_nearest_data_set(cache, path, fault):
+    with pytest.raises(DataError, match=fault):
+        resolve(path)
+
+
+def test_the_parent_of_splits_is_an_error_that_names_them(images):
+    with pytest.raises(DataError, match="inside: images; name one of them"):
+        resolve(str(images.folder.parent))
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match="SINGA_DASK_CACHE"):
+        resolve("dataset:digits/train")

@@ -1,0 +1,174 @@
+"""Shards from outside: whatever is wrong with one is a DataError that names the file, never a wrong batch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from singa_dask.data import Manifest, ShardFolder
+from singa_dask.errors import DataError
+
+SHAPE = (67, 3, 4, 2)
+
+
+def write(path: Path, features=None, labels=None, **options) -> None:
+    """A shard in place of the first one; the arguments replace what it should hold."""
+    path.unlink()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("labels", data=np.zeros(67, "<i8") if labels is None else labels)
+        if callable(features):
+            features(file)
+        else:
+            file.create_dataset("features", data=np.zeros(SHAPE, "u1") if features is None else features, **options)
+
+
+def read_all(manifest: Manifest) -> None:
+    ShardFolder(manifest).verify()
+
+
+def test_good_shards_are_read_as_they_were_written(images, image_arrays):
+    folder = ShardFolder(images)
+    folder.verify()
+    readers = [folder.reader(i) for i in range(3)]
+    np.testing.assert_array_equal(
+        np.concatenate([r.features for r in readers]).reshape(image_arrays[0].shape), image_arrays[0]
+    )
+    np.testing.assert_array_equal(np.concatenate([r.labels for r in readers]), image_arrays[1])
+    assert not readers[0].features.flags.writeable
+    assert folder.reader(0) is readers[0]
+
+
+@pytest.mark.parametrize("name", ["features", "labels"])
+def test_a_flipped_bit_is_found_on_first_use_of_its_window(images, name):
+    path = images.folder / images.shards[1].file
+    with h5py.File(path) as file:
+        offset = file[name].id.get_offset() + 12 * file[name][0].nbytes  # sample 12: window 1
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+    reader = ShardFolder(images).reader(1)
+    reader.check_windows(np.array([0, 2]))
+    with pytest.raises(DataError, match=r"shard-00001.h5: window 1 \(samples 8 to 15\) is damaged.*singa-dask shard"):
+        reader.check_windows(np.array([0, 1]))
+
+
+def test_a_truncated_file_is_found_when_it_is_opened(images):
+    path = images.folder / images.shards[0].file
+    os.truncate(path, path.stat().st_size - 100)
+    with pytest.raises(DataError, match=r"shard-00000\.h5"):
+        ShardFolder(images).check()
+
+
+def test_data_behind_the_end_of_the_file_is_an_error(images):
+    """HDF5 itself allocates late: a file of 6 KB may declare any size."""
+    path = images.folder / images.shards[0].file
+    write(path, lambda file: file.create_dataset("features", SHAPE, "u1"))
+    with pytest.raises(DataError, match="cut short"):
+        ShardFolder(images).check()
+
+
+def test_huge_declared_sizes_are_errors(images):
+    path = images.folder / images.shards[0].file
+    write(path, lambda file: file.create_dataset("features", (10**9, 10**4, 1, 1), "u1"))
+    with pytest.raises(DataError, match=r"shard-00000.h5: 'features' has the shape \(1000000000"):
+        ShardFolder(images).check()
+
+
+def external_link(file: h5py.File) -> None:
+    file["features"] = h5py.ExternalLink("shard-00001.h5", "features")
+
+
+def soft_link(file: h5py.File) -> None:
+    file["other"] = np.zeros(SHAPE, "u1")
+    file["features"] = h5py.SoftLink("/other")
+
+
+def external_storage(file: h5py.File) -> None:
+    file.create_dataset("features", SHAPE, "u1", external=[("/etc/passwd", 0, int(np.prod(SHAPE)))])
+
+
+def virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout(SHAPE, "u1")
+    layout[:] = h5py.VirtualSource("shard-00001.h5", "features", shape=SHAPE)
+    file.create_virtual_dataset("features", layout)
+
+
+def group(file: h5py.File) -> None:
+    file.create_group("features")
+
+
+def nothing(file: h5py.File) -> None:
+    file.create_dataset("feature", data=np.zeros(SHAPE, "u1"))
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (external_link, "link"),
+        (soft_link, "link"),
+        (external_storage, "external storage"),
+        (virtual, "virtual"),
+        (group, "not a dataset"),
+        (nothing, "no dataset 'features'"),
+    ],
+)
+def test_what_leads_out_of_the_file_is_refused(images, make, fault):
+    write(images.folder / images.shards[0].file, make)
+    with pytest.raises(DataError, match=f"shard-00000.h5.*{fault}.*singa-dask shard"):
+        ShardFolder(images).check()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "fault"),
+    [
+        (np.zeros(SHAPE, "u1"), {"chunks": SHAPE}, "contiguous"),
+        (np.zeros(SHAPE, "u1"), {"compression": "gzip"}, "contiguous"),
+        (np.zeros(SHAPE, "i1"), {}, "holds int8, but must hold uint8"),
+        (np.zeros(SHAPE, "f4"), {}, "holds float32"),
+        (np.zeros(SHAPE, "S1"), {}, "only plain numbers"),
+        (np.zeros(SHAPE, np.dtype([("a", "u1")])), {}, "only plain numbers"),
+        (np.zeros((67, 2, 4, 3), "u1"), {}, r"has the shape \(67, 2, 4, 3\), but must have \(67, 3, 4, 2\)"),
+        (np.zeros((66, 3, 4, 2), "u1"), {}, "has the shape"),
+    ],
+)
+def test_other_types_shapes_and_storage_are_refused(images, data, options, fault):
+    write(images.folder / images.shards[0].file, data, **options)
+    with pytest.raises(DataError, match=f"shard-00000.h5: 'features' .*{fault}"):
+        ShardFolder(images).check()
+
+
+def test_labels_are_checked_too(images):
+    write(images.folder / images.shards[0].file, labels=np.zeros(67, "<i4"))
+    with pytest.raises(DataError, match="'labels' holds int32, but must hold int64"):
+        ShardFolder(images).check()
+
+
+def test_other_good_data_than_the_manifest_was_written_for_is_damage(images):
+    write(images.folder / images.shards[0].file)
+    ShardFolder(images).check()
+    with pytest.raises(DataError, match="window 0"):
+        read_all(images)
+
+
+@pytest.mark.parametrize("content", [b"", b"not HDF5", None])
+def test_what_is_no_hdf5_file_is_an_error(images, content):
+    path = images.folder / images.shards[2].file
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"shard-00002\.h5"):
+        ShardFolder(images).check()
+
+
+def test_a_pipe_does_not_block(images):
+    path = images.folder / images.shards[0].file
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="not a regular file"):
+        ShardFolder(images).check()

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from singa_dask.data import ShardFolder, write_shards
+from singa_dask.data.writer import choose_window, replace_folder
+from singa_dask.errors import DataError
+
+
+def test_statistics_are_those_of_the_whole_set(images, image_arrays):
+    x = image_arrays[0].astype(np.float64)
+    np.testing.assert_allclose(images.mean, x.mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(images.std, x.std((0, 1, 2)), rtol=1e-12)
+    with h5py.File(images.folder / "statistics.h5") as file:
+        np.testing.assert_allclose(file["mean"], x.mean(0), rtol=1e-6)
+        np.testing.assert_allclose(file["std"], x.std(0), rtol=1e-6)
+
+
+def test_a_position_that_never_changes_gets_std_1(tmp_path):
+    x = np.ones((10, 3), np.float32)
+    x[:, 1] = np.arange(10)
+    manifest = write_shards(tmp_path / "out", x, None)
+    with h5py.File(manifest.folder / "statistics.h5") as file:
+        np.testing.assert_allclose(file["std"], [1, np.arange(10).std(), 1], rtol=1e-6)
+    assert not manifest.has_labels
+
+
+def test_a_shuffle_seed_moves_samples_and_their_labels_together(tmp_path, image_arrays):
+    x, y = image_arrays
+    manifest = write_shards(tmp_path / "out", x, y, 2, classes=7, shuffle_seed=3)
+    folder = ShardFolder(manifest)
+    numbers = np.concatenate([folder.reader(i).features[:, 0] for i in range(2)])
+    labels = np.concatenate([folder.reader(i).labels for i in range(2)])
+    assert not np.array_equal(numbers, np.arange(len(x)))
+    np.testing.assert_array_equal(np.sort(numbers), np.arange(len(x)))
+    np.testing.assert_array_equal(labels, numbers % 7)
+
+
+def test_writing_twice_gives_the_same_bytes(tmp_path, image_arrays):
+    first, second = (write_shards(tmp_path / name, *image_arrays, 2) for name in "ab")
+    assert first.digest == second.digest
+    for shard in first.shards:
+        assert (first.folder / shard.file).read_bytes() == (second.folder / shard.file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("total", "nbytes", "expected"),
+    [
+        (60_000, 784, 256),
+        (1_438, 64, 16),
+        (10, 4, 1),
+        (50_000, 3072, 256),
+        (1_281_167, 150_528, 16),
+        (100, 1 << 28, 1),
+    ],
+)
+def test_windows_are_small_enough_to_shuffle(total, nbytes, expected):
+    assert choose_window(total, nbytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "options", "fault"),
+    [
+        (np.zeros((4, 2, 2)), None, {}, "features: must be"),
+        (np.zeros((0, 2)), None, {}, "features: must be"),
+        (np.zeros((4, 2, 2, 1)), None, {}, "images must be uint8"),
+        (np.zeros((4, 2), "S1"), None, {}, "must be numbers"),
+        (np.full((4, 2), np.nan), None, {}, "sample 0 holds a value that is no finite float32"),
+        (np.full((4, 2), 1e300), None, {}, "no finite float32"),
+        (np.zeros((4, 2)), np.zeros(3, int), {}, "labels: must be 4 whole numbers"),
+        (np.zeros((4, 2)), np.zeros(4), {}, "labels: must be 4 whole numbers"),
+        (np.zeros((4, 2)), np.array([0, 1, 2, 3]), {"classes": 3}, "labels: must be 0 to 2 for 3 classes"),
+        (np.zeros((4, 2)), np.array([0, 1, 2, -1]), {"classes": list("abcd")}, "labels: must be 0 to 3"),
+        (np.zeros((4, 2)), None, {"nshards": 5}, "nshards: 4 samples make 1 to 4 shards. Received: 5"),
+        (np.zeros((4, 2)), None, {"nshards": 0}, "nshards"),
+        (np.zeros((4, 2)), None, {"window": 0}, "window"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_bad_input_is_an_error_and_leaves_nothing_behind(tmp_path, features, labels, options, fault):
+    with pytest.raises(DataError, match=fault):
+        write_shards(tmp_path / "out", features, labels, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_unless_asked_for(tmp_path, image_arrays):
+    out = tmp_path / "out"
+    first = write_shards(out, *image_arrays)
+    with pytest.raises(DataError, match="exists already"):
+        write_shards(out, *image_arrays, 2)
+    assert write_shards(out, *image_arrays, 2, overwrite=True).digest != first.digest
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_is_not_ours_is_never_overwritten(tmp_path, image_arrays):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match="no folder of shards, so it is not overwritten"):
+        write_shards(tmp_path, *image_arrays, overwrite=True)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_failure_in_the_middle_leaves_the_old_data_set(tmp_path, image_arrays):
+    class Failing:
+        shape = (8, 2)
+        dtype = np.dtype(np.float32)
+
+        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+            if rows[0] > 2:
+                raise DataError("cannot decode")
+            return np.zeros((rows.size, 2), np.float32)
+
+    out = tmp_path / "out"
+    first = write_shards(out, *image_arrays)
+    with pytest.raises(DataError, match="cannot decode"):
+        write_shards(out, Failing(), None, window=1, overwrite=True)
+    ShardFolder(first).verify()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_target_that_appears_meanwhile_is_kept(tmp_path: Path):
+    out = tmp_path / "out"
+
+    def write() -> None:
+        with replace_folder(out) as folder:
+            (folder / "mine").touch()
+            out.mkdir()
+            (out / "theirs").touch()
+
+    with pytest.raises(DataError, match="exists already"):
+        write()
+    assert [p.name for p in out.iterdir()] == ["theirs"]
