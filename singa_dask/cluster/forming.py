@@ -1,0 +1,247 @@
+"""How chosen Dask workers become a group: reserved together, in one MPI world, one pinned task each."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from distributed.utils import get_ip, get_ipv6
+
+from singa_dask.cluster.group import Group, GroupFailed
+from singa_dask.cluster.pmi_server import PmiServer
+from singa_dask.cluster.rank import JoinFailed, RankPlan, claim, rank_formed, release, run_rank
+from singa_dask.cluster.remote import alive, kill_processes, run_each
+from singa_dask.cluster.workers import WorkerInfo, describe, this_node
+from singa_dask.errors import ClusterError
+
+_CLAIM_S = 10.0
+# Enough to get from the reservation to the task; short, for a worker that wakes up after its driver gave up.
+_LEASE_S = 5.0
+
+
+def form_group(
+    client: Any,
+    ranks: Sequence[str],
+    fn: Callable[..., Any],
+    *args: Any,
+    timeout_s: float = 30.0,
+    comm_timeout_s: float = 30.0,
+    name: str = "group",
+) -> Group:
+    """Run fn(comm, *args) on the Dask workers `ranks` (addresses, in rank order), which become one group.
+
+    Returns once every rank has met the others. Processes that cannot join a world any more, because a group failed in
+    them or they belong to another one, are restarted by their nannies first; `Group.addresses` says where ranks are.
+    comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard.
+
+    Raises ClusterError, naming the worker, when the group has not formed after `timeout_s` seconds or a rank cannot
+    join it. What happens to ranks afterwards, and processes that are lost even before, Group.wait tells.
+    """
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
+    deadline = time.monotonic() + timeout_s
+    group = f"{name}-{uuid.uuid4().hex[:8]}"
+    workers = _claimed(client, list(ranks), group, deadline)
+    try:
+        workers, world_ranks = _in_one_world(client, workers, group, deadline)
+        making = nullcontext() if world_ranks else _pmi_server(workers)
+        with making as server:
+            plans = _plans(group, workers, world_ranks, server, deadline, comm_timeout_s)
+            return _started(client, plans, workers, fn, args, server, deadline)
+    except BaseException:
+        run_each(client, release, {worker.address: (group,) for worker in workers}, 2.0)
+        raise
+
+
+def shared_world(workers: Sequence[WorkerInfo]) -> tuple[int, ...] | None:
+    """The ranks of these workers in the MPI world that they all belong to already, None where they need a new one.
+
+    A world that we made is not used again after a failure, as new processes are cheap; one that mpiexec made is.
+    """
+    if len(workers) == 1:
+        return (0,)
+    reports = [worker.mpi for worker in workers]
+    ranks = tuple(report.rank for report in reports)
+    one_world = len({report.world for report in reports}) == 1 and reports[0].world and len(set(ranks)) == len(ranks)
+    usable = not any(report.ours and report.spent for report in reports)
+    return ranks if one_world and usable else None
+
+
+def _claimed(client: Any, addresses: list[str], group: str, deadline: float) -> list[WorkerInfo]:
+    """Reserve every worker or none: two groups that each hold half of their workers would wait for ever.
+
+    Reservations live in the workers and expire. Dask's MultiLock would stay locked for ever when its driver dies.
+    """
+    while True:
+        _must_be_alive(client, addresses)
+        left = max(0.1, deadline - time.monotonic())
+        answers = run_each(client, claim, dict.fromkeys(addresses, (group, _LEASE_S)), min(left, _CLAIM_S))
+        silent = [address for address, answer in answers.items() if isinstance(answer, Exception)]
+        busy = {address: answer for address, answer in answers.items() if isinstance(answer, str)}
+        if not silent and not busy:
+            return [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
+        run_each(client, release, dict.fromkeys(set(addresses) - set(silent), (group,)), 2.0)
+        if silent:
+            causes = "; ".join(f"{address}: {answers[address]!r}" for address in silent)
+            raise ClusterError(f"{group} cannot form: Dask workers do not answer (stopped, or cut off): {causes}")
+        if time.monotonic() >= deadline:
+            held = ", ".join(f"{address} by {other}" for address, other in busy.items())
+            raise ClusterError(
+                f"{group} cannot form: workers are still in use: {held}. Wait for that job, or stop it."
+            )
+        time.sleep(random.uniform(0.1, 0.3))
+
+
+def _in_one_world(
+    client: Any, workers: list[WorkerInfo], group: str, deadline: float
+) -> tuple[list[WorkerInfo], tuple[int, ...] | None]:
+    """The workers, fresh where they had to be, and their ranks in the world that they share, None for a new one."""
+    for attempt in range(2):
+        world_ranks = shared_world(workers)
+        stale = [worker for worker in workers if worker.mpi.world]
+        if world_ranks or not stale:
+            if world_ranks is None and len({(worker.node, worker.pid) for worker in workers}) < len(workers):
+                raise ClusterError(f"{group} cannot form: ranks need a process each; use LocalCluster(processes=True)")
+            return workers, world_ranks
+        if attempt == 0:
+            fresh = restart_workers(client, stale, max(5.0, deadline - time.monotonic()))
+            addresses = [fresh.get(worker.address, worker.address) for worker in workers]
+            workers = _claimed(client, addresses, group, deadline)
+    names = ", ".join(str(worker) for worker in stale)
+    raise ClusterError(
+        f"{group} cannot form: MPI is initialised in fresh processes of {names}. "
+        "Import mpi4py.MPI inside functions, not where a module is imported."
+    )
+
+
+def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float = 30.0) -> dict[str, str]:
+    """Give each worker a fresh process: its old address -> its new one. What the old process held is lost.
+
+    Raises ClusterError for workers without a nanny, and when a worker does not come back in time.
+    """
+    single = [str(worker) for worker in workers if not worker.nanny]
+    if single:
+        raise ClusterError(
+            f"these workers need a fresh process and have no nanny to start one: {', '.join(single)}. Restart them, "
+            "or, where mpiexec started them, give a group only workers of one MPI job."
+        )
+    deadline = time.monotonic() + timeout_s
+    before = alive(client)
+    kill_processes(client, {worker.address: worker.pid for worker in workers})
+    old_of = {worker.nanny: worker.address for worker in workers}
+    fresh: dict[str, str] = {}
+    while len(fresh) < len(workers) and time.monotonic() < deadline:
+        there = alive(client) - before
+        for address, answer in run_each(client, describe, dict.fromkeys(there, ()), 2.0).items():
+            if isinstance(answer, WorkerInfo) and answer.nanny in old_of:
+                fresh[old_of[answer.nanny]] = address
+        time.sleep(0.02)
+    absent = [str(worker) for worker in workers if worker.address not in fresh]
+    if absent:
+        raise ClusterError(f"workers did not come back within {timeout_s:.0f} s of their restart: {', '.join(absent)}")
+    return fresh
+
+
+def _pmi_server(workers: Sequence[WorkerInfo]) -> PmiServer:
+    """The server, on loopback unless a worker is on another machine, then where that worker reaches this process."""
+    nodes = [worker.node for worker in workers]
+    elsewhere = [worker.host for worker in workers if worker.node != this_node()]
+    if not elsewhere:
+        return PmiServer(nodes)
+    return PmiServer(nodes, get_ipv6(elsewhere[0]) if ":" in elsewhere[0] else get_ip(elsewhere[0]))
+
+
+def _plans(
+    group: str,
+    workers: Sequence[WorkerInfo],
+    world_ranks: tuple[int, ...] | None,
+    server: PmiServer | None,
+    deadline: float,
+    comm_timeout_s: float,
+) -> list[RankPlan]:
+    several = len({worker.node for worker in workers}) > 1
+    size = len(workers)
+    return [
+        RankPlan(
+            group=group,
+            rank=rank,
+            size=size,
+            world_ranks=world_ranks or tuple(range(size)),
+            endpoint=server.endpoint if server else None,
+            host=worker.host if several else "",
+            forming_s=max(1.0, deadline - time.monotonic()),
+            comm_timeout_s=comm_timeout_s,
+        )
+        for rank, worker in enumerate(workers)
+    ]
+
+
+def _started(
+    client: Any,
+    plans: Sequence[RankPlan],
+    workers: Sequence[WorkerInfo],
+    fn: Callable[..., Any],
+    args: tuple,
+    server: PmiServer | None,
+    deadline: float,
+) -> Group:
+    """Submit the ranks and wait until all have met."""
+    futures = [
+        client.submit(
+            run_rank,
+            plan,
+            fn,
+            args,
+            key=f"{plan.group}-rank{plan.rank}",
+            workers=[worker.address],
+            pure=False,
+            retries=0,
+        )
+        for plan, worker in zip(plans, workers, strict=True)
+    ]
+    group = Group(client, plans, workers, futures, server)
+    try:
+        while not group.poll() and not _all_formed(client, group):
+            if time.monotonic() >= deadline or (server and server.failure):
+                _raise_unformed(group, server)
+            time.sleep(0.01)
+    except GroupFailed as error:
+        if isinstance(error.failure.exception, JoinFailed):
+            raise
+    except BaseException as error:
+        group.abort(str(error))
+        raise
+    group.formed()
+    return group
+
+
+def _all_formed(client: Any, group: Group) -> bool:
+    """Whether every rank has met the others, or has already returned."""
+    pairs = zip(group.addresses, group.futures, strict=True)
+    waiting = [address for address, future in pairs if future.status != "finished"]
+    answers = run_each(client, rank_formed, dict.fromkeys(waiting, (group.id,)), 1.0)
+    return all(answer is True for answer in answers.values())
+
+
+def _raise_unformed(group: Group, server: PmiServer | None) -> None:
+    # A rank that died takes a moment to be noticed, and is a better cause than the connection that it lost.
+    if server and server.failure:
+        group.wait(1.0)
+    missing = server.missing() if server else {}
+    formed = run_each(group._client, rank_formed, dict.fromkeys(group.addresses, (group.id,)), 1.0)
+    if not missing:
+        missing = {r: "did not join" for r, address in enumerate(group.addresses) if formed[address] is not True}
+    names = "; ".join(f"rank {rank} on {group.workers[rank]} {what}" for rank, what in missing.items())
+    raise ClusterError(f"{group.id} could not form: {names or (server and server.failure)}")
+
+
+def _must_be_alive(client: Any, addresses: Sequence[str]) -> None:
+    there = alive(client, addresses)
+    gone = [address for address in addresses if address not in there]
+    if gone:
+        known = ", ".join(sorted(alive(client))) or "none"
+        raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}.")

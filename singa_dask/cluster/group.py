@@ -1,0 +1,222 @@
+"""A worker group as the driver holds it: how it forms, how its failures are noticed and named, how it ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from singa_dask.cluster.pmi_server import PmiServer
+from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, stop_rank
+from singa_dask.cluster.remote import alive, kill_processes, run_each
+from singa_dask.cluster.workers import WorkerInfo, describe
+from singa_dask.errors import ClusterError, CommTimeout
+
+logger = logging.getLogger(__name__)
+
+_ALIVE_EVERY_S = 0.25
+_ANSWER_S = 2.0
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """Which rank failed first, where, and why. exception: what it raised, None when its process was lost."""
+
+    rank: int
+    worker: WorkerInfo
+    cause: str
+    exception: BaseException | None = None
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.worker}: {self.cause}"
+
+
+class GroupFailed(ClusterError):
+    """A rank failed, and with it its group. failure: which, where, and why; __cause__: what it raised, if it did."""
+
+    def __init__(self, group: str, failure: RankFailure) -> None:
+        self.group, self.failure = group, failure
+        text = f"{group} failed: {failure}"
+        if failure.traceback:
+            text += f"\n\nThe traceback of rank {failure.rank}:\n{failure.traceback}"
+        super().__init__(text)
+        # Without its traceback, which the text has already.
+        self.__cause__ = failure.exception and failure.exception.with_traceback(None)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.group, self.failure)
+
+
+class Group:
+    """The ranks of one group, running `fn`. Use as a context manager; leaving it ends the ranks that still run.
+
+    id: unique; workers[rank]: where the rank runs (after restarts not always where it was wanted);
+    futures[rank]: of what fn returned; failure: of the rank that failed first, None while none has.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        plans: Sequence[RankPlan],
+        workers: Sequence[WorkerInfo],
+        futures: Sequence[Any],
+        server: PmiServer | None = None,
+    ) -> None:
+        self.id = plans[0].group
+        self.workers = tuple(workers)
+        self.futures = tuple(futures)
+        self.failure: RankFailure | None = None
+        self._client = client
+        self._server = server
+        self._checked_at = 0.0
+        self._ended = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The Dask worker of every rank."""
+        return tuple(worker.address for worker in self.workers)
+
+    def formed(self) -> None:
+        """Remember that every rank has met the others, so that nothing of the forming is left to clean up."""
+        self._server = None
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def poll(self) -> bool:
+        """Whether every rank has returned. A lost process is noticed within 0.5 s.
+
+        Raises GroupFailed naming the first rank that failed, after the other ranks have been made to leave.
+        """
+        if self.failure is None:
+            self.failure = self._find_failure()
+            if self.failure is not None:
+                self.abort(str(self.failure))
+        if self.failure is not None:
+            raise GroupFailed(self.id, self.failure)
+        return all(future.status == "finished" for future in self.futures)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether every rank has returned, at the latest after `timeout_s` seconds. Raises as `poll` does."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.poll():
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def results(self, timeout_s: float = 30.0) -> list[Any]:
+        """What fn returned on every rank, once all have. Raises ClusterError when they have not in time."""
+        if not self.wait(timeout_s):
+            running = [rank for rank, future in enumerate(self.futures) if future.status != "finished"]
+            raise ClusterError(f"{self.id}: ranks {running} still run after {timeout_s:g} s")
+        return [future.result(timeout=timeout_s) for future in self.futures]
+
+    def stop(self) -> None:
+        """Ask every rank to finish its step and return: `current_task().stop_requested` becomes true there.
+
+        Ranks see it at different steps, so they must agree (in an all-reduce, say) on the step after which they leave.
+        """
+        run_each(self._client, stop_rank, dict.fromkeys(self.addresses, (self.id,)), _ANSWER_S)
+
+    def abort(self, reason: str) -> None:
+        """End all ranks: their collectives raise ClusterError; a process that does not leave in 3 s exits.
+
+        Stopped processes, which can do neither, are replaced by their nanny.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        if self._server is not None:
+            self._server.fail(reason)  # ranks that wait for others in MPI_Init hear nothing else
+        here = self._unfinished() & alive(self._client, self.addresses)
+        told = run_each(self._client, abort_rank, dict.fromkeys(here, (self.id, reason)), _ANSWER_S)
+        silent = [address for address, answer in told.items() if isinstance(answer, TimeoutError)]
+        self._replace(silent)
+        self._await_end(GRACE_S + 2.0, without=set(silent))
+        if self._server is not None:
+            self._clean(self._server.endpoint.kvsname)
+        self._client.cancel(list(self.futures), force=True)
+
+    def close(self) -> None:
+        """End the ranks that still run, and let Dask forget the results."""
+        if self._unfinished():
+            self.abort("the driver closed the group")
+        for future in self.futures:
+            future.release()
+
+    def _unfinished(self) -> set[str]:
+        pairs = zip(self.workers, self.futures, strict=True)
+        return {worker.address for worker, future in pairs if future.status == "pending"}
+
+    def _await_end(self, timeout_s: float, without: set[str]) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if not (self._unfinished() - without) & alive(self._client, self.addresses):
+                return
+            time.sleep(0.02)
+        stuck = sorted((self._unfinished() - without) & alive(self._client, self.addresses))
+        self._replace(stuck)
+
+    def _replace(self, addresses: list[str]) -> None:
+        """Have nannies replace processes that do not react."""
+        if not addresses:
+            return
+        logger.warning("%s: the workers %s do not react and are replaced", self.id, ", ".join(addresses))
+        nannied = {w.address: w.pid for w in self.workers if w.nanny and w.address in addresses}
+        kill_processes(self._client, nannied)
+
+    def _clean(self, kvsname: str) -> None:
+        there = alive(self._client, self.addresses)
+        run_each(self._client, clean_segments, dict.fromkeys(there, (kvsname,)), _ANSWER_S)
+
+    def _find_failure(self) -> RankFailure | None:
+        errors = {rank: future for rank, future in enumerate(self.futures) if future.status == "error"}
+        gone = {rank for rank, future in enumerate(self.futures) if future.status in ("cancelled", "lost")}
+        if errors or gone or time.monotonic() - self._checked_at > _ALIVE_EVERY_S:
+            there = alive(self._client, self.addresses)
+            self._checked_at = time.monotonic()
+            lost = [
+                r
+                for r, w in enumerate(self.workers)
+                if w.address not in there and self.futures[r].status != "finished"
+            ]
+            if lost:
+                return RankFailure(lost[0], self.workers[lost[0]], "its worker process died")
+        if errors:
+            return self._first_error(errors)
+        if gone:
+            rank = min(gone)
+            return RankFailure(rank, self.workers[rank], "its task was cancelled")
+        return None
+
+    def _first_error(self, errors: Mapping[int, Any]) -> RankFailure:
+        """The failure that caused the others: an error of the rank's own before one that other ranks gave it."""
+        raised = {rank: future.exception(timeout=_ANSWER_S) for rank, future in errors.items()}
+        rank = min(raised, key=lambda r: (_is_consequence(raised[r]), r))
+        error = raised[rank]
+        if isinstance(error, CommTimeout):
+            silent = self._silent()
+            if silent is not None:
+                cause = f"does not answer (stopped, or cut off), so {type(error).__name__} on the others: {error}"
+                return RankFailure(silent, self.workers[silent], cause, error)
+        lines = traceback.format_exception(type(error), error, errors[rank].traceback(timeout=_ANSWER_S))
+        return RankFailure(rank, self.workers[rank], f"{type(error).__name__}: {error}", error, "".join(lines))
+
+    def _silent(self) -> int | None:
+        """The first rank whose worker does not answer."""
+        answers = run_each(self._client, describe, dict.fromkeys(self.addresses, ()), _ANSWER_S)
+        return next((r for r, address in enumerate(self.addresses) if isinstance(answers[address], Exception)), None)
+
+
+def _is_consequence(error: BaseException) -> int:
+    if isinstance(error, CommTimeout):
+        return 1
+    return 2 if isinstance(error, ClusterError) else 0

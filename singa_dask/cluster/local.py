@@ -1,0 +1,86 @@
+"""A Dask cluster on this machine, with one process per worker of a job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_CLOSING_S = 2.0
+
+
+@contextmanager
+def local_cluster(
+    nworkers: int,
+    *,
+    threads_per_worker: int = 1,
+    cores_per_worker: int | None = None,
+    worker_ttl_s: float = 10.0,
+    dashboard_address: str = "127.0.0.1:0",
+    log_level: int = logging.CRITICAL,
+) -> Iterator[Client]:
+    """A client of a new cluster of `nworkers` processes on loopback; both are gone afterwards, within seconds.
+
+    threads_per_worker: tasks that Dask runs at once in a worker; ranks of groups don't count.
+    cores_per_worker: threads of BLAS, OpenMP and Numba in each, by default an equal share of the cores; variables that
+    are set already stay. worker_ttl_s: a stopped process is replaced after at most twice this time.
+    dashboard_address: for example ":8787"; by default any free port, on loopback.
+    """
+    cores = cores_per_worker or max(1, len(os.sched_getaffinity(0)) // nworkers)
+    settings: dict[str, Any] = {
+        # The group is the unit of failure: its driver starts it again, Dask must not start single ranks again.
+        "distributed.scheduler.allowed-failures": 0,
+        "distributed.scheduler.worker-ttl": f"{worker_ttl_s}s",
+        # This time after a worker was lost Dask looks again, and takes one that is just restarting then for lost too:
+        # it closes the nanny, for good.
+        "distributed.deploy.lost-worker-timeout": "100 days",
+    }
+    # Set before a process starts: BLAS reads them when NumPy loads it. Dask prefers what the environment has already.
+    settings |= {f"distributed.nanny.pre-spawn-environ.{name}": cores for name in _THREAD_VARIABLES}
+    before = dict(os.environ)
+    with dask.config.set(settings):
+        cluster = LocalCluster(
+            n_workers=nworkers,
+            threads_per_worker=threads_per_worker,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=dashboard_address,
+            memory_limit=0,
+            silence_logs=log_level,
+            preload=["singa_dask.cluster.worker_setup"],
+        )
+        nannies = list(cluster.workers.values())
+        try:
+            with Client(cluster) as client:
+                yield client
+        finally:
+            _close(cluster, nannies)
+            # The nannies have written theirs into this process too.
+            for name in set(os.environ) - set(before):
+                del os.environ[name]
+            os.environ.update(before)
+
+
+def _close(cluster: LocalCluster, nannies: list[Any]) -> None:
+    """End the cluster. Workers that don't end by themselves, as they are stopped or busy, are killed."""
+    killer = threading.Timer(_CLOSING_S, _kill, [nannies])
+    killer.start()
+    try:
+        cluster.close()
+    finally:
+        killer.cancel()
+        _kill(nannies)
+
+
+def _kill(nannies: list[Any]) -> None:
+    for pid in filter(None, [nanny.pid for nanny in nannies]):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,260 @@
+"""One rank of a group: what runs inside the Dask worker, from joining the group to leaving it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import get_worker, secede
+from distributed.core import Status
+
+from singa_dask.cluster.bootstrap import communicator, join_world, load_mpi, spend_world, unlink_segments
+from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.workers import WorkerInfo, describe
+from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
+from singa_dask.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+# A rank that was told to abort and has not left after this time is in code that cannot be interrupted.
+GRACE_S = 3.0
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What one rank must know to join its group.
+
+    world_ranks: of the group's members in the MPI world; endpoint: of the PMI server that makes the world, None where
+    the world exists already; host: the worker's address for MPI's network, "" when all ranks share a machine.
+    """
+
+    group: str
+    rank: int
+    size: int
+    world_ranks: tuple[int, ...] = ()
+    endpoint: PmiEndpoint | None = None
+    host: str = ""
+    forming_s: float = 30.0
+    comm_timeout_s: float = 30.0
+
+
+class JoinFailed(ClusterError):
+    """A rank could not join its group: it has no usable MPI, cannot reach the driver, or became another rank."""
+
+
+class RankTask:
+    """A rank as the code inside it, the watchdog and the driver's calls see it.
+
+    abort_event: set when the rank must leave at once; abort_reason: why.
+    stop_requested: the rank should finish its step, save what it has, and return.
+    """
+
+    def __init__(self, plan: RankPlan) -> None:
+        self.plan = plan
+        self.group, self.rank, self.size = plan.group, plan.rank, plan.size
+        self.abort_event = threading.Event()
+        self.abort_reason = ""
+        self.stop_requested = False
+        self.formed = False
+
+    def abort(self, reason: str) -> None:
+        """Make the rank's collectives raise ClusterError. The first reason counts."""
+        self.abort_reason = self.abort_reason or reason
+        self.abort_event.set()
+
+
+@dataclass
+class _Claim:
+    """Which group a Dask worker belongs to: until `expires`, or for as long as it has a task."""
+
+    group: str
+    expires: float
+    task: RankTask | None = None
+
+
+_claims: dict[str, _Claim] = {}
+_claims_lock = threading.Lock()
+_current: ContextVar[RankTask | None] = ContextVar("singa_dask_rank", default=None)
+
+
+def current_task() -> RankTask:
+    """The rank that the calling code is. Raises ClusterError outside of a group."""
+    task = _current.get()
+    if task is None:
+        raise ClusterError("this code does not run as a rank of a group; see form_group")
+    return task
+
+
+def claim(group: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
+    """Reserve this worker for a group: what the worker is, or the name of the group that has it."""
+    with _claims_lock:
+        held = _claims.get(dask_worker.address)
+        if held and held.group != group and (held.task or held.expires > time.monotonic()):
+            return held.group
+        _claims[dask_worker.address] = _Claim(group, time.monotonic() + lease_s)
+    return describe(dask_worker)
+
+
+def release(group: str, dask_worker: Any = None) -> None:
+    """Give up a reservation that has no task yet."""
+    with _claims_lock:
+        held = _claims.get(dask_worker.address)
+        if held and held.group == group and held.task is None:
+            del _claims[dask_worker.address]
+
+
+def rank_formed(group: str, dask_worker: Any = None) -> bool:
+    """Whether this worker's rank has joined the group."""
+    task = _task_of(group, dask_worker)
+    return task is not None and task.formed
+
+
+def abort_rank(group: str, reason: str, dask_worker: Any = None) -> None:
+    """Tell this worker's rank of the group, if it is still there, to leave at once."""
+    task = _task_of(group, dask_worker)
+    if task is not None:
+        task.abort(reason)
+
+
+def stop_rank(group: str, dask_worker: Any = None) -> None:
+    """Ask this worker's rank of the group to stop after its step."""
+    task = _task_of(group, dask_worker)
+    if task is not None:
+        task.stop_requested = True
+
+
+def clean_segments(kvsname: str) -> None:
+    """Remove the shared memory of a world that did not form, on this worker's machine."""
+    unlink_segments(kvsname)
+
+
+def run_rank(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
+    """Join the group, then fn(comm, *args). The Dask task of a rank."""
+    worker = get_worker()
+    task = _take_up(plan, worker.address)
+    watchdog = _Watchdog(task, worker)
+    token = _current.set(task)
+    comm: Communicator | None = None
+    try:
+        # The worker's thread pool stays free for loading tasks, even with one thread.
+        secede()
+        comm = _joined(task)
+        result = fn(comm, *args)
+        comm.close()
+        return result
+    except BaseException as error:
+        if plan.size > 1:
+            spend_world(comm)
+        if isinstance(error, ClusterError) and task.abort_reason:
+            raise ClusterError(f"rank {plan.rank} was aborted: {task.abort_reason}") from error
+        raise
+    finally:
+        _current.reset(token)
+        watchdog.stop()
+        with _claims_lock:
+            _claims.pop(worker.address, None)
+
+
+def _take_up(plan: RankPlan, address: str) -> RankTask:
+    """Turn the worker's reservation into a task. A process that replaced the reserved one has none."""
+    with _claims_lock:
+        held = _claims.get(address)
+        if held is None or held.group != plan.group or held.task is not None:
+            raise ClusterError(
+                f"rank {plan.rank}: the process at {address} is not the one that was chosen for {plan.group}"
+            )
+        held.task = RankTask(plan)
+        return held.task
+
+
+def _joined(task: RankTask) -> Communicator:
+    """The communicator of the group. Raises JoinFailed, whatever went wrong."""
+    try:
+        comm = _join(task)
+    except Exception as error:
+        raise JoinFailed(str(error)) from error
+    task.formed = True
+    return comm
+
+
+def _join(task: RankTask) -> Communicator:
+    """The communicator of the group, after the ranks have met on it."""
+    plan = task.plan
+    if plan.size == 1:
+        return SoloCommunicator(plan.comm_timeout_s)
+    mpi = load_mpi()
+    if plan.endpoint is not None:
+        try:
+            join_world(plan.endpoint, plan.rank, plan.size, plan.host, time.monotonic() + plan.forming_s)
+            MpiCommunicator(mpi.COMM_WORLD, plan.forming_s, task.abort_event).barrier()
+        finally:
+            unlink_segments(plan.endpoint.kvsname)
+    made = communicator(plan.world_ranks, plan.group)
+    comm = MpiCommunicator(made, plan.comm_timeout_s, task.abort_event)
+    comm.barrier()
+    return comm
+
+
+def _task_of(group: str, worker: Any) -> RankTask | None:
+    with _claims_lock:
+        held = _claims.get(worker.address)
+        return held.task if held and held.group == group else None
+
+
+class _Watchdog(threading.Thread):
+    """Sees to it that a rank leaves: when its driver is gone, when the group does not form, when it was told to.
+
+    It reads the worker's state and never waits for its event loop.
+    """
+
+    def __init__(self, task: RankTask, worker: Any) -> None:
+        super().__init__(name=f"singa-watchdog-{task.rank}", daemon=True)
+        self._task, self._worker = task, worker
+        self._key = worker.get_current_task()
+        self._forming_until = time.monotonic() + task.plan.forming_s
+        self._left = threading.Event()
+        self.start()
+
+    def stop(self) -> None:
+        """The rank has left."""
+        self._left.set()
+
+    def run(self) -> None:
+        aborted_at: float | None = None
+        while not self._left.wait(0.2):
+            reason = self._reason_to_leave()
+            if reason:
+                self._task.abort(reason)
+            if self._task.abort_event.is_set():
+                aborted_at = aborted_at or time.monotonic()
+                if time.monotonic() - aborted_at > GRACE_S:
+                    return self._end_process()
+
+    def _reason_to_leave(self) -> str:
+        if self._worker.status not in (Status.init, Status.starting, Status.running, Status.paused):
+            return f"the Dask worker is {self._worker.status.name}"
+        state = self._worker.state.tasks.get(self._key)
+        if state is None or state.state not in ("executing", "long-running"):
+            return "the task was cancelled; the driver or its Dask client is gone"
+        if not self._task.formed and time.monotonic() > self._forming_until:
+            return f"the group did not form within {self._task.plan.forming_s:g} s"
+        return ""
+
+    def _end_process(self) -> None:
+        task = self._task
+        if self._worker.address.startswith("inproc://"):
+            logger.error(
+                "rank %d does not leave (%s), and shares its process with the client", task.rank, task.abort_reason
+            )
+            return
+        logger.error("rank %d does not leave: its process ends. %s", task.rank, task.abort_reason)
+        if task.plan.endpoint is not None:
+            unlink_segments(task.plan.endpoint.kvsname)
+        os._exit(EXIT_CODE)

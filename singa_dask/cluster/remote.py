@@ -1,0 +1,71 @@
+"""Calls to Dask workers that end in time, whatever state a worker is in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from singa_dask.cluster.bootstrap import unlink_segments
+from singa_dask.errors import ClusterError
+
+
+def run_each(
+    client: Any, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float, *, on_nanny: bool = False
+) -> dict[str, Any | Exception]:
+    """What `function(*args[address])` returned on each worker, or the exception that it ended with.
+
+    `Client.run` waits for all its workers together, and for a stopped one for ever. Here each has its own deadline:
+    one that does not answer yields TimeoutError. The function runs on the event loop of the worker, or of its nanny,
+    and must not block.
+    """
+
+    async def one(address: str) -> Any:
+        # Client._run is what Client.run awaits; the public call has no deadline.
+        calls = client._run(function, *args[address], workers=[address], nanny=on_nanny)
+        return (await asyncio.wait_for(calls, timeout_s))[address]
+
+    async def every() -> list[Any]:
+        return await asyncio.gather(*map(one, args), return_exceptions=True)
+
+    return dict(zip(args, _within(client, every, timeout_s), strict=True))
+
+
+def kill_processes(client: Any, pids: Mapping[str, int]) -> None:
+    """Have the nannies kill these workers (address -> pid) and start fresh processes, under other addresses.
+
+    Dask's own restart closes workers politely first: 0.5 s longer, and 4 s where a worker is stopped or stuck.
+    """
+    run_each(client, _kill, {address: (pid,) for address, pid in pids.items()}, 2.0, on_nanny=True)
+
+
+def _kill(pid: int, dask_worker: Any = None) -> None:
+    if dask_worker.pid == pid:  # else the nanny has started another one already
+        unlink_segments(process=pid)  # of an MPI that the process started by itself
+        os.kill(pid, signal.SIGKILL)
+
+
+def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:
+    """The addresses, of those given or of all workers, that the scheduler knows at this moment.
+
+    Raises ClusterError when the scheduler does not answer.
+    """
+    wanted = None if addresses is None else list(addresses)
+
+    async def known() -> Iterable[str]:
+        return await asyncio.wait_for(client.scheduler.ncores(workers=wanted), timeout_s)
+
+    try:
+        return set(_within(client, known, timeout_s))
+    except OSError as error:
+        scheduler = client.scheduler.addr if client.scheduler else "closed client"
+        message = f"the Dask scheduler ({scheduler}) did not answer within {timeout_s:g} s; is it still running?"
+        raise ClusterError(message) from error
+
+
+def _within(client: Any, coroutine: Callable[[], Any], timeout_s: float) -> Any:
+    if client.asynchronous:
+        raise ClusterError("the Dask client is asynchronous; give a Client(..., asynchronous=False)")
+    return client.sync(coroutine, callback_timeout=timeout_s + 1.0)

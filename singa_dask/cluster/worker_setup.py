@@ -1,0 +1,11 @@
+"""Preloaded into the workers of a local cluster (`dask_setup` is the name that Dask calls)."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+
+def dask_setup(worker: Any) -> None:
+    """Leave Ctrl-C to the driver: a terminal sends it to every process, and a worker would die of it half-way."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,201 @@
+"""What the Dask workers are, and which of them become which workers and servers of a job."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from singa_dask.cluster.bootstrap import MpiReport, mpi_report
+from singa_dask.cluster.remote import alive, run_each
+from singa_dask.errors import ClusterError
+from singa_dask.job.topology import ClusterTopology
+
+_ANSWER_S = 2.0
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """One Dask worker, as it described itself.
+
+    address: of its Dask comm; host: the IP address in it; node: equal for processes that can share memory;
+    cores: that the process may run on; nanny: what respawns it, "" for none.
+    """
+
+    address: str
+    host: str = "127.0.0.1"
+    node: str = ""
+    name: str = ""
+    pid: int = 0
+    cores: int = 1
+    nanny: str = ""
+    mpi: MpiReport = field(default_factory=MpiReport)
+
+    def __str__(self) -> str:
+        return f"{self.address} (host {self.node.partition('/')[0] or self.host}, pid {self.pid})"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which Dask worker, by address, holds which worker and which server of a job, and how many cores a worker has.
+
+    workers[g][i], servers[g][i]: worker or server i of group g. cores: of every address that holds a worker.
+    """
+
+    workers: tuple[tuple[str, ...], ...]
+    servers: tuple[tuple[str, ...], ...]
+    cores: dict[str, int]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every Dask worker that takes part, once."""
+        groups = (*self.workers, *self.servers)
+        return tuple(dict.fromkeys(address for group in groups for address in group))
+
+
+def describe(dask_worker: Any = None) -> WorkerInfo:
+    """The worker that this runs on; for Client.run, so it reads and never waits."""
+    address = dask_worker.address
+    return WorkerInfo(
+        address=address,
+        host=host_of(address),
+        node=this_node(),
+        name=str(dask_worker.name),
+        pid=os.getpid(),
+        cores=len(os.sched_getaffinity(0)),
+        nanny=dask_worker.nanny or "",
+        mpi=mpi_report(),
+    )
+
+
+def probe(client: Any, timeout_s: float = 10.0) -> list[WorkerInfo]:
+    """Every Dask worker of the cluster that answers within `timeout_s` seconds, in order of address.
+
+    Raises ClusterError when none does.
+    """
+    workers, silent = _answers(client, timeout_s)
+    if not workers:
+        raise ClusterError(f"no Dask worker answers ({silent or 'the cluster has none'}); start workers first")
+    return workers
+
+
+def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[WorkerInfo]:
+    """The Dask workers, once at least `count` of them answer. Raises ClusterError when they don't in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        # Asked again soon: a worker that is just being replaced is listed, and will never answer.
+        workers, silent = _answers(client, _ANSWER_S)
+        if len(workers) >= count:
+            return workers
+        if time.monotonic() >= deadline:
+            mute = f" These don't answer: {silent}." if silent else ""
+            raise ClusterError(
+                f"only {len(workers)} of {count} Dask workers came within {timeout_s:g} s.{mute} Start more."
+            )
+        time.sleep(0.05)
+
+
+def _answers(client: Any, timeout_s: float) -> tuple[list[WorkerInfo], str]:
+    """The workers that answer, and what came of the others."""
+    answers = run_each(client, describe, dict.fromkeys(sorted(alive(client)), ()), timeout_s)
+    workers = [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
+    return workers, "; ".join(f"{a}: {error!r}" for a, error in answers.items() if isinstance(error, Exception))
+
+
+def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement:
+    """Choose the Dask workers of a job: groups on one host where they fit, the same answer for the same workers.
+
+    A worker's cores are the host's cores // the job's processes on that host, at least 1.
+    Raises ClusterError when there are too few.
+    """
+    pool = _Pool(workers)
+    if len(pool) < topology.nprocesses:
+        lack = topology.nprocesses - len(pool)
+        raise ClusterError(
+            f"{topology.describe()}: {lack} Dask workers are missing, {len(pool)} of {topology.nprocesses} are there. "
+            "Start more, or train with fewer workers or servers."
+        )
+    held = topology.nworkers_per_procs
+    per_group = max(1, topology.nworkers_per_group // held)
+    worker_processes = [info for _ in range(topology.nworker_processes // per_group) for info in pool.take(per_group)]
+    if topology.server_worker_separate:
+        server_processes = pool.take(topology.nserver_processes)
+    else:
+        spare = max(0, topology.nserver_processes - topology.nworker_processes)
+        server_processes = _beside(topology, worker_processes, pool.take(spare))
+    chosen = {info.address: info for info in (*worker_processes, *server_processes)}
+    busy = Counter(info.host for info in chosen.values())
+    cores = {info.address: max(1, info.cores // busy[info.host]) for info in worker_processes}
+    groups = _deal(worker_processes, held, topology.nworker_groups, topology.nworkers_per_group)
+    servers = _deal(
+        server_processes, topology.nservers_per_procs, topology.nserver_groups, topology.nservers_per_group
+    )
+    return Placement(groups, servers, cores)
+
+
+class _Pool:
+    """Workers that are still free, by host."""
+
+    def __init__(self, workers: Iterable[WorkerInfo]) -> None:
+        self._hosts: dict[str, list[WorkerInfo]] = defaultdict(list)
+        for info in sorted(workers, key=lambda info: _natural(info.address)):
+            self._hosts[info.host].append(info)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._hosts.values()))
+
+    def take(self, count: int) -> list[WorkerInfo]:
+        """`count` workers of the one host that they fill best; from the fullest host on where none holds them all."""
+        taken: list[WorkerInfo] = []
+        while len(taken) < count:
+            lack = count - len(taken)
+            free = {host: len(infos) for host, infos in self._hosts.items() if infos}
+            fitting = {host: n for host, n in free.items() if n >= lack}
+            best = min(fitting or free, key=lambda host: (free[host] if fitting else -free[host], _natural(host)))
+            taken += self._hosts[best][:lack]
+            del self._hosts[best][:lack]
+        return taken
+
+
+def _beside(topology: ClusterTopology, workers: list[WorkerInfo], spare: list[WorkerInfo]) -> list[WorkerInfo]:
+    """The processes of the servers: those of the workers that they serve, then others, then spare ones."""
+    chosen: list[WorkerInfo] = []
+    per_group = len(workers) / topology.nworker_groups
+    for group in range(topology.nserver_groups):
+        served = topology.worker_groups_of(group)
+        own = workers[int(served.start * per_group) : int(served.stop * per_group)]
+        wanted = topology.nserver_processes * (group + 1) // topology.nserver_groups - len(chosen)
+        free = [info for info in (*own, *workers, *spare) if info not in chosen]
+        chosen += list(dict.fromkeys(free))[:wanted]
+    return chosen
+
+
+def _deal(processes: Sequence[WorkerInfo], held: int, ngroups: int, size: int) -> tuple[tuple[str, ...], ...]:
+    """Member i of group g is in process (g * size + i) // held."""
+    return tuple(tuple(processes[(g * size + i) // held].address for i in range(size)) for g in range(ngroups))
+
+
+def host_of(address: str) -> str:
+    """The host in a Dask address.
+
+    >>> host_of("tcp://10.0.0.7:4321"), host_of("tls://[::1]:99")
+    ('10.0.0.7', '::1')
+    """
+    return urlsplit(address).hostname or address
+
+
+def this_node() -> str:
+    """Host name and file system of shared memory: containers of one machine have a /dev/shm each."""
+    shared = os.stat("/dev/shm").st_dev if os.path.isdir("/dev/shm") else 0
+    return f"{socket.gethostname()}/{shared}"
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """A sort key that puts port 9999 before 10000."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]

@@ -1,0 +1,30 @@
+"""Clusters of real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.leaks import leaks_forbidden
+
+from singa_dask.cluster import local_cluster, probe, wait_workers
+
+
+@pytest.fixture(scope="module")
+def cluster3() -> Iterator:
+    """A client of a cluster of 3 processes that a module's tests share, and that leaves nothing behind."""
+    with leaks_forbidden(), local_cluster(3, worker_ttl_s=5) as client:
+        yield client
+
+
+@pytest.fixture
+def workers3(cluster3) -> list:
+    """The 3 workers as they are now: a test before may have had some of them replaced."""
+    wait_workers(cluster3, 3)
+    return probe(cluster3)
+
+
+@pytest.fixture
+def ranks3(workers3) -> list[str]:
+    """Their addresses, as form_group wants them."""
+    return [worker.address for worker in workers3]

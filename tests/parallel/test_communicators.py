@@ -1,0 +1,135 @@
+"""One set of tests over every communicator: each collective against NumPy, on inputs that depend on the rank."""
+
+from __future__ import annotations
+
+import sys
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from singa_dask.cluster import form_group
+from singa_dask.comm import SliceExchange, SoloCommunicator, run_threads
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+COUNTS = {1: [7], 3: [4, 0, 9]}
+
+
+@pytest.fixture(params=["solo", "threads", "mpi"])
+def run(request):
+    """Runs fn(comm, *args) on every rank of a group, and returns what each returned."""
+    if request.param == "solo":
+        return lambda fn, *args: [fn(SoloCommunicator(), *args)]
+    if request.param == "threads":
+        return lambda fn, *args: run_threads(3, fn, *args)
+    client, ranks = request.getfixturevalue("cluster3"), request.getfixturevalue("ranks3")
+
+    def in_processes(fn, *args):
+        with form_group(client, ranks, fn, *args) as group:
+            return group.results()
+
+    return in_processes
+
+
+def _inputs(size, n, dtype):
+    return [np.random.default_rng(100 + rank).normal(size=n).astype(dtype) for rank in range(size)]
+
+
+def _every_collective(comm, dtype):
+    counts = COUNTS[comm.size]
+    start, total = sum(counts[: comm.rank]), sum(counts)
+    own = slice(start, start + counts[comm.rank])
+    x = _inputs(comm.size, total, dtype)[comm.rank]
+    got = {}
+
+    got["reduce_scatter"] = np.full(counts[comm.rank], np.nan, dtype)
+    comm.reduce_scatter(x.copy(), got["reduce_scatter"], counts)
+
+    got["all_gather"] = np.full(total, np.nan, dtype)
+    got["all_gather"][own] = x[own]
+    comm.all_gather(got["all_gather"], counts)
+
+    got["gather"] = np.full(total, np.nan, dtype) if comm.rank == comm.size - 1 else None
+    comm.gather(x[own].copy(), got["gather"], counts, root=comm.size - 1)
+
+    got["all_reduce"] = x.copy()
+    comm.all_reduce(got["all_reduce"])
+
+    got["broadcast"] = x.copy()
+    comm.broadcast(got["broadcast"], root=comm.size - 1)
+
+    comm.barrier()
+    return got, dict(comm.nbytes), comm.wait_s
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_collective_agrees_with_numpy(run, dtype):
+    results = run(_every_collective, dtype)
+    size = len(results)
+    counts = COUNTS[size]
+    starts = np.cumsum([0, *counts])
+    xs = _inputs(size, sum(counts), dtype)
+    total = sum(xs[1:], xs[0])
+    runs = np.concatenate([x[a:b] for x, a, b in zip(xs, starts, starts[1:], strict=False)])
+    close = {"rtol": 1e-6 if dtype is np.float32 else 1e-14, "atol": 1e-6 if dtype is np.float32 else 1e-14}
+    for rank, (got, nbytes, wait_s) in enumerate(results):
+        np.testing.assert_allclose(got["reduce_scatter"], total[starts[rank] : starts[rank + 1]], **close)
+        np.testing.assert_allclose(got["all_reduce"], total, **close)
+        np.testing.assert_array_equal(got["all_gather"], runs)
+        np.testing.assert_array_equal(got["broadcast"], xs[-1])
+        assert (got["gather"] is None) == (rank < size - 1)
+        item = np.dtype(dtype).itemsize
+        assert nbytes["reduce_scatter"] == nbytes["all_reduce"] == nbytes["all_gather"] == sum(counts) * item
+        assert nbytes["gather"] == counts[rank] * item
+        assert wait_s >= 0 and (wait_s > 0 or size == 1)
+    np.testing.assert_array_equal(results[-1][0]["gather"], runs)
+    # Bit for bit the same on every rank, or replicas drift apart.
+    assert len({got["all_reduce"].tobytes() for got, _, _ in results}) == 1
+
+
+def _exchange(comm, counts, steps):
+    exchange = SliceExchange(comm, counts)
+    values = np.zeros(sum(counts), np.float32)
+    for step in range(steps):
+        grads = np.full(sum(counts), comm.rank + step, np.float32)
+        own = exchange.reduce_scatter(grads)
+        assert own.shape == (exchange.stop - exchange.start,)
+        values[exchange.start : exchange.stop] += own
+        exchange.all_gather(values)
+    return values
+
+
+@pytest.mark.parametrize("n", [0, 16, 65_536])
+def test_slices_are_summed_updated_and_shared(run, n):
+    size = len(run(lambda comm: comm.rank))
+    counts = [n] * size
+    if size > 1:
+        counts[1] = 0
+    for values in run(_exchange, counts, 3):
+        np.testing.assert_array_equal(values, np.full(sum(counts), 3 * sum(range(size)) + 3 * size))
+
+
+def _wrong_buffers(comm):
+    failures = []
+    good = [4] * comm.size
+    calls = [
+        lambda: comm.all_reduce(np.zeros((2, 2), np.float32)),
+        lambda: comm.all_reduce(np.zeros(8, np.float32)[::2]),
+        lambda: comm.all_gather(np.zeros(4 * comm.size + 1, np.float32), good),
+        lambda: comm.all_gather(np.zeros(4 * comm.size, np.float32), [*good, 4]),
+        lambda: comm.all_gather(np.zeros(0, np.float32), [-1, *[1] * (comm.size - 1)]),
+        lambda: comm.reduce_scatter(np.zeros(4 * comm.size, np.float32), np.zeros(5, np.float32), good),
+    ]
+    for call in calls:
+        try:
+            call()
+        except ValueError as error:
+            failures.append(str(error))
+    comm.barrier()
+    return len(failures), len(calls)
+
+
+def test_wrong_buffers_are_refused_before_any_rank_waits(run):
+    for refused, called in run(_wrong_buffers):
+        assert refused == called

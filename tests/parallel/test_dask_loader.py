@@ -1,0 +1,147 @@
+"""Loading as Dask tasks, beside a training task on the same worker process."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, get_client, get_worker, secede
+
+from singa_dask.data import Loader, Manifest, Stream, StreamConf, dask_submit, write_shards
+from singa_dask.errors import DataError
+from singa_dask.job.job_pb2 import StoreProto
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (512, 8, 8, 3), dtype=np.uint8)
+    return str(write_shards(tmp_path / "shards", images, np.arange(512) % 10, 2, classes=10, window=16).folder)
+
+
+class Unserialisable:
+    """A result that cannot leave its process."""
+
+    def __init__(self) -> None:
+        self.address = id(self)
+
+    def __reduce__(self):
+        raise TypeError("was serialised")
+
+
+def whereabouts() -> tuple[str, str, Unserialisable]:
+    return get_worker().address, threading.current_thread().name, Unserialisable()
+
+
+def train(folder: str, rank: int, nranks: int) -> dict:
+    """What a worker's training task does, with sums instead of a net."""
+    secede()
+    worker = get_worker()
+    submit = dask_submit(get_client(), worker)
+    address, thread, result = submit(whereabouts).result(30)
+    stream = Stream(Manifest.load(folder), StreamConf(32, seed=3))
+    with Loader(stream, StoreProto(std_value=255), submit, rank, nranks) as loader:
+        batches = [loader.next() for _ in range(40)]
+        labels = np.concatenate([batch.labels for batch in batches])
+        total = sum(float(batch.features.sum(dtype=np.float64)) for batch in batches)
+    return {
+        "pinned": address == worker.address,
+        "thread": thread,
+        "not copied": result.address == id(result),
+        "labels": labels.tolist(),
+        "total": total,
+    }
+
+
+def test_workers_train_on_what_tasks_on_their_own_process_load(client, folder):
+    addresses = list(client.scheduler_info()["workers"])
+    futures = [
+        client.submit(train, folder, rank, 2, workers=[address], pure=False) for rank, address in enumerate(addresses)
+    ]
+    results = client.gather(futures)
+    stream = Stream(Manifest.load(folder), StreamConf(32, seed=3))
+    for rank, result in enumerate(results):
+        assert result["pinned"]
+        assert result["not copied"]
+        assert "Dask-Loader" in result["thread"]
+        rows = np.concatenate([stream.share(step, rank, 2)[1] for step in range(40)])
+        assert result["labels"] == (rows % 10).tolist()
+    assert results[0]["total"] > 0
+
+
+def loading_beside_training(folder: str) -> tuple[float, int]:
+    """Seconds that the worker's event loop was silent at most, and the keys left behind, while a task trains."""
+    secede()
+    worker, client = get_worker(), get_client()
+    ticks, stop = [time.monotonic()], threading.Event()
+
+    def tick() -> None:
+        ticks.append(time.monotonic())
+        if not stop.is_set():
+            worker.loop.call_later(0.01, tick)
+
+    worker.loop.add_callback(tick)
+    stream = Stream(Manifest.load(folder), StreamConf(64, seed=3))
+    with Loader(stream, StoreProto(), dask_submit(client, worker)) as loader:
+        for _ in range(300):
+            loader.next()
+    stop.set()
+    deadline = time.monotonic() + 10
+    while any(key.startswith("load_steps") for key in list(worker.data)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return float(np.diff(ticks).max()), sum(key.startswith("load_steps") for key in list(worker.data))
+
+
+def test_the_event_loop_is_never_blocked_and_finished_blocks_are_released(client, folder):
+    # The first run loads libraries, which holds the interpreter lock for a while.
+    client.submit(loading_beside_training, folder, pure=False).result(60)
+    silent_s, left = client.submit(loading_beside_training, folder, pure=False).result(60)
+    assert silent_s < 1
+    assert left == 0
+
+
+def failing(folder: str) -> str:
+    secede()
+    submit = dask_submit(get_client(), get_worker())
+    manifest = Manifest.load(folder)
+    path = manifest.folder / manifest.shards[1].file
+    path.write_bytes(path.read_bytes()[:-100])
+    try:
+        with Loader(Stream(manifest, StreamConf(8)), StoreProto(), submit) as loader:
+            loader.next()
+    except DataError as error:
+        return str(error)
+    return "no error"
+
+
+def test_the_error_of_a_loading_task_reaches_the_training_task(client, folder):
+    assert "shard-00001.h5" in client.submit(failing, folder, pure=False).result(60)
+
+
+def hanging() -> str:
+    secede()
+    future = dask_submit(get_client(), get_worker())(time.sleep, 3)
+    began = time.monotonic()
+    try:
+        future.result(0.5)
+    except TimeoutError:
+        future.cancel()
+        return f"timeout after {time.monotonic() - began:.1f} s"
+    return "no error"
+
+
+def test_waiting_has_a_timeout(client):
+    assert client.submit(hanging, pure=False).result(60).startswith("timeout after 0.")

@@ -1,0 +1,238 @@
+"""Groups of Dask workers: how they form, what they give back, and how they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from singa_dask.cluster import GroupFailed, current_task, form_group, probe, wait_workers
+from singa_dask.errors import ClusterError, DataError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def _where(comm):
+    total = np.array([comm.rank + 1.0])
+    comm.all_reduce(total)
+    return comm.rank, os.getpid(), float(total[0])
+
+
+def _for_ever(comm):
+    buffer = np.ones(100_000, np.float32)
+    while not current_task().stop_requested:
+        comm.all_reduce(buffer)
+        buffer[:] = 1
+    return comm.rank
+
+
+def _stop_together(comm):
+    """Every rank leaves after the same step: the request of any of them counts."""
+    steps, wanted = 0, np.zeros(1)
+    while not wanted[0]:
+        wanted[0] = current_task().stop_requested
+        comm.all_reduce(wanted)
+        steps += 1
+    return steps
+
+
+def _raise_on_one(comm):
+    if comm.rank == 1:
+        raise DataError("shard 7 is damaged")
+    comm.barrier()
+
+
+def _deaf(comm):
+    """Rank 0 fails; the others never call the communicator, and catch what they can."""
+    time.sleep(0.5)
+    if comm.rank == 0:
+        raise DataError("no more data")
+    while True:
+        try:
+            time.sleep(3600)
+        except BaseException:
+            continue
+
+
+def _failure(group, timeout_s=20.0):
+    with pytest.raises(GroupFailed) as caught:
+        group.wait(timeout_s)
+    return caught.value.failure
+
+
+def test_ranks_are_where_they_were_wanted(cluster3, workers3):
+    wanted = list(reversed(workers3))
+    with form_group(cluster3, [w.address for w in wanted], _where) as group:
+        results = group.results()
+        assert group.addresses == tuple(worker.address for worker in wanted)
+    assert results == [(rank, worker.pid, 6.0) for rank, worker in enumerate(wanted)]
+
+
+def test_a_later_group_reuses_the_world_in_another_order_and_size(cluster3, ranks3):
+    with form_group(cluster3, ranks3, _where) as group:
+        first = group.results()
+    worlds = {worker.mpi.world for worker in probe(cluster3)}
+    with form_group(cluster3, ranks3[::-1], _where) as group:
+        second = group.results()
+    with form_group(cluster3, ranks3[1:], _where) as group:
+        pair = group.results()
+    assert [pid for _, pid, _ in second] == [pid for _, pid, _ in first][::-1]
+    assert [(rank, total) for rank, _, total in pair] == [(0, 3.0), (1, 3.0)]
+    assert len(worlds) == 1 and {worker.mpi.world for worker in probe(cluster3)} == worlds
+
+
+def test_a_group_of_one_needs_no_mpi(cluster3, ranks3):
+    cluster3.restart_workers(ranks3[:1])
+    address = next(w.address for w in probe(cluster3) if not w.mpi.library)
+    with form_group(cluster3, [address], _where) as group:
+        assert group.results()[0][0] == 0
+    assert next(w for w in probe(cluster3) if w.address == address).mpi.library == ""
+
+
+def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, ranks3):
+    group = form_group(cluster3, ranks3, _for_ever)
+    first, killed, last = [worker.pid for worker in group.workers]
+    time.sleep(0.3)
+    os.kill(killed, signal.SIGKILL)
+    start = time.monotonic()
+    failure = _failure(group)
+    assert time.monotonic() - start < 2.0
+    assert failure.rank == 1 and "died" in failure.cause and failure.worker.pid == killed
+    # The survivors have left their rank, and their processes are as they were.
+    assert {first, last} <= {worker.pid for worker in probe(cluster3)}
+    group.close()
+
+
+def test_after_a_failure_a_group_forms_in_fresh_processes(cluster3, ranks3):
+    group = form_group(cluster3, ranks3, _for_ever)
+    spent = {worker.pid for worker in group.workers}
+    group.abort("enough")
+    ranks3 = [worker.address for worker in probe(cluster3)]
+    with form_group(cluster3, ranks3, _where) as group:
+        results = group.results()
+    assert [total for _, _, total in results] == [6.0] * 3
+    assert not {pid for _, pid, _ in results} & spent
+
+
+def test_the_rank_that_raised_is_named_with_its_traceback(cluster3, ranks3):
+    failure = _failure(form_group(cluster3, ranks3, _raise_on_one))
+    assert isinstance(failure.exception, DataError) and failure.rank == 1
+    message = str(GroupFailed("group", failure))
+    assert "shard 7 is damaged" in message and "_raise_on_one" in message and failure.worker.address in message
+
+
+def test_a_rank_that_does_not_leave_loses_its_process(cluster3, ranks3):
+    group = form_group(cluster3, ranks3, _deaf)
+    deaf = {worker.pid for worker in group.workers[1:]}
+    start = time.monotonic()
+    assert "no more data" in _failure(group).cause
+    assert time.monotonic() - start < 10.0
+    deadline = time.monotonic() + 5
+    while deaf & {worker.pid for worker in probe(cluster3)} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not deaf & {worker.pid for worker in probe(cluster3)}
+
+
+def _break_mpi():
+    """Make this process look as if its library were Open MPI."""
+    from singa_dask.cluster import bootstrap
+
+    mpi = bootstrap.load_mpi()
+    mpi.Get_library_version = lambda: "Open MPI v5.0.6"
+    mpi.Is_initialized = lambda: False
+    bootstrap._process.world = ""
+
+
+def _start_mpi_alone():
+    """What `from mpi4py import MPI` at the top of a user's module does."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.size
+
+
+def test_a_process_that_started_mpi_by_itself_is_replaced(cluster3, ranks3):
+    cluster3.restart_workers(ranks3)
+    ranks3 = [worker.address for worker in wait_workers(cluster3, 3)]
+    cluster3.run(_start_mpi_alone, workers=ranks3[:1])
+    workers = {worker.address: worker for worker in probe(cluster3)}
+    assert workers[ranks3[0]].mpi.size == 1 and not workers[ranks3[0]].mpi.ours
+    with form_group(cluster3, ranks3, _where) as group:  # its nanny gives it a fresh process
+        assert [total for _, _, total in group.results()] == [6.0] * 3
+
+
+def test_a_stopped_rank_is_named(cluster3, ranks3):
+    group = form_group(cluster3, ranks3, _for_ever, comm_timeout_s=2.0)
+    time.sleep(0.3)
+    os.kill(group.workers[2].pid, signal.SIGSTOP)
+    failure = _failure(group, 25.0)
+    assert failure.rank == 2 and ("does not answer" in failure.cause or "died" in failure.cause)
+
+
+def test_a_worker_that_is_gone_keeps_the_group_from_forming_and_is_named(cluster3, ranks3):
+    with pytest.raises(ClusterError, match=r"gone: tcp://127.0.0.1:1\b"):
+        form_group(cluster3, [ranks3[0], "tcp://127.0.0.1:1"], _where)
+
+
+def test_a_rank_that_cannot_join_ends_the_forming_with_its_reason(cluster3, ranks3):
+    cluster3.run(_break_mpi, workers=ranks3[1:2])
+    start = time.monotonic()
+    with pytest.raises(GroupFailed, match=r"rank 1 .*Open MPI.*dask-mpi"):
+        form_group(cluster3, ranks3, _where)
+    assert time.monotonic() - start < 8.0
+    cluster3.restart_workers(ranks3[1:2])
+
+
+def test_a_request_to_stop_reaches_every_rank(cluster3, ranks3):
+    with form_group(cluster3, ranks3, _stop_together) as group:
+        assert not group.wait(0.2)
+        group.stop()
+        steps = group.results(5.0)
+    assert len(set(steps)) == 1 and steps[0] > 1
+
+
+def test_a_group_in_use_is_waited_for_and_then_named(cluster3, ranks3):
+    with form_group(cluster3, ranks3, _for_ever, name="first") as first:
+        with pytest.raises(ClusterError, match=r"in use.*first-"):
+            form_group(cluster3, first.addresses[1:], _where, timeout_s=1.0)
+        first.abort("enough")
+
+
+def test_one_dask_thread_still_loads_while_a_rank_trains(cluster3, ranks3):
+    with form_group(cluster3, ranks3, _stop_together) as group:
+        futures = [
+            cluster3.submit(pow, 2, n, workers=[address], pure=False) for n, address in enumerate(group.addresses)
+        ]
+        assert [future.result(timeout=5) for future in futures] == [1, 2, 4]
+        group.stop()
+        group.results(5.0)
+
+
+def test_a_cancelled_rank_leaves(cluster3, ranks3):
+    """What a worker sees when the driver dies: its task is cancelled."""
+    group = form_group(cluster3, ranks3, _for_ever)
+    cluster3.cancel(list(group.futures), force=True)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            with form_group(cluster3, [w.address for w in probe(cluster3)], _where, timeout_s=10.0) as again:
+                assert [total for _, _, total in again.results()] == [6.0] * 3
+            return
+        except ClusterError:
+            time.sleep(0.1)
+    pytest.fail("the cancelled ranks still hold their workers")
+
+
+def test_a_worker_that_is_stopped_keeps_the_group_from_forming_and_is_named(cluster3, workers3, ranks3):
+    os.kill(workers3[1].pid, signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        with pytest.raises(ClusterError, match=ranks3[1]):
+            form_group(cluster3, ranks3, _where, timeout_s=2.0)
+        assert time.monotonic() - start < 10.0
+    finally:
+        os.kill(workers3[1].pid, signal.SIGCONT)

@@ -1,0 +1,83 @@
+"""What of becoming a rank can be tested without a world."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from singa_dask.cluster import bootstrap
+from singa_dask.cluster.bootstrap import interface_of, join_world, segment_name
+from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
+from singa_dask.cluster.rank import current_task
+from singa_dask.errors import ClusterError
+
+
+def test_importing_the_package_starts_no_mpi():
+    code = "import sys, singa_dask, singa_dask.comm, singa_dask.cluster; sys.exit('mpi4py.MPI' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
+
+
+def test_the_loopback_interface_is_found():
+    assert interface_of("127.0.0.1") == interface_of("localhost")
+    with pytest.raises(ClusterError, match=r"no network interface .* 192\.0\.2\.77"):
+        interface_of("192.0.2.77")
+
+
+def test_the_name_of_the_shared_memory_follows_from_that_of_the_world():
+    assert segment_name("kvs_abc") == "mpich_shm_79f992aa_0" and segment_name("kvs_abd") == "mpich_shm_74f98acb_0"
+
+
+def test_launchers_are_hidden_and_come_back(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "5")
+    monkeypatch.setenv("PMIX_RANK", "5")
+    with bootstrap._environment({"PMI_RANK": "0", "PMI_FD": "9"}):
+        assert os.environ["PMI_RANK"] == "0" and "PMIX_RANK" not in os.environ
+    assert os.environ["PMI_RANK"] == "5" and os.environ["PMIX_RANK"] == "5" and "PMI_FD" not in os.environ
+
+
+def test_settings_of_the_user_stay(monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    assert "UCX_TLS" not in bootstrap._network("")
+    monkeypatch.delenv("UCX_TLS")
+    assert bootstrap._network("")["UCX_TLS"] == "self,sm"
+    assert bootstrap._network("127.0.0.1")["FI_TCP_IFACE"] == interface_of("127.0.0.1")
+
+
+def test_open_mpi_is_pointed_to_dask_mpi(monkeypatch):
+    mpi = bootstrap.load_mpi()
+    monkeypatch.setattr(mpi, "Get_library_version", lambda: "Open MPI v5.0.6, package: Debian")
+    with pytest.raises(ClusterError, match=r"Open MPI v5.*dask-mpi"):
+        bootstrap.load_mpi()
+
+
+def test_a_driver_that_cannot_be_reached_is_named():
+    with PmiServer(["a"]) as server:
+        gone = server.endpoint
+    with pytest.raises(ClusterError, match=rf"rank 0 .* cannot reach the driver at 127.0.0.1:{gone.port}"):
+        join_world(gone, 0, 1, "", time.monotonic() + 2)
+
+
+def test_a_wrong_token_is_refused():
+    with PmiServer(["a", "a"]) as server:
+        at = server.endpoint
+        forged = PmiEndpoint(at.host, at.port, "0" * 64, at.kvsname)
+        with pytest.raises(ClusterError, match="refused this rank"):
+            join_world(forged, 0, 2, "", time.monotonic() + 5)
+        assert not server.failure
+
+
+def test_a_rank_does_not_wait_for_ever_for_the_others():
+    with PmiServer(["a", "a"]) as server:
+        start = time.monotonic()
+        with pytest.raises(ClusterError, match="not every rank"):
+            join_world(server.endpoint, 0, 2, "", time.monotonic() + 0.3)
+        assert time.monotonic() - start < 2.0
+
+
+def test_outside_of_a_group_there_is_no_current_task():
+    with pytest.raises(ClusterError, match="form_group"):
+        current_task()

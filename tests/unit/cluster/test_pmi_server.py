@@ -1,0 +1,123 @@
+"""The PMI server over real sockets, with ranks that are played by the test."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from singa_dask.cluster import pmi_server
+from singa_dask.cluster.pmi_server import PmiServer
+
+
+class _Peer:
+    def __init__(self, server, rank=None, token=None, size=2):
+        self.sock = socket.create_connection((server.endpoint.host, server.endpoint.port), timeout=5)
+        self.file = self.sock.makefile("rw", newline="\n")
+        if rank is not None:
+            self.say(f"cmd=hello token={token or server.endpoint.token} rank={rank} size={size}")
+
+    def say(self, line):
+        self.file.write(line + "\n")
+        self.file.flush()
+
+    def hear(self):
+        try:
+            return self.file.readline().strip()
+        except ConnectionResetError:
+            return ""
+
+    def close(self):
+        self.file.close()
+        self.sock.close()
+
+
+@pytest.fixture
+def server():
+    with PmiServer(["node"] * 2) as server:
+        yield server
+
+
+def test_two_ranks_form_a_world(server):
+    peers = [_Peer(server, rank) for rank in range(2)]
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2
+    for peer in peers:
+        peer.say("cmd=barrier_in")
+    assert [peer.hear() for peer in peers] == ["cmd=barrier_out rc=0"] * 2
+    for peer in peers:
+        peer.say("cmd=ready")
+    assert server.wait(5.0) and server.formed
+    for peer in peers:
+        peer.close()
+
+
+def test_a_wrong_token_is_dropped_and_the_world_forms_all_the_same(server):
+    stranger = _Peer(server, 0, token="0" * 64)
+    assert stranger.hear() == ""
+    stranger.close()
+    peers = [_Peer(server, rank) for rank in range(2)]
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2 and not server.failure
+    for peer in peers:
+        peer.close()
+
+
+def test_who_says_nothing_is_dropped(monkeypatch):
+    monkeypatch.setattr(pmi_server, "AUTHENTICATION_S", 0.1)
+    with PmiServer(["node"] * 2) as server:
+        stranger = _Peer(server)
+        start = time.monotonic()
+        assert stranger.hear() == "" and time.monotonic() - start < 3.0
+        stranger.close()
+
+
+def test_a_line_without_end_is_dropped(server):
+    stranger = _Peer(server)
+    stranger.sock.sendall(b"x" * 10_000)
+    assert stranger.hear() == "" and not server.failure
+    stranger.close()
+
+
+def test_strangers_cannot_keep_the_ranks_out(server):
+    strangers = [_Peer(server) for _ in range(40)]
+    peers = [_Peer(server, rank) for rank in range(2)]
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2
+    for peer in (*strangers, *peers):
+        peer.close()
+
+
+def test_a_lost_rank_ends_the_others_at_once(server):
+    peers = [_Peer(server, rank) for rank in range(2)]
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2
+    peers[0].close()
+    start = time.monotonic()
+    assert peers[1].hear() == "" and time.monotonic() - start < 1.0
+    assert not server.wait(5.0) and "rank 0 was lost" in server.failure
+    peers[1].close()
+
+
+def test_a_rank_that_never_comes_is_named(server):
+    peer = _Peer(server, 1)
+    assert not server.wait(0.2)
+    assert server.missing() == {0: "never connected"} and not server.failure
+    peer.close()
+
+
+def test_closing_ends_the_thread_and_the_connections():
+    server = PmiServer(["node"] * 2)
+    peer = _Peer(server, 0)
+    server.fail("not today")
+    server.close()
+    assert peer.hear() == "" and server.failure == "not today"
+    assert not any(thread.name == "singa-pmi" for thread in threading.enumerate())
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((server.endpoint.host, server.endpoint.port), timeout=1)
+    peer.close()
+
+
+def test_the_secret_is_not_shown_and_names_are_unique():
+    with PmiServer(["a"]) as one, PmiServer(["a"]) as other:
+        assert one.endpoint.token not in repr(one.endpoint)
+        assert one.endpoint.token != other.endpoint.token and one.endpoint.kvsname != other.endpoint.kvsname
+        assert one.endpoint.host == "127.0.0.1"

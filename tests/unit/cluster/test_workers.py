@@ -1,0 +1,111 @@
+"""Placement, without a cluster."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singa_dask.cluster.bootstrap import MpiReport
+from singa_dask.cluster.forming import shared_world
+from singa_dask.cluster.workers import WorkerInfo, host_of, place
+from singa_dask.errors import ClusterError
+from singa_dask.job.topology import ClusterTopology
+
+
+def _workers(**hosts):
+    """One worker per port: _workers(a=2) has tcp://a:1 and tcp://a:2. A host has 4 cores."""
+    return [
+        WorkerInfo(f"tcp://{host}:{port}", host=host, node=host, cores=4)
+        for host, n in hosts.items()
+        for port in range(1, n + 1)
+    ]
+
+
+def test_allreduce_has_every_server_beside_its_worker():
+    placement = place(ClusterTopology.allreduce(3), _workers(a=3))
+    assert placement.workers == placement.servers == (("tcp://a:1", "tcp://a:2", "tcp://a:3"),)
+    assert placement.cores == dict.fromkeys(placement.addresses, 1)
+
+
+def test_sandblaster_has_servers_of_their_own_that_share_the_cores():
+    placement = place(ClusterTopology.sandblaster(nworkers=1, nservers=1), _workers(a=2))
+    assert placement.workers == (("tcp://a:1",),) and placement.servers == (("tcp://a:2",),)
+    assert placement.cores == {"tcp://a:1": 2}
+
+
+def test_hogwild_has_each_worker_with_its_own_servers():
+    placement = place(ClusterTopology.hogwild(3), _workers(a=2, b=1))
+    assert placement.workers == placement.servers and len(placement.addresses) == 3
+
+
+def test_a_group_stays_on_one_host_where_it_fits():
+    placement = place(ClusterTopology.downpour(2, 2, nservers=1), _workers(a=3, b=2))
+    hosts = [{host_of(address) for address in group} for group in placement.workers]
+    assert hosts == [{"b"}, {"a"}] and placement.servers == (("tcp://a:3",),)
+
+
+def test_a_group_too_large_for_any_host_is_spread_from_the_fullest_on():
+    placement = place(ClusterTopology.allreduce(4), _workers(a=1, b=3))
+    assert placement.workers == (("tcp://b:1", "tcp://b:2", "tcp://b:3", "tcp://a:1"),)
+
+
+def test_several_workers_in_a_process_share_an_address():
+    topology = ClusterTopology(nworker_groups=4, nserver_groups=1, nworkers_per_procs=2)
+    placement = place(topology, _workers(a=2))
+    assert placement.workers == (("tcp://a:1",), ("tcp://a:1",), ("tcp://a:2",), ("tcp://a:2",))
+
+
+def test_too_few_workers_are_counted():
+    with pytest.raises(ClusterError, match=r"2 Dask workers are missing, 3 of 5 are there"):
+        place(ClusterTopology.sandblaster(3, 2), _workers(a=3))
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 5), min_size=1),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_placement_is_complete_disjoint_and_does_not_depend_on_order(hosts, groups, size, servers, separate, rng):
+    topology = ClusterTopology(groups, groups, size, servers, server_worker_separate=separate)
+    workers = _workers(**hosts)
+    shuffled = random.Random(rng.random()).sample(workers, len(workers))
+    if len(workers) < topology.nprocesses:
+        with pytest.raises(ClusterError):
+            place(topology, workers)
+        return
+    placement = place(topology, workers)
+    assert place(topology, shuffled) == placement
+    trainers = [address for group in placement.workers for address in group]
+    holders = [address for group in placement.servers for address in group]
+    assert len(set(trainers)) == topology.nworkers and len(set(holders)) == topology.nservers
+    assert len(placement.addresses) == topology.nprocesses
+    assert bool(set(trainers) & set(holders)) != separate
+    assert all(cores >= 1 for cores in placement.cores.values()) and set(placement.cores) == set(trainers)
+
+
+def _in_world(*reports):
+    return [WorkerInfo(f"tcp://a:{i}", mpi=report) for i, report in enumerate(reports)]
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([MpiReport(), MpiReport()], None),
+        ([MpiReport("w", 1, 2, True), MpiReport("w", 0, 2, True)], (1, 0)),
+        ([MpiReport("w", 0, 3, True), MpiReport("w", 2, 3, True)], (0, 2)),
+        ([MpiReport("w", 0, 2, True), MpiReport()], None),
+        ([MpiReport("w", 0, 2, True), MpiReport("v", 1, 2, True)], None),
+        ([MpiReport("w", 0, 2, True, spent=True), MpiReport("w", 1, 2, True)], None),
+        ([MpiReport("launched", 0, 2, spent=True), MpiReport("launched", 1, 2)], (0, 1)),
+        ([MpiReport("launched", 0, 1), MpiReport("launched", 0, 1)], None),
+        ([MpiReport("w", 0, 3, True, spent=True)], (0,)),
+    ],
+)
+def test_which_world_workers_share(reports, expected):
+    assert shared_world(_in_world(*reports)) == expected
