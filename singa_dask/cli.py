@@ -1,0 +1,242 @@
+"""The `singa-dask` command.
+
+Exit codes: 0 done, 1 failed, 2 the job or the command line is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from singa_dask import __version__
+from singa_dask.errors import ConfigError, SingaError
+
+if TYPE_CHECKING:
+    from singa_dask.job import Job
+    from singa_dask.training.prepare import Prepared
+
+CONNECT_S = 10.0
+
+JOB = click.argument("job", type=click.Path(path_type=Path))
+CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), help="File with the cluster { } block to use.")
+SET = click.option(
+    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field of the job; may be repeated."
+)
+CHECKPOINT = click.option(
+    "--checkpoint", required=True, type=click.Path(path_type=Path), help="A checkpoint, or a run's workspace."
+)
+
+
+def _reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn the project's errors into lines on standard error and an exit code."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except ConfigError as error:
+            for problem in error.problems:
+                click.echo(f"error: {problem}", err=True)
+            sys.exit(2)
+        except SingaError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+
+    return wrapped
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="singa-dask")
+def main() -> None:
+    """Train nets on a Dask cluster; how training is distributed is a block of the job."""
+    # Not the root logger: Dask would then tell all it does.
+    handler = logging.StreamHandler()
+    logger = logging.getLogger("singa_dask")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+@main.command()
+@JOB
+@CLUSTER
+@SET
+@click.option("--workspace", type=click.Path(path_type=Path), help="Folder for the results [runs/<job>-<framework>].")
+@click.option("--resume", is_flag=True, help="Go on from the newest valid checkpoint of the workspace.")
+@click.option("--scheduler", metavar="ADDRESS", help="Use the Dask cluster of this scheduler.")
+@click.option("--scheduler-file", type=click.Path(path_type=Path), help="Use the Dask cluster of this scheduler file.")
+@click.option(
+    "--max-restarts", default=3, show_default=True, help="How often a group that lost a worker is re-formed."
+)
+@_reports_errors
+def train(
+    job: Path,
+    cluster: Path | None,
+    overrides: tuple[str, ...],
+    workspace: Path | None,
+    resume: bool,
+    scheduler: str | None,
+    scheduler_file: Path | None,
+    max_restarts: int,
+) -> None:
+    """Train JOB: on a local Dask cluster of its own, or on the one that --scheduler names."""
+    from singa_dask.training import driver
+
+    loaded = _load(job, overrides, cluster)
+    with ExitStack() as stack:
+        client = _connect(stack, scheduler, scheduler_file)
+        result = driver.train(loaded, client, workspace=workspace, resume=resume, max_restarts=max_restarts)
+    click.echo(str(result))
+    if result.interrupted:
+        sys.exit(130)
+
+
+@main.command()
+@JOB
+@CLUSTER
+@SET
+@click.option("--no-data", is_flag=True, help="Leave the data files out of it.")
+@_reports_errors
+def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
+    """Say whether JOB would run here, and print its net: shapes, parameters, partition."""
+    from singa_dask.cluster import mpi_library
+    from singa_dask.monitor.tables import net_tables
+    from singa_dask.training.prepare import prepare
+
+    prepared = prepare(_load(job, overrides, cluster), with_data=not no_data)
+    _print(*net_tables(prepared))
+    slices = ", ".join(f"{size:,}" for size in prepared.slices)
+    click.echo(f"servers hold {slices} elements; each worker computes on its rows of the mini-batch")
+    if prepared.topology.nprocesses > 1:
+        click.echo(f"the group would talk through {mpi_library()}")
+    click.echo(f"{prepared.job.name}: ready to run; {prepared.topology.describe()}")
+
+
+def _size(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    height, x, width = value.partition("x")
+    if not (x and height.isdigit() and width.isdigit()):
+        raise click.BadParameter(f"{value!r} is no size. Write for instance 32x32.")
+    return int(height), int(width)
+
+
+def _column(context: click.Context, option: click.Parameter, value: str | None) -> str | int | None:
+    return int(value) if value and value.removeprefix("-").isdigit() else value
+
+
+@main.command()
+@click.argument("what", metavar="DATASET|csv|images|npz")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the shards.")
+@click.option("--shards", default=1, show_default=True, help="How many files to divide the samples into.")
+@click.option("--source", type=click.Path(path_type=Path), help="The file or folder to read (csv, images, npz).")
+@click.option("--label", callback=_column, help="csv: name or number (from 0; -1: last) of the column with the label.")
+@click.option("--header/--no-header", default=None, help="csv: whether the first line names the columns.")
+@click.option("--separator", help="csv: what stands between two values.")
+@click.option("--resize", metavar="HEIGHTxWIDTH", callback=_size, help="images: bring every image to this size.")
+@click.option("--window", type=click.IntRange(1), help="Samples that are read, hashed and shuffled together [chosen].")
+@click.option(
+    "--shuffle/--no-shuffle", default=None, help="Write the samples in a random order [training data of files]."
+)
+@click.option("--overwrite", is_flag=True, help="Replace shards that are there already.")
+@_reports_errors
+def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: bool, **options: Any) -> None:
+    """Write HDF5 shards: of a named data set (digits, mnist, cifar10) or of files (csv, images, npz)."""
+    from singa_dask.data import shard as write
+
+    given = {key: value for key, value in options.items() if value is not None}
+    for split, manifest in write(what, out, shards, source=source, overwrite=overwrite, **given).items():
+        shape = "x".join(map(str, manifest.shape))
+        click.echo(f"{out / split}: {manifest.total:,} samples of {shape} in {len(manifest.shards)} shards")
+
+
+@main.command()
+@JOB
+@CLUSTER
+@SET
+@CHECKPOINT
+@click.option("--validation", is_flag=True, help="Use the validation data instead of the test data.")
+@_reports_errors
+def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, validation: bool) -> None:
+    """Measure a checkpoint of JOB on its test data."""
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.monitor.progress import figures
+    from singa_dask.training import evaluate
+
+    phase = Phase.kVal if validation else Phase.kTest
+    prepared = _prepare(job, overrides, cluster, phase)
+    path = evaluate.find_checkpoint(checkpoint)
+    metrics = evaluate.measure(prepared.job, path, phase)
+    click.echo(f"{'validate' if validation else 'test'} {figures(metrics)}; {path}")
+
+
+@main.command()
+@JOB
+@CLUSTER
+@SET
+@CHECKPOINT
+@click.option("--out", type=click.Path(path_type=Path), default=Path("predictions.csv"), show_default=True)
+@_reports_errors
+def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, out: Path) -> None:
+    """Write what a checkpoint of JOB predicts for each sample of its test data, as CSV."""
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.training import evaluate
+
+    prepared = _prepare(job, overrides, cluster, Phase.kTest)
+    path = evaluate.find_checkpoint(checkpoint)
+    lines = evaluate.predict(prepared.job, path, out)
+    click.echo(f"{lines} predictions by {path} in {out}")
+
+
+def _load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
+    from singa_dask.job import Job
+
+    return Job.from_file(path, overrides=overrides, cluster=cluster)
+
+
+def _prepare(path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int) -> Prepared:
+    from singa_dask.training.prepare import prepare
+
+    return prepare(_load(path, overrides, cluster), phases=[phase])
+
+
+def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
+    """A client of the named cluster, or None for a local one."""
+    if scheduler is None and scheduler_file is None:
+        return None
+    from distributed import Client
+
+    from singa_dask.errors import ClusterError
+
+    if scheduler and scheduler_file:
+        raise click.UsageError("--scheduler and --scheduler-file name one cluster each: give one of them.")
+    # Dask would wait for the file for ever. A scheduler that was started just now may not have written it yet.
+    deadline = time.monotonic() + CONNECT_S
+    while scheduler_file and not scheduler_file.exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{scheduler_file}: no scheduler has written this file within {CONNECT_S:g} s.")
+        time.sleep(0.1)
+    try:
+        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
+    except (OSError, TimeoutError, ValueError) as error:
+        where = scheduler or scheduler_file
+        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running, and reachable?") from error
+    return stack.enter_context(client)
+
+
+def _print(*parts: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for part in parts:
+        console.print(part)

@@ -1,0 +1,36 @@
+"""A prepared job as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from singa_dask.training.prepare import Prepared
+
+
+def net_tables(prepared: Prepared) -> Iterator[Table]:
+    """The training net, the other phases where their layers differ, and the slices of the parameters."""
+    shown: list[list[tuple[Any, ...]]] = []
+    for phase, rows in prepared.layers.items():
+        layers = [(row.layer, row.type, row.shape) for row in rows]
+        if layers in shown:
+            continue
+        shown.append(layers)
+        table = Table(title=f"{prepared.job.name}: {phase} net", title_justify="left", box=None, pad_edge=False)
+        for column in ("layer", "type", "output", "parameters", "partition"):
+            table.add_column(column, justify="right" if column == "parameters" else "left")
+        for row in rows:
+            table.add_row(
+                row.layer, row.type, _shape(row.shape), f"{row.parameters:,}" if row.parameters else "", row.partition
+            )
+        table.add_row("", "", "", f"{prepared.parameters:,}", "", style="bold")
+        yield table
+
+
+def _shape(shape: Any) -> str:
+    if shape and isinstance(shape[0], tuple):
+        return ", ".join(map(_shape, shape))
+    return " x ".join(map(str, shape)) or "scalar"

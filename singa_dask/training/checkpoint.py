@@ -1,0 +1,201 @@
+"""Checkpoints: HDF5 files that plain h5py reads, written whole or not at all, verified by hash on load.
+
+    /parameters/<name>            values
+    /updater/<state>/<name>       the updater's state, parameter by parameter
+    attributes                    format, step, seed, job (text), data (fingerprints, JSON), sha256
+
+The loader's position is the step: which samples make up mini-batch k is a function of (data, seed, k) alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from singa_dask.errors import CheckpointError
+
+FORMAT = "singa_dask checkpoint 1"
+_NAME = re.compile(r"step-(\d+)\.h5")
+
+
+@dataclass
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped.
+
+    step: training steps done. data: fingerprints of the order of samples, by phase and input layer.
+    """
+
+    step: int
+    seed: int
+    job: str
+    parameters: Mapping[str, np.ndarray]
+    updater: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint after `step` steps lies."""
+    return folder / f"step-{step:08d}.h5"
+
+
+def save(checkpoint: Checkpoint, path: Path) -> Path:
+    """Write a checkpoint: to a temporary file, synced, then renamed, so that no reader ever sees half of it.
+
+    Raises CheckpointError (disk full, no permission); the temporary file is removed.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = _image(checkpoint)
+        with open(temporary, "wb") as file:
+            file.write(image)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: could not be written: {error}. Free space or choose another --workspace."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint and verify its hash.
+
+    Raises CheckpointError where the file is missing, not a checkpoint, truncated or changed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint.")
+    try:
+        with h5py.File(path, "r") as file:
+            return _read(file, path)
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: not a readable checkpoint ({error}). Use an older one.") from error
+
+
+def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
+    """The parameters of several checkpoints, later ones winning. Raises CheckpointError as `load` does."""
+    parameters: dict[str, np.ndarray] = {}
+    for path in paths:
+        parameters.update(load(Path(path)).parameters)
+    return parameters
+
+
+@dataclass(frozen=True)
+class Found:
+    """A valid checkpoint: where it lies, the training steps done, and the fingerprints of its data."""
+
+    path: Path
+    step: int
+    data: Mapping[str, str]
+
+
+def newest(folder: Path) -> tuple[Found | None, list[str]]:
+    """The valid checkpoint with the most steps in `folder`, and what was wrong with the newer ones passed over."""
+    found = sorted(
+        (p for p in Path(folder).glob("step-*.h5") if _NAME.fullmatch(p.name)),
+        key=lambda p: int(_NAME.fullmatch(p.name)[1]),  # type: ignore[index]
+        reverse=True,
+    )
+    faults: list[str] = []
+    for path in found:
+        try:
+            checkpoint = load(path)
+            return Found(path, checkpoint.step, checkpoint.data), faults
+        except CheckpointError as error:
+            faults.append(str(error))
+    return None, faults
+
+
+def _image(checkpoint: Checkpoint) -> bytes:
+    """The bytes of the file, made in memory: on a full disk HDF5 itself would fail half-way, or crash."""
+    with h5py.File("checkpoint", "w", driver="core", backing_store=False) as file:
+        _write(file, checkpoint)
+        file.flush()
+        return file.id.get_file_image()
+
+
+def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
+    for name, value in checkpoint.parameters.items():
+        file.create_dataset(f"parameters/{name}", data=value)
+    for state, arrays in checkpoint.updater.items():
+        for name, value in arrays.items():
+            file.create_dataset(f"updater/{state}/{name}", data=value)
+    file.attrs["format"] = FORMAT
+    file.attrs["step"] = checkpoint.step
+    file.attrs["seed"] = np.uint64(checkpoint.seed)
+    file.attrs["data"] = json.dumps(dict(checkpoint.data), sort_keys=True)
+    # A long text would not fit HDF5's 64 KB limit for attributes.
+    file.create_dataset("job", data=np.frombuffer(checkpoint.job.encode() or b" ", np.uint8))
+    file.attrs["sha256"] = _digest(file)
+
+
+def _read(file: h5py.File, path: Path) -> Checkpoint:
+    if file.attrs.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format {file.attrs.get('format')!r}, expected {FORMAT!r}.")
+    if file.attrs.get("sha256") != _digest(file):
+        raise CheckpointError(
+            f"{path}: its contents do not match its hash, so it was changed or damaged. Use an older one."
+        )
+    arrays = _arrays(file)
+    parameters: dict[str, np.ndarray] = {}
+    updater: dict[str, dict[str, np.ndarray]] = {}
+    for key, dataset in arrays.items():
+        room, _, name = key.partition("/")
+        if room == "parameters":
+            parameters[name] = dataset[()]
+        elif room == "updater":
+            state, _, name = name.partition("/")
+            updater.setdefault(state, {})[name] = dataset[()]
+    return Checkpoint(
+        step=int(file.attrs["step"]),
+        seed=int(file.attrs["seed"]),
+        job=arrays["job"][()].tobytes().decode(),
+        parameters=parameters,
+        updater=updater,
+        data=json.loads(file.attrs["data"]),
+    )
+
+
+def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
+    found: dict[str, h5py.Dataset] = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            if item.is_virtual or item.external:
+                raise CheckpointError(f"{file.filename}: {name} lies outside the file, which a checkpoint never does.")
+            found[name] = item
+
+    file.visititems(visit)  # sorted by name, and never follows a soft or external link
+    return found
+
+
+def _digest(file: h5py.File) -> str:
+    digest = hashlib.sha256()
+    for key in ("format", "step", "seed", "data"):
+        digest.update(f"{key}={file.attrs[key]}\n".encode())
+    for name, dataset in _arrays(file).items():
+        digest.update(f"{name} {dataset.dtype.str} {dataset.shape}\n".encode())
+        digest.update(np.ascontiguousarray(dataset[()]).data.cast("B") if dataset.size else b"")
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,103 @@
+"""Training a job: the call that users make, in the process that has the Dask client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from singa_dask.job import Job
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.monitor.progress import Display, display_for, duration, figures
+from singa_dask.training.prepare import Prepared, prepare
+from singa_dask.training.run import Run
+from singa_dask.training.workspace import Workspace
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run reached: the contents of summary.json, and where everything lies."""
+
+    summary: dict[str, Any]
+    workspace: Path
+
+    @property
+    def test(self) -> dict[str, float]:
+        """The final test metrics."""
+        return self.summary["test"]
+
+    @property
+    def train(self) -> dict[str, float]:
+        """The training metrics of the last display interval."""
+        return self.summary["train"]
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The last checkpoint."""
+        return self.summary["checkpoint"] and Path(self.summary["checkpoint"])
+
+    @property
+    def curves(self) -> Path:
+        """The picture of the training curves."""
+        return self.workspace / "curves.png"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run before its last step."""
+        return self.summary["status"] == "interrupted"
+
+    def __str__(self) -> str:
+        parts = [f"{'stopped' if self.interrupted else 'done'} at step {self.summary['step']}"]
+        for phase in ("test", "validate", "train"):
+            if self.summary[phase]:
+                parts.append(f"{phase} {figures(self.summary[phase])}")
+                break
+        if self.summary["samples_per_s"]:
+            parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")
+        return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; see {self.workspace}"
+
+
+def train(
+    job: Job | JobProto | str | Path,
+    client: Client | None = None,
+    *,
+    workspace: str | Path | None = None,
+    resume: bool = False,
+    max_restarts: int = 3,
+    patience_s: float = 30.0,
+    display: Display | None = None,
+) -> Result:
+    """Train a job on the workers of `client`, or on a local Dask cluster of its own.
+
+    job: a Job, its message, or the path of a job file. client: is never closed. workspace: folder for the results,
+    by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: go on from the
+    newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is formed
+    anew, from the newest checkpoint. patience_s: how long to wait for Dask workers to come, and for a rank that has
+    gone silent. display: shows the run's events.
+
+    Ctrl-C ends the run after the step in progress, with a checkpoint; a second one at once.
+
+    Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
+    resume from, ClusterError where workers are missing or were lost too often, TrainingError where training diverges.
+    """
+    prepared = prepare(_job(job))
+    folder = _workspace(prepared, workspace)
+    run = Run(prepared, folder, display or display_for(), max_restarts=max_restarts, patience_s=patience_s)
+    return Result(run.to_end(client, resume), folder.folder)
+
+
+def _job(job: Job | JobProto | str | Path) -> Job:
+    if isinstance(job, JobProto):
+        return Job.from_proto(job)
+    if isinstance(job, str | Path):
+        return Job.from_file(job)
+    return job
+
+
+def _workspace(prepared: Prepared, folder: str | Path | None) -> Workspace:
+    job = prepared.job
+    name = f"{job.name}-{prepared.topology.framework.name.lower()}"
+    return Workspace(Path(folder or job.cluster.workspace or Path("runs") / name))

@@ -1,0 +1,133 @@
+"""Using a trained model in this process: its metrics, its predictions."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.data import Loader, Manifest, make_stream
+from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers.base import LossLayer, Metric, Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.schedule import batches_of
+
+
+def restore_net(job: JobProto, phase: int, path: Path) -> Net:
+    """The net of `phase` with a checkpoint's parameters.
+
+    Raises CheckpointError where the checkpoint is damaged or of another net.
+    """
+    ops = get_ops("gpu", device_id=job.gpu[0]) if job.gpu else get_ops("cpu")
+    train = Net(job.neuralnet, Phase.kTrain, ops)
+    train.flat.values[...] = ops.asarray(train.flat.flattened(checkpoints.load(path).parameters))
+    return Net(job.neuralnet, phase, ops, share=train)
+
+
+def find_checkpoint(where: Path) -> Path:
+    """`where` itself, or the newest valid checkpoint of the workspace or folder `where`.
+
+    Raises CheckpointError where there is none.
+    """
+    if where.is_file():
+        return where
+    for folder in (where / "checkpoint", where):
+        found, faults = checkpoints.newest(folder)
+        if found:
+            return found.path
+        if faults:
+            raise CheckpointError("No valid checkpoint: " + " ".join(faults))
+    raise CheckpointError(f"{where}: no checkpoint there. Give a workspace of a finished run, or a .h5 file.")
+
+
+def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
+    """Mean metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
+    steps = batches_of(job, phase)
+    if steps <= 0:
+        key = "test_steps" if phase == Phase.kTest else "validate_steps"
+        raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
+    net = restore_net(job, phase, checkpoint)
+    summed: dict[str, Metric] = {}
+    for feed, step, _ in _batches(net, job, steps):
+        net.forward(feed, step)
+        for name, metric in net.metrics().items():
+            summed[name] = summed.get(name, Metric()) + metric
+    net.close()
+    return {name: metric.mean for name, metric in summed.items()}
+
+
+def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
+    """Write a CSV line for every sample of the test data: its position, label, predicted class and probability;
+    where the net has no softmax loss, the output of its loss or last layer. Returns the lines.
+
+    Raises ConfigError where the net has no output to predict with.
+    """
+    net = restore_net(job, Phase.kTest, checkpoint)
+    scores, classifies = _scores_layer(net)
+    stores = [net.layers[name].proto.store_conf for name in net.input_layers]
+    total = min(Manifest.load(Path(store.path)).total for store in stores)
+    batch = min(total, stores[0].batchsize[0])
+    for store in stores:  # every sample once, in the order of the files
+        store.shuffle, store.random_skip, store.batchsize[:] = False, 0, [batch]
+    written = 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open(out, "w", newline="") as file:
+        rows = csv.writer(file)
+        for feed, step, order in _batches(net, job, -(-total // batch)):
+            net.forward(feed, step)
+            output = net.ops.to_host(net.output(scores))
+            output = output.reshape(len(output), -1)
+            labels = next(iter(feed.values())).labels
+            labels = None if labels is None else net.ops.to_host(labels)
+            if written == 0:
+                header = ["class", "probability"] if classifies else [f"output_{i}" for i in range(output.shape[1])]
+                rows.writerow(["sample", "label", *header] if labels is not None else ["sample", *header])
+            for i in np.flatnonzero(order >= written):  # the last batch wraps around to the first samples
+                label = [] if labels is None else [int(labels[i])]
+                rows.writerow([int(order[i]), *label, *_prediction(output[i], classifies)])
+            written = min(total, written + len(output))
+    net.close()
+    return written
+
+
+def _scores_layer(net: Net) -> tuple[str, bool]:
+    for layer in net.layers.values():
+        if isinstance(layer, LossLayer):
+            return layer.name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")
+    names = [name for name in net.layers if name not in net.input_layers]
+    if not names:
+        raise ConfigError(Problem("neuralnet", "has no layer to predict with"))
+    return names[-1], False
+
+
+def _prediction(scores: np.ndarray, classifies: bool) -> list[object]:
+    if not classifies:
+        return [f"{value:.6g}" for value in scores]
+    best = int(scores.argmax())
+    return [best, f"{scores[best]:.6f}"]
+
+
+def _batches(net: Net, job: JobProto, count: int) -> Iterator[tuple[Mapping[str, Batch], Step, np.ndarray]]:
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        loaders = {}
+        for name in net.input_layers:
+            store = net.layers[name].proto.store_conf
+            stream = make_stream(store, Manifest.load(Path(store.path)), seed=job.seed, phase=net.phase)
+            loaders[name] = stack.enter_context(closing(Loader(stream, store, pool.submit, 0, 1, stop_step=count)))
+        for number in range(count):
+            feed = {}
+            for name, loader in loaders.items():
+                loaded = loader.next()
+                labels = None if loaded.labels is None else net.ops.asarray(loaded.labels)
+                feed[name] = Batch(net.ops.asarray(loaded.features), labels)
+                step = Step(net.phase, number, job.seed, loaded.first_row, loaded.total_rows)
+                order = loader.stream.share(number, 0, 1)[1]
+            yield feed, step, order

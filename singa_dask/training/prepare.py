@@ -1,0 +1,138 @@
+"""Everything that can go wrong before the first step, found before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from singa_dask.data import Stream, make_stream, read_small, statistics_path, store_info
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
+from singa_dask.job.job_pb2 import JobProto, LayerProto, Phase, StoreProto
+from singa_dask.net import LayerRow, Net
+from singa_dask.ops import Ops
+from singa_dask.training.schedule import PHASE_NAMES
+from singa_dask.updaters import make_updater
+
+MAX_MEAN_NBYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that can run: its data paths absolute, its sample shapes filled in.
+
+    data: fingerprint of the order of samples, by phase and input layer ("train/data"). layers: per phase ("train",
+    "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. slices: elements of each
+    server's slice of them.
+    """
+
+    job: JobProto
+    topology: ClusterTopology
+    data: dict[str, str]
+    layers: dict[str, list[LayerRow]]
+    parameters: int
+    slices: list[int]
+
+
+def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
+    """Check a job and build its nets once, on plain NumPy.
+
+    with_data: also find (and for named data sets, make) the shards, and take the sample shapes from them. phases:
+    besides kTrain, in place of those that the job enters by its frequencies.
+    Raises ConfigError with every problem found.
+    """
+    job.check()
+    ready = JobProto()
+    ready.CopyFrom(job.proto)
+    ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
+    entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
+    try:
+        data = _resolve_data(ready, entered) if with_data else {}
+        nets = _build_nets(ready, entered)
+        updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
+    except ConfigError as error:
+        raise job.located(error) from error
+    flat = nets[Phase.kTrain].flat
+    updater.bind(flat.entries, 0, 0)
+    return Prepared(
+        job=ready,
+        topology=ClusterTopology.from_proto(ready.cluster),
+        data=data,
+        layers={PHASE_NAMES[phase]: net.describe() for phase, net in nets.items()},
+        parameters=sum(entry.size for entry in flat.entries),
+        slices=flat.slices(ready.cluster.nservers_per_group),
+    )
+
+
+def data_key(phase: int, layer: str) -> str:
+    """The key of a fingerprint in `Prepared.data`."""
+    return f"{PHASE_NAMES[phase]}/{layer}"
+
+
+def training_data(data: Mapping[str, str]) -> dict[str, str]:
+    """The fingerprints on which the parameters depend."""
+    return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
+
+
+def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
+    """The net of every phase, with initial parameters: what the workers will do, done once."""
+    ops = Ops()
+    train = Net(job.neuralnet, Phase.kTrain, ops)
+    train.initialise(job.seed)
+    nets = {Phase.kTrain: train} | {p: Net(job.neuralnet, p, ops, share=train) for p in phases if p != Phase.kTrain}
+    for net in nets.values():
+        for name in net.input_layers:
+            if not net.layers[name].proto.HasField("store_conf"):
+                raise net.layers[name].problem(
+                    "reads no shards: input layers of your own are not yet supported",
+                    hint="Let your layer take a kRecordInput as its source.",
+                )
+    return nets
+
+
+def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
+    """Make the paths of the data absolute and fill in the sample shapes; returns the fingerprints."""
+    fingerprints: dict[str, str] = {}
+    problems: list[Problem] = []
+    for phase in phases:
+        batches: dict[str, int] = {}
+        for layer in job.neuralnet.layer:
+            if not runs_in(layer, phase):
+                continue
+            try:
+                if layer.rgbimage_conf.meanfile:
+                    _resolve_mean(layer)
+                if layer.store_conf.path and not layer.srclayers:
+                    stream = _resolve_store(layer.store_conf, phase, job)
+                    fingerprints[data_key(phase, layer.name)] = stream.fingerprint
+                    batches[layer.name] = stream.batchsize
+            except ConfigError as error:
+                key = f"layer {layer.name!r}.store_conf"
+                problems.extend(replace(p, key=p.key.replace("store_conf", key, 1)) for p in error.problems)
+            except DataError as error:
+                problems.append(Problem(f"layer {layer.name!r}", str(error)))
+        if len(set(batches.values())) > 1:
+            hint = "A mini-batch has the same rows in every input layer."
+            problems.append(Problem("neuralnet", "input layers differ in batchsize", str(batches), hint))
+    if problems:
+        raise ConfigError(problems)
+    return fingerprints
+
+
+def _resolve_mean(layer: LayerProto) -> None:
+    """Make the path of an ImagePreprocess layer's mean image absolute, and look at the file as one looks at shards."""
+    path = statistics_path(layer.rgbimage_conf.meanfile)
+    read_small(path, "mean", MAX_MEAN_NBYTES)
+    layer.rgbimage_conf.meanfile = str(path)
+
+
+def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> Stream:
+    info = store_info(store)
+    stream = make_stream(store, info.manifest, seed=job.seed, phase=phase, ngroups=job.cluster.nworker_groups)
+    store.path = str(info.path)
+    store.shape[:] = info.shape
+    for name in ("mean_file", "std_file"):
+        if getattr(store, name):
+            setattr(store, name, str(statistics_path(getattr(store, name))))
+    return stream

@@ -1,0 +1,41 @@
+"""When a run displays, tests, validates and saves. The step counted here is the number of training steps done."""
+
+from __future__ import annotations
+
+from singa_dask.job import active_phases
+from singa_dask.job.job_pb2 import JobProto, Phase
+
+
+def due(step: int, freq: int, after: int) -> bool:
+    """SINGA's rule: freq > 0 and step >= after and (step - after) % freq == 0."""
+    return freq > 0 and step >= after and (step - after) % freq == 0
+
+
+def display_due(job: JobProto, step: int) -> bool:
+    """Whether the training metrics are shown after `step` steps."""
+    return due(step, job.disp_freq, job.disp_after)
+
+
+def checkpoint_due(job: JobProto, step: int) -> bool:
+    """Whether the state is saved after `step` steps."""
+    return due(step, job.checkpoint_freq, job.checkpoint_after)
+
+
+def evaluations_due(job: JobProto, step: int) -> list[int]:
+    """The phases (kVal, kTest) that are evaluated after `step` steps; at the end all that the job enters are."""
+    last = step >= job.train_steps
+    running = active_phases(job)
+    phases: list[int] = []
+    if Phase.kVal in running and (last or due(step, job.validate_freq, job.validate_after)):
+        phases.append(Phase.kVal)
+    if Phase.kTest in running and (last or due(step, job.test_freq, job.test_after)):
+        phases.append(Phase.kTest)
+    return phases
+
+
+def batches_of(job: JobProto, phase: int) -> int:
+    """How many mini-batches one evaluation of this phase takes."""
+    return job.test_steps if phase == Phase.kTest else job.validate_steps
+
+
+PHASE_NAMES: dict[int, str] = {Phase.kTrain: "train", Phase.kVal: "validate", Phase.kTest: "test"}

@@ -1,0 +1,344 @@
+"""What one rank of a worker group runs: the training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.data import Loader, Manifest, make_stream
+from singa_dask.errors import DataError, TrainingError
+from singa_dask.job import job_to_text
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers.base import Metric, Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.prepare import data_key
+from singa_dask.training.replica import Replica
+from singa_dask.training.schedule import (
+    PHASE_NAMES,
+    batches_of,
+    checkpoint_due,
+    display_due,
+    evaluations_due,
+)
+
+PROGRESS_EVERY_S = 0.25
+# Compiling kernels takes seconds, and more where several workers share a core; so does writing a large checkpoint.
+MEETING_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What the driver tells every rank of a group.
+
+    job: serialised JobProto, its data paths absolute. cores: threads of each rank. data: fingerprints of the data, as
+    `Prepared` has them. resume: checkpoint to go on from.
+    """
+
+    job: bytes
+    checkpoints: Path
+    cores: tuple[int, ...]
+    data: Mapping[str, str] = field(default_factory=dict)
+    resume: Path | None = None
+    group: int = 0
+
+
+@dataclass
+class Surroundings:
+    """What a rank needs from outside; the tests bring their own.
+
+    submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
+    asked for an early, clean end.
+    """
+
+    submit: Callable[..., Any]
+    emit: Callable[[dict[str, Any]], None] = lambda event: None
+    stop_requested: Callable[[], bool] = lambda: False
+
+
+def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -> dict[str, Any]:
+    """Train until the job's last step, or until a stop is requested; returns what the first rank reports.
+
+    Every rank of the group calls it. Raises TrainingError on all ranks within one step when the loss of any of them
+    is not finite.
+    """
+    job = JobProto.FromString(plan.job)
+    with ExitStack() as stack:
+        if not job.HasField("num_openblas_threads"):
+            stack.enter_context(threadpool_limits(plan.cores[comm.rank]))
+        else:
+            stack.enter_context(threadpool_limits(job.num_openblas_threads))
+        run = _Run(comm, plan, job, surroundings, stack)
+        return run.loop()
+
+
+@dataclass
+class _Window:
+    """Figures since they were last shown."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    waits: np.ndarray | float = 0.0  # seconds in collectives, per rank
+    loading: np.ndarray | float = 0.0  # seconds waiting for data, per rank
+
+    def means(self) -> dict[str, float]:
+        return {name: metric.mean for name, metric in self.metrics.items()}
+
+
+class _Run:
+    """The state of one rank's training loop."""
+
+    def __init__(
+        self, comm: Communicator, plan: WorkerPlan, job: JobProto, surroundings: Surroundings, stack: ExitStack
+    ):
+        self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
+        self.ops = get_ops("gpu", device_id=job.gpu[comm.rank % len(job.gpu)]) if job.gpu else get_ops("cpu")
+        self.replica = Replica(job, comm, self.ops)
+        for net in self.replica.nets.values():
+            stack.callback(net.close)
+        self.step = self._start_state()
+        self.loaders = {
+            name: stack.enter_context(self._loader(self.replica.net, name, self.step))
+            for name in self.replica.net.input_layers
+        }
+        self.batch = max((loader.stream.batchsize for loader in self.loaders.values()), default=1)
+        self.window = _Window()
+        self.trained_s = 0.0
+        self.trained_steps = 0
+        self.measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: at which step, and what
+        self.saved: Path | None = None
+        self._last_progress = 0.0
+
+    # The loop
+
+    def loop(self) -> dict[str, Any]:
+        start = self.step
+        self._warm_up()
+        self._emit("start", step=start, steps=self.job.train_steps, batch=self.batch, ranks=self.comm.size)
+        stopping = False
+        while True:
+            ended = stopping or self.step >= self.job.train_steps
+            if self.step > start and (ended or display_due(self.job, self.step)):
+                self._display()
+            cut_short = stopping and self.step < self.job.train_steps
+            for phase in evaluations_due(self.job, self.step):
+                cut_short = cut_short or self._evaluate(phase)
+            ended = ended or cut_short
+            if self.step > start and (ended or checkpoint_due(self.job, self.step)):
+                self._save()
+            if ended:
+                return self._report(interrupted=cut_short)
+            stopping = self._train()
+
+    def _train(self) -> bool:
+        """One training step; returns whether any rank was asked to stop."""
+        began = time.perf_counter()
+        waited, loading = self.comm.wait_s, sum(loader.wait_s for loader in self.loaders.values())
+        feed, step = self._next(self.loaders, Phase.kTrain, self.step)
+        metrics = self.replica.train_step(feed, step)
+        loading = sum(loader.wait_s for loader in self.loaders.values()) - loading
+        stopping = self._agree(metrics, self.comm.wait_s - waited, loading)
+        self.step += 1
+        seconds = time.perf_counter() - began
+        self.trained_s += seconds
+        self.trained_steps += 1
+        self.window.steps += 1
+        self.window.seconds += seconds
+        self._progress()
+        return stopping
+
+    def _agree(self, metrics: Mapping[str, Metric], waited: float, loading: float) -> bool:
+        """Sum every rank's figures of this step, so that all of them know the same: the loss, who waits, whether to
+        stop. One small all-reduce, right after the all-gather has brought the ranks together."""
+        names, size = list(metrics), self.comm.size
+        message = np.zeros(1 + 2 * len(names) + 2 * size)
+        message[0] = self.surroundings.stop_requested()
+        for i, metric in enumerate(metrics.values()):
+            message[1 + 2 * i : 3 + 2 * i] = metric.total, metric.count
+        waits = message[1 + 2 * len(names) :].reshape(2, size)
+        waits[:, self.comm.rank] = waited, loading
+        self.comm.all_reduce(message)
+        summed = {name: Metric(*message[1 + 2 * i : 3 + 2 * i].tolist()) for i, name in enumerate(names)}
+        _check_finite(summed, self.step)
+        seen = self.window.metrics
+        self.window.metrics = {name: seen.get(name, Metric()) + metric for name, metric in summed.items()}
+        self.window.waits = self.window.waits + waits[0]
+        self.window.loading = self.window.loading + waits[1]
+        return bool(message[0])
+
+    def _evaluate(self, phase: int) -> bool:
+        """The mean metrics of `test_steps` (or `validate_steps`) mini-batches, shared by all ranks; returns whether it
+        was broken off because any rank was asked to stop."""
+        net = self.replica.nets[phase]
+        summed: dict[str, Metric] = {}
+        with ExitStack() as stack:
+            loaders = {
+                name: stack.enter_context(self._loader(net, name, 0, stop=batches_of(self.job, phase)))
+                for name in net.input_layers
+            }
+            for number in range(batches_of(self.job, phase)):
+                if self._asked_to_stop():
+                    return True
+                feed, step = self._next(loaders, phase, number)
+                for name, metric in self.replica.algorithm.test_one_batch(net, feed, step).items():
+                    summed[name] = summed.get(name, Metric()) + metric
+        net.close()
+        names = list(summed)
+        message = np.array([[summed[name].total, summed[name].count] for name in names])
+        self.comm.all_reduce(message.reshape(-1))
+        means = {name: Metric(*row).mean for name, row in zip(names, message.tolist(), strict=True)}
+        self.measured[PHASE_NAMES[phase]] = self.step, means
+        self._emit("metrics", phase=PHASE_NAMES[phase], step=self.step, metrics=means)
+        return False
+
+    def _asked_to_stop(self) -> bool:
+        wish = np.array([float(self.surroundings.stop_requested())])
+        self.comm.all_reduce(wish)
+        return bool(wish[0])
+
+    def _save(self) -> None:
+        snapshot = self.replica.snapshot(self.step, job_to_text(self.job), self.plan.data)
+        if snapshot is not None:
+            self.saved = checkpoints.save(snapshot, checkpoints.path_of(self.plan.checkpoints, self.step))
+            self._emit("checkpoint", step=self.step, path=str(self.saved))
+        self._meet()
+
+    # Its parts
+
+    def _start_state(self) -> int:
+        if self.plan.resume is None:
+            given = checkpoints.load_parameters(self.job.checkpoint_path) if self.comm.rank == 0 else {}
+            self.replica.initialise(given)
+            return 0
+        loaded = checkpoints.load(self.plan.resume) if self.comm.rank == 0 else None
+        self.replica.restore(loaded)
+        step = np.array([loaded.step if loaded else 0])
+        self.comm.broadcast(step)
+        return int(step[0])
+
+    def _loader(self, net: Net, name: str, start: int, stop: int | None = None) -> Loader:
+        store = net.layers[name].proto.store_conf
+        stream = make_stream(
+            store,
+            Manifest.load(Path(store.path)),
+            seed=self.job.seed,
+            phase=net.phase,
+            group=self.plan.group,
+            ngroups=self.job.cluster.nworker_groups,
+        )
+        if stream.fingerprint != self.plan.data.get(data_key(net.phase, name), stream.fingerprint):
+            raise DataError(f"{store.path}: holds other shards here than where the job was started. Copy them anew.")
+        return Loader(
+            stream,
+            store,
+            self.surroundings.submit,
+            self.comm.rank,
+            self.comm.size,
+            start_step=start,
+            stop_step=stop,
+        )
+
+    def _next(self, loaders: Mapping[str, Loader], phase: int, number: int) -> tuple[dict[str, Batch], Step]:
+        feed = {}
+        step = Step(phase=phase, number=number, seed=self.job.seed)
+        for name, loader in loaders.items():
+            loaded = loader.next()
+            labels = None if loaded.labels is None else self.ops.asarray(loaded.labels)
+            feed[name] = Batch(self.ops.asarray(loaded.features), labels)
+            step = Step(phase, number, self.job.seed, loaded.first_row, loaded.total_rows)
+        return feed, step
+
+    def _warm_up(self) -> None:
+        with ExitStack() as stack:
+            loaders = {
+                name: stack.enter_context(self._loader(self.replica.net, name, self.step, stop=self.step + 1))
+                for name in self.replica.net.input_layers
+            }
+            self.replica.warm_up(*self._next(loaders, Phase.kTrain, self.step))
+        self.replica.net.close()  # what output layers have written of it
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait for ranks that do something alone, and that may take longer than a step."""
+        patience, self.comm.timeout_s = self.comm.timeout_s, MEETING_TIMEOUT_S
+        self.comm.barrier()
+        self.comm.timeout_s = patience
+
+    # What it tells
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        if self.comm.rank == 0:
+            self.surroundings.emit({"kind": kind, "group": self.plan.group, "time": time.time(), **fields})
+
+    def _figures(self) -> dict[str, Any]:
+        window = self.window
+        seconds = max(window.seconds, 1e-9)
+        return {
+            "step": self.step,
+            "metrics": window.means(),
+            "samples_per_s": window.steps * self.batch / seconds,
+            "wait": (np.asarray(window.waits) / seconds).tolist(),
+            "loading": (np.asarray(window.loading) / seconds).tolist(),
+        }
+
+    def _progress(self) -> None:
+        now = time.perf_counter()
+        if now - self._last_progress > PROGRESS_EVERY_S:
+            self._last_progress = now
+            self._emit("progress", **self._figures())
+
+    def _display(self) -> None:
+        if self.window.steps:
+            figures = self._figures()
+            self.measured["train"] = self.step, figures["metrics"]
+            self._emit("metrics", phase="train", **figures)
+        self.window = _Window()
+
+    def _report(self, interrupted: bool) -> dict[str, Any]:
+        report = {
+            "step": self.step,
+            "interrupted": interrupted,
+            "metrics": {phase: means for phase, (step, means) in self.measured.items() if step == self.step},
+            "checkpoint": str(self.saved) if self.saved else None,
+            "samples_per_s": self.trained_steps * self.batch / self.trained_s if self.trained_s else 0.0,
+            "exchanged_bytes": sum(self.comm.nbytes.values()),
+        }
+        self._emit("end", step=self.step)
+        return report
+
+
+def _check_finite(metrics: Mapping[str, Metric], step: int) -> None:
+    for name, metric in metrics.items():
+        if not math.isfinite(metric.total):
+            raise TrainingError(
+                f"{name} is {metric.total} at step {step}: training diverged. Lower updater.learning_rate.base_lr, "
+                "clip the gradients (clip_low, clip_high), or scale the data (mean_value, std_value)."
+            )
+
+
+def on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> dict[str, Any]:
+    """`run_rank` inside a Dask task: loads by tasks on the same worker, tells by Dask events, stops when asked."""
+    from distributed import get_client, get_worker
+
+    from singa_dask.cluster import current_task
+    from singa_dask.data import dask_submit
+
+    worker = get_worker()
+    surroundings = Surroundings(
+        submit=dask_submit(get_client(), worker),
+        emit=partial(worker.log_event, topic),
+        stop_requested=lambda: current_task().stop_requested,
+    )
+    return run_rank(comm, plan, surroundings)

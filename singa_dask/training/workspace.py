@@ -1,0 +1,117 @@
+"""The folder that a run leaves behind.
+
+job.conf          the job as it ran
+metrics.jsonl     one JSON object per line: every figure that was shown
+summary.json      what was reached, by what, how fast; or why it failed
+curves.png        loss and accuracy over the steps
+checkpoint/       step-00000500.h5 ...
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+
+
+class Workspace:
+    """Paths and files of one run. `folder` is absolute, and on several hosts must be shared by them."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder).absolute()
+        self.checkpoints = self.folder / "checkpoint"
+        self.metrics = self.folder / "metrics.jsonl"
+        self.summary = self.folder / "summary.json"
+        self.curves = self.folder / "curves.png"
+        self.job = self.folder / "job.conf"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder. Raises ConfigError where one is in it, or it cannot be made."""
+        path = self.folder.with_name(f".{self.folder.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "w")  # noqa: SIM115 - held open, and with it the lock, until the end
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            hint = "Wait for it, or pass another --workspace."
+            raise ConfigError(Problem("workspace", "another run is using it", str(self.folder), hint)) from None
+        try:
+            yield
+        finally:
+            file.close()
+
+    def set_aside(self) -> Path | None:
+        """Rename what an earlier run left to <folder>-1 (2, 3 ...), and return the new name; None if there is none."""
+        if not (self.metrics.exists() or self.summary.exists() or self.checkpoints.exists()):
+            return None
+        names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
+        free = next(name for name in names if not name.exists())
+        try:
+            self.folder.rename(free)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return free
+
+    def open(self, job_text: str, resume_step: int | None = None) -> None:
+        """Make the folder ready for a run that starts afresh, or from a checkpoint after `resume_step` steps.
+
+        Raises ConfigError where the folder cannot be written.
+        """
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.rewind(resume_step)
+            self.summary.unlink(missing_ok=True)
+            self.curves.unlink(missing_ok=True)
+            self.job.write_text(job_text)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def rewind(self, step: int | None) -> None:
+        """Forget the metrics that a run which goes on from `step` (None: from the start) will measure again."""
+        kept = []
+        if step is not None:
+            kept = [r for r in self.rows() if r["step"] < step or (r["step"] == step and r["phase"] == "train")]
+        _write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        with open(self.metrics, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that a crash cut short is left out."""
+        if not self.metrics.exists():
+            return
+        with open(self.metrics) as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json, whole or not at all."""
+        _write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            Problem(
+                "workspace", f"cannot be written ({error.strerror})", str(self.folder), "Pass another --workspace."
+            )
+        )
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

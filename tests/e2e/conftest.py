@@ -1,0 +1,21 @@
+"""End-to-end tests type the commands that users type, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import pytest
+from support import commands
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """The environment of commands: data sets are made in a cache of this test session."""
+    return {**os.environ, "SINGA_DASK_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture
+def singa_dask(environment, tmp_path):
+    """Run `singa-dask ARGS`."""
+    return partial(commands.run, cwd=tmp_path, env=environment)

@@ -1,0 +1,91 @@
+"""The other commands, and what they say when something is wrong."""
+
+import numpy as np
+import pytest
+from support.commands import ROOT, cluster, example, metrics
+
+EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf"))
+
+
+@pytest.mark.parametrize("job", EXAMPLES)
+def test_every_example_is_ready_to_run(singa_dask, job):
+    ran = singa_dask("check", example(job), "--cluster", cluster(), "--no-data")
+    assert ran.code == 0, ran.err
+    assert f"{job}: ready to run; AllReduce" in ran.last_line
+    assert "MPICH" in ran.out
+
+
+def test_check_prints_the_net(singa_dask):
+    ran = singa_dask("check", example())
+    assert ran.code == 0, ran.err
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert ["conv1", "Convolution", "8", "x", "8", "x", "16", "160", "batch"] in rows
+    assert ["17,258"] in rows
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("updater.learning_rate.bas_lr=1", "Did you mean base_lr?"),
+        ("neuralnet.layer[conv1].convolution_conf.kernel=50", "larger than the image"),
+        ("neuralnet.layer[relu1].srclayers=[conv11]", "Did you mean conv1?"),
+        ("cluster.nworkers_per_group=0", "cluster.nworkers_per_group"),
+        ("neuralnet.layer[0].store_conf.path=dataset:digit/train", "digits"),
+    ],
+)
+def test_each_fault_is_one_clear_line_and_exit_code_2(singa_dask, override, says):
+    ran = singa_dask("check", example(), "--set", override)
+    assert ran.code == 2, ran.err
+    assert ran.out == ""
+    lines = ran.err.strip().splitlines()
+    assert all(line.startswith("error: ") for line in lines), ran.err
+    assert says in ran.err
+
+
+def test_a_missing_file_names_the_nearest(singa_dask):
+    ran = singa_dask("train", ROOT / "examples" / "digit" / "job.conf")
+    assert ran.code == 2
+    assert f"Did you mean {example()}?" in ran.err
+
+
+@pytest.mark.timeout(120)
+def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
+    """Two clouds of points: shards, training on 2 workers, test, predictions."""
+    draw = np.random.default_rng(0)
+    for name in ("train", "test"):
+        kinds = draw.integers(0, 2, 300)
+        points = draw.normal(size=(300, 3)) + 4 * kinds[:, None]
+        lines = [f"{['near', 'far'][k]},{x:.4f},{y:.4f},{z:.4f}" for k, (x, y, z) in zip(kinds, points, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("kind,x,y,z\n" + "\n".join(lines) + "\n")
+        ran = singa_dask("shard", "csv", "--source", f"{name}.csv", "--label", "kind", "--out", name, "--shards", 3)
+        assert ran.code == 0, ran.err
+        assert "300 samples of 3 in 3 shards" in ran.out
+    (tmp_path / "job.conf").write_text(
+        """
+        name: "clouds" train_steps: 60 disp_freq: 20 test_freq: 60 test_steps: 6
+        train_one_batch { alg: kBP }
+        updater { type: kAdam learning_rate { type: kFixed base_lr: 0.1 } }
+        cluster { nworkers_per_group: 2 nservers_per_group: 2 }
+        neuralnet {
+          layer { name: "data" type: kCSVInput exclude: kTest store_conf { path: "train" batchsize: 33 } }
+          layer { name: "data" type: kCSVInput include: kTest store_conf { path: "test" batchsize: 50 } }
+          layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
+          layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+        }
+        """
+    )
+    ran = singa_dask("train", "job.conf")
+    assert ran.code == 0, ran.err
+    rows = metrics(tmp_path / "runs" / "clouds-allreduce")
+    assert rows[-1]["metrics"]["accuracy"] > 0.98
+    ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "out.csv")
+    assert ran.code == 0, ran.err
+    table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
+    assert table[:, 0].tolist() == list(range(300))
+    assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+
+
+def test_help_is_there_at_once_and_without_dask(singa_dask):
+    ran = singa_dask("train", "--help")
+    assert ran.code == 0
+    assert "--scheduler-file" in ran.out

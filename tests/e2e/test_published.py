@@ -1,0 +1,20 @@
+"""Published accuracies on real data. Skipped where MNIST is not in the folder that SINGA_DASK_DATA names."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.commands import cluster, example, sets, summary
+
+HERE = Path(os.environ.get("SINGA_DASK_DATA", "/nowhere")) / "mnist"
+needs_mnist = pytest.mark.skipif(not HERE.is_dir(), reason="no mnist/ in the folder that SINGA_DASK_DATA names")
+
+
+@needs_mnist
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("steps", "accuracy"), [(625, 0.97), (3125, 0.988)])
+def test_mnist_cnn(singa_dask, tmp_path, no_leaks, steps, accuracy):
+    ran = singa_dask("train", example("mnist"), "--cluster", cluster(), *sets(train_steps=steps), timeout=1150)
+    assert ran.code == 0, ran.err
+    assert summary(tmp_path / "runs" / "mnist-allreduce")["test"]["accuracy"] >= accuracy

@@ -1,0 +1,107 @@
+"""`singa-dask train`: what it reaches, what it leaves behind, and how it goes on."""
+
+import h5py
+import numpy as np
+import pytest
+from support.commands import cluster, example, metrics, sets, summary
+
+SHORT = sets(train_steps=12, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=4)
+
+
+def parameters(workspace, step):
+    with h5py.File(workspace / "checkpoint" / f"step-{step:08d}.h5") as file:
+        return {name: data[()] for name, data in file["parameters"].items()}
+
+
+def updater_state(workspace, step):
+    with h5py.File(workspace / "checkpoint" / f"step-{step:08d}.h5") as file:
+        return {name: data[()] for name, data in file["updater/velocity"].items()}
+
+
+@pytest.mark.timeout(120)
+def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
+    ran = singa_dask("train", example(), "--cluster", cluster(), timeout=110)
+    assert ran.code == 0, ran.err
+    workspace = tmp_path / "runs" / "digits-allreduce"
+    told = summary(workspace)
+    assert told["status"] == "completed"
+    assert told["framework"] == "allreduce"
+    assert told["topology"]["nworkers_per_group"] == 3
+    assert told["step"] == told["train_steps"] == 600
+    assert told["test"]["accuracy"] >= 0.97
+    assert told["samples_per_s"] > 0
+    assert f"test loss {told['test']['loss']:.4f}  accuracy {told['test']['accuracy']:.4f}" in ran.last_line
+    assert str(workspace) in ran.last_line
+    assert (workspace / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in (workspace / "checkpoint").iterdir()) == ["step-00000300.h5", "step-00000600.h5"]
+    rows = metrics(workspace)
+    assert [row["step"] for row in rows if row["phase"] == "train"] == list(range(50, 601, 50))
+    assert [row["step"] for row in rows if row["phase"] == "test"] == list(range(0, 601, 100))
+    assert rows[-1]["metrics"] == told["test"]
+
+    tested = singa_dask("test", example(), "--checkpoint", workspace)
+    assert tested.code == 0, tested.err
+    assert f"accuracy {told['test']['accuracy']:.4f}" in tested.out
+
+    predicted = singa_dask("predict", example(), "--checkpoint", workspace, "--out", "out.csv")
+    assert predicted.code == 0, predicted.err
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == "sample,label,class,probability"
+    table = np.array([line.split(",") for line in lines[1:]], float)
+    assert sorted(table[:, 0]) == list(range(len(table)))
+    assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(told["test"]["accuracy"], abs=1e-6)
+
+
+@pytest.mark.timeout(120)
+def test_any_number_of_workers_reaches_the_same_parameters(singa_dask, tmp_path, no_leaks):
+    for n in (1, 2, 3, 4):
+        ran = singa_dask(
+            "train", example(), "--workspace", tmp_path / f"n{n}", *SHORT,
+            *sets(cluster__nworkers_per_group=n, cluster__nservers_per_group=n),
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+    serial = parameters(tmp_path / "n1", 12)
+    for n in (2, 3, 4):
+        for name, value in parameters(tmp_path / f"n{n}", 12).items():
+            np.testing.assert_allclose(value, serial[name], rtol=1e-5, atol=1e-6, err_msg=f"{name}, {n} workers")
+
+
+@pytest.mark.timeout(120)
+def test_resume_is_bit_identical(singa_dask, tmp_path, no_leaks):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    options = ["--cluster", cluster(), *SHORT]
+    assert singa_dask("train", example(), "--workspace", whole, *options).code == 0
+    assert singa_dask("train", example(), "--workspace", parts, *options, *sets(train_steps=5)).code == 0
+    ran = singa_dask("train", example(), "--workspace", parts, *options, "--resume")
+    assert ran.code == 0, ran.err
+    assert "from step 5" in ran.out
+    for read in (parameters, updater_state):
+        for name, value in read(parts, 12).items():
+            np.testing.assert_array_equal(value, read(whole, 12)[name])
+    assert [row["step"] for row in metrics(parts)] == [4, 5, 8, 12]
+
+
+@pytest.mark.timeout(60)
+def test_a_diverging_run_fails_and_says_why(singa_dask, tmp_path, no_leaks):
+    ran = singa_dask("train", example(), "--cluster", cluster(), *SHORT, *sets(updater__learning_rate__base_lr=1e30))
+    assert ran.code == 1
+    assert "diverged" in ran.err
+    assert "base_lr" in ran.err
+    told = summary(tmp_path / "runs" / "digits-allreduce")
+    assert told["status"] == "failed"
+    assert "diverged" in told["error"]
+
+
+def test_resume_without_a_checkpoint_says_so(singa_dask, tmp_path):
+    ran = singa_dask("train", example(), *SHORT, "--resume")
+    assert ran.code == 1
+    assert "no valid checkpoint to resume from" in ran.err
+
+
+@pytest.mark.parametrize("name", ["sandblaster", "downpour", "hogwild", "hybrid"])
+def test_other_frameworks_are_not_yet_supported(singa_dask, tmp_path, name):
+    ran = singa_dask("train", example(), "--cluster", cluster(name))
+    assert ran.code == 2
+    assert "not yet supported" in ran.err
+    assert "Traceback" not in ran.err
+    assert not (tmp_path / "runs").exists()

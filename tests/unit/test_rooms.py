@@ -1,0 +1,67 @@
+"""Rooms import downwards only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import singa_dask
+
+PACKAGE = Path(singa_dask.__file__).parent
+# From the ground up; rooms on one line may use each other.
+ROOMS = [
+    ["errors"],
+    ["job"],
+    ["ops"],
+    ["layers"],
+    ["net"],
+    ["algorithms"],
+    ["updaters"],
+    ["comm"],
+    ["data"],
+    ["cluster"],
+    ["monitor", "training"],
+    ["cli"],
+]
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+
+
+def room_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(tree):
+    """Modules of the package that are imported when the module is (not those under TYPE_CHECKING)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("singa_dask"):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("singa_dask"))
+
+
+FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent != PACKAGE or p.stem in LEVEL]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_downwards(path):
+    room = room_of(path)
+    assert room in LEVEL, f"{room} is a new room: give it a level"
+    for module in imports_of(ast.parse(path.read_text())):
+        target = module.split(".")[1] if "." in module else None
+        if target in LEVEL:
+            assert LEVEL[target] <= LEVEL[room], f"{room} may not import {module}"
+
+
+def test_importing_the_package_starts_neither_mpi_nor_dask_nor_cuda():
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, singa_dask; singa_dask.layers, singa_dask.updaters, singa_dask.Job, singa_dask.ClusterTopology;"
+        "print([m for m in ('mpi4py.MPI', 'cupy', 'distributed') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

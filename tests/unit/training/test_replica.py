@@ -1,0 +1,124 @@
+"""Training by any number of workers equals training by one."""
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from singa_dask.comm import SoloCommunicator
+from singa_dask.comm.threads import run_threads
+from singa_dask.errors import CheckpointError
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch
+from singa_dask.ops import get_ops
+from singa_dask.training.replica import Replica
+
+BATCH, STEPS = 22, 6
+UPDATERS = {
+    "SGD": "type: kSGD momentum: 0.9 weight_decay: 0.01",
+    "Nesterov": "type: kNesterov momentum: 0.9 weight_decay: 0.01",
+    "Adam": "type: kAdam weight_decay: 0.01",
+}
+NET = """
+name: "small" seed: 3
+train_one_batch { alg: kBP }
+cluster { nworkers_per_group: %(n)d nservers_per_group: %(slices)d }
+updater { %(updater)s learning_rate { type: kStep base_lr: 0.05 step_conf { gamma: 0.5 change_freq: 4 } } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 22 shape: 1 shape: 8 shape: 8 } }
+  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 5 kernel: 3 pad: 1 }
+          param { lr_scale: 2 } param { wd_scale: 0 } }
+  layer { name: "relu" type: kReLU srclayers: "conv" }
+  layer { name: "pool" type: kPooling srclayers: "relu" pooling_conf { kernel: 2 stride: 2 } }
+  layer { name: "drop" type: kDropout srclayers: "pool" dropout_conf { dropout_ratio: 0.3 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 10 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
+def job_of(n, updater, slices=None):
+    return text_format.Parse(NET % {"n": n, "slices": slices or n, "updater": UPDATERS[updater]}, JobProto())
+
+
+def batch_of(number):
+    draw = np.random.default_rng(number)
+    return draw.random((BATCH, 8, 8, 1), np.float32), draw.integers(0, 10, BATCH)
+
+
+def advance(replica, comm, first, last):
+    bounds = np.linspace(0, BATCH, comm.size + 1).astype(int)
+    low, high = bounds[comm.rank], bounds[comm.rank + 1]
+    for number in range(first, last):
+        features, labels = batch_of(number)
+        feed = {"data": Batch(features[low:high], labels[low:high])}
+        replica.train_step(feed, Step(Phase.kTrain, number, replica.job.seed, low, BATCH))
+
+
+def train(comm, job, precision=np.float32):
+    replica = Replica(job, comm, get_ops("cpu", precision))
+    replica.initialise()
+    advance(replica, comm, 0, STEPS)
+    return replica.net.flat.values
+
+
+@pytest.mark.parametrize("updater", UPDATERS)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_n_workers_equal_one(n, updater):
+    serial = train(SoloCommunicator(), job_of(1, updater))
+    for values in run_threads(n, train, job_of(n, updater)):
+        np.testing.assert_allclose(values, serial, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_fewer_servers_than_workers_equal_one(slices):
+    serial = train(SoloCommunicator(), job_of(1, "Adam"))
+    for values in run_threads(3, train, job_of(3, "Adam", slices)):
+        np.testing.assert_allclose(values, serial, rtol=1e-5, atol=1e-7)
+
+
+def test_in_double_precision_the_difference_is_rounding():
+    serial = train(SoloCommunicator(), job_of(1, "SGD"), np.float64)
+    for values in run_threads(4, train, job_of(4, "SGD"), np.float64):
+        np.testing.assert_allclose(values, serial, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("updater", UPDATERS)
+def test_stop_and_go_on_is_bit_identical(updater):
+    def interrupted(comm, job):
+        first = Replica(job, comm, get_ops("cpu"))
+        first.initialise()
+        advance(first, comm, 0, 3)
+        snapshot = first.snapshot(3, "", {})
+        second = Replica(job, comm, get_ops("cpu"))
+        second.restore(snapshot)
+        advance(second, comm, 3, STEPS)
+        return second.net.flat.values
+
+    job = job_of(3, updater)
+    for values, whole in zip(run_threads(3, interrupted, job), run_threads(3, train, job), strict=True):
+        np.testing.assert_array_equal(values, whole)
+
+
+def test_a_snapshot_of_three_workers_goes_on_with_one():
+    def half(comm):
+        replica = Replica(job_of(3, "Adam"), comm, get_ops("cpu"))
+        replica.initialise()
+        advance(replica, comm, 0, 3)
+        return replica.snapshot(3, "", {})
+
+    snapshot = run_threads(3, half)[0]
+    solo = SoloCommunicator()
+    replica = Replica(job_of(1, "Adam"), solo, get_ops("cpu"))
+    replica.restore(snapshot)
+    advance(replica, solo, 3, STEPS)
+    np.testing.assert_allclose(replica.net.flat.values, train(solo, job_of(1, "Adam")), rtol=1e-5, atol=1e-7)
+
+
+def test_another_updater_cannot_go_on():
+    solo = SoloCommunicator()
+    replica = Replica(job_of(1, "Adam"), solo, get_ops("cpu"))
+    replica.initialise()
+    snapshot = replica.snapshot(0, "", {})
+    with pytest.raises(CheckpointError, match="updater"):
+        Replica(job_of(1, "SGD"), solo, get_ops("cpu")).restore(snapshot)

@@ -1,0 +1,158 @@
+"""The training loop of the ranks, as threads of one process, on real shards."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from singa_dask.comm.threads import run_threads
+from singa_dask.data import write_shards
+from singa_dask.errors import DataError, SingaError, TrainingError
+from singa_dask.job import Job
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.prepare import prepare
+from singa_dask.training.worker import Surroundings, WorkerPlan, run_rank
+
+JOB = """
+name: "points" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
+train_one_batch { alg: kBP }
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.1 } }
+cluster { nworkers_per_group: 3 nservers_per_group: 2 }
+neuralnet {
+  layer { name: "data" type: kRecordInput exclude: kTest store_conf { path: "%(folder)s/train" batchsize: 20 } }
+  layer { name: "data" type: kRecordInput include: kTest store_conf { path: "%(folder)s/test" batchsize: 20 } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+
+
+def write(folder, seed=0):
+    draw = np.random.default_rng(seed)
+    for split in ("train", "test"):
+        labels = draw.integers(0, 2, 90)
+        features = draw.normal(size=(90, 3)) + 2 * labels[:, None]
+        write_shards(folder / split, features.astype(np.float32), labels, overwrite=True)
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    write(tmp_path)
+    return lambda *overrides: prepare(Job.from_text(JOB % {"folder": tmp_path}, overrides))
+
+
+def run(prepared, folder, resume=None, stop_at=lambda event: False):
+    """Run all ranks; returns the first one's report and events. A stop is requested once `stop_at(event)` is true."""
+    events, stop = [], threading.Event()
+
+    def emit(event):
+        events.append(event)
+        if stop_at(event):
+            stop.set()
+
+    plan = WorkerPlan(prepared.job.SerializeToString(), folder, (1, 1, 1), prepared.data, resume)
+    with ThreadPoolExecutor(3) as pool:
+        reports = run_threads(3, run_rank, plan, Surroundings(pool.submit, emit, stop.is_set), timeout_s=10)
+    return reports[0], events
+
+
+def told(events):
+    return [(e["kind"], e.get("phase"), e["step"]) for e in events if e["kind"] not in ("progress",)]
+
+
+def parameters(folder, step):
+    return checkpoints.load(checkpoints.path_of(folder, step)).parameters
+
+
+def test_the_order_of_things(prepared, tmp_path):
+    report, events = run(prepared(), tmp_path / "run")
+    assert told(events) == [
+        ("start", None, 0),
+        ("metrics", "test", 0),
+        ("metrics", "train", 4),
+        ("metrics", "test", 4),
+        ("checkpoint", None, 4),
+        ("metrics", "train", 8),
+        ("metrics", "test", 8),
+        ("checkpoint", None, 8),
+        ("end", None, 8),
+    ]
+    assert (report["step"], report["interrupted"]) == (8, False)
+    assert report["metrics"].keys() == {"train", "test"}
+    assert report["metrics"]["test"]["loss"] < events[1]["metrics"]["loss"]
+
+
+def test_a_resumed_run_measures_and_reaches_what_a_whole_one_does(prepared, tmp_path):
+    _, whole = run(prepared(), tmp_path / "whole")
+    _, events = run(prepared(), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "whole", 4))
+    assert told(events)[:2] == [("start", None, 4), ("metrics", "test", 4)]
+    values = {e["step"]: e["metrics"] for e in whole if e.get("phase") == "test"}
+    assert {e["step"]: e["metrics"] for e in events if e.get("phase") == "test"} == {4: values[4], 8: values[8]}
+    for name, value in parameters(tmp_path / "rest", 8).items():
+        np.testing.assert_array_equal(value, parameters(tmp_path / "whole", 8)[name])
+
+
+def test_a_stop_in_training_saves_and_leaves_out_the_test(prepared, tmp_path):
+    many = prepared("train_steps=100000", "disp_freq=1", "test_freq=100000", "checkpoint_freq=0")
+    report, events = run(many, tmp_path, stop_at=lambda e: e.get("phase") == "train" and e["step"] == 3)
+    assert report["interrupted"]
+    assert 4 <= report["step"] < 100
+    assert told(events)[-2:] == [("checkpoint", None, report["step"]), ("end", None, report["step"])]
+    assert "test" not in report["metrics"]
+
+
+def test_a_stop_in_an_evaluation_breaks_it_off(prepared, tmp_path):
+    report, events = run(prepared("test_steps=100000"), tmp_path, stop_at=lambda e: e["kind"] == "start")
+    assert report["interrupted"]
+    assert report["step"] == 0
+    assert told(events) == [("start", None, 0), ("end", None, 0)]
+
+
+def test_a_stop_at_the_very_end_is_no_completed_run_without_its_test(prepared, tmp_path):
+    job = prepared("test_steps=1000", "test_freq=8", "checkpoint_freq=0")
+    report, _ = run(job, tmp_path, stop_at=lambda e: e.get("phase") == "train" and e["step"] == 8)
+    assert report["interrupted"]
+    assert report["step"] == 8
+    report, _ = run(job, tmp_path, resume=checkpoints.path_of(tmp_path, 8))
+    assert not report["interrupted"]
+    assert report["metrics"]["test"]
+
+
+def test_divergence_ends_every_rank_at_the_same_step(prepared, tmp_path):
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step \d: training diverged. Lower updater"):
+        run(prepared("updater.learning_rate.base_lr=1e38"), tmp_path)
+
+
+def test_other_shards_than_planned_are_refused(prepared, tmp_path):
+    job = prepared()
+    write(tmp_path, seed=1)
+    with pytest.raises(DataError, match="holds other shards here"):
+        run(job, tmp_path / "run")
+
+
+def test_data_without_labels(tmp_path):
+    write_shards(tmp_path / "train", np.random.default_rng(0).random((90, 3), np.float32), None)
+    text = (
+        JOB.split("neuralnet")[0]
+        + f"""neuralnet {{
+          layer {{ name: "data" type: kRecordInput
+                   store_conf {{ path: "{tmp_path}/train" batchsize: 20 has_label: false }} }}
+          layer {{ name: "code" type: kInnerProduct srclayers: "data" innerproduct_conf {{ num_output: 3 }} }}
+          layer {{ name: "loss" type: kEuclideanLoss srclayers: "code" srclayers: "data" }}
+        }}"""
+    )
+    job = prepare(Job.from_text(text, ["test_freq=0", "test_steps=0", "updater.learning_rate.base_lr=0.01"]))
+    report, _ = run(job, tmp_path / "run")
+    assert np.isfinite(report["metrics"]["train"]["loss"])
+
+
+def test_input_layers_must_agree_on_the_batch(tmp_path):
+    write(tmp_path)
+    two = JOB.replace(
+        'layer { name: "scores"',
+        'layer { name: "more" type: kRecordInput store_conf { path: "%(folder)s/train" batchsize: 10 } }\n'
+        '  layer { name: "scores"',
+    )
+    with pytest.raises(SingaError, match=r"input layers differ in batchsize"):
+        prepare(Job.from_text(two % {"folder": tmp_path}))

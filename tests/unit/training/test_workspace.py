@@ -1,0 +1,82 @@
+"""The folder of a run."""
+
+import json
+
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.training.workspace import Workspace
+
+
+def measured(workspace):
+    return [(row["phase"], row["step"]) for row in workspace.rows()]
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A workspace in which a run measured three steps and saved one."""
+    made = Workspace(tmp_path / "a" / "b")
+    made.open("job")
+    for step in (1, 2, 3):
+        made.append({"phase": "test", "step": step})
+        made.append({"phase": "train", "step": step})
+    (made.checkpoints / "step-00000002.h5").write_text("x")
+    return made
+
+
+def test_a_resumed_run_keeps_what_it_will_not_measure_again(workspace):
+    workspace.open("job 2", 2)
+    assert measured(workspace) == [("test", 1), ("train", 1), ("train", 2)]
+    assert list(workspace.checkpoints.iterdir())
+    assert workspace.job.read_text() == "job 2"
+
+
+def test_rewinding_to_the_start_forgets_all(workspace):
+    workspace.rewind(None)
+    assert measured(workspace) == []
+
+
+def test_a_fresh_run_loses_nothing_of_the_one_before(workspace):
+    folder = workspace.folder
+    assert workspace.set_aside() == folder.with_name("b-1")
+    assert not folder.exists()
+    workspace.open("again")
+    assert workspace.set_aside() == folder.with_name("b-2")
+    assert workspace.set_aside() is None
+    assert len(measured(Workspace(folder.with_name("b-1")))) == 6
+    assert (folder.with_name("b-1") / "checkpoint" / "step-00000002.h5").exists()
+
+
+def test_one_run_at_a_time(workspace):
+    with workspace.locked():
+        with pytest.raises(ConfigError, match=r"another run is using it.*/a/b.*--workspace"), workspace.locked():
+            pass
+        with Workspace(workspace.folder.with_name("c")).locked():
+            pass
+    with workspace.locked():
+        pass
+
+
+def test_a_line_cut_short_is_left_out(workspace):
+    with open(workspace.metrics, "a") as file:
+        file.write('{"phase": "train", "step": 4')
+    assert len(measured(workspace)) == 6
+
+
+def test_the_summary_is_json(workspace):
+    workspace.write_summary({"status": "completed"})
+    assert json.loads(workspace.summary.read_text()) == {"status": "completed"}
+    assert sorted(p.name for p in workspace.folder.iterdir()) == [
+        "checkpoint",
+        "job.conf",
+        "metrics.jsonl",
+        "summary.json",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    blocked = Workspace(tmp_path / "file" / "x")
+    for act in (lambda: blocked.open(""), lambda: blocked.locked().__enter__()):
+        with pytest.raises(ConfigError, match=r"workspace: cannot be written .*file/x.* --workspace"):
+            act()
