@@ -1,0 +1,120 @@
+"""Contestants side by side: each in a process of its own, a few steps at a time in turn, compared pair by pair.
+
+A contestant is a program that prints a JSON line when it is ready, runs N steps for every line "N" on its standard
+input and answers with {"seconds": per step}; at the line "end" it prints its peak memory and leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+# Settings of some machines that slow OpenBLAS down or speed it up; nobody gets them.
+UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+CHUNK_S = 0.25
+
+
+@dataclass
+class Contestant:
+    """One process. seconds: per step, one figure per round."""
+
+    name: str
+    process: subprocess.Popen
+    first_losses: list[float]
+    seconds: list[float] = field(default_factory=list)
+    peak_mb: float = 0.0
+    chunk: int = 1
+
+    @classmethod
+    def start(cls, name: str, arguments: Sequence[str], threads: int) -> Contestant:
+        """Start `name`.py with these arguments, bound to as many cores as it has threads."""
+        environment = {key: value for key, value in os.environ.items() if key not in UNSET}
+        for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            environment[key] = str(threads)
+        process = subprocess.Popen(
+            [sys.executable, str(FOLDER / f"{name}.py"), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=_pin(threads),
+        )
+        ready = _read(process)
+        contestant = cls(name, process, ready["losses"])
+        contestant.chunk = max(1, min(200, round(CHUNK_S / contestant._run(3))))
+        return contestant
+
+    def play(self) -> None:
+        """One round: a chunk of steps."""
+        self.seconds.append(self._run(self.chunk))
+
+    def end(self) -> None:
+        """Ask for the peak memory and let the process leave."""
+        self.peak_mb = self._ask("end")["peak_mb"]
+        self.process.wait(timeout=30)
+
+    def _run(self, steps: int) -> float:
+        return self._ask(str(steps))["seconds"]
+
+    def _ask(self, line: str) -> Mapping:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return _read(self.process)
+
+
+def contest(names: Sequence[str], arguments: Sequence[str], threads: int, rounds: int) -> list[Contestant]:
+    """Let the contestants take turns for `rounds` rounds."""
+    contestants = [Contestant.start(name, arguments, threads) for name in names]
+    try:
+        for _ in range(rounds):
+            for contestant in contestants:
+                contestant.play()
+        for contestant in contestants:
+            contestant.end()
+    finally:
+        for contestant in contestants:
+            contestant.process.kill()
+            contestant.process.wait()
+    return contestants
+
+
+def ratio(peer: Contestant, ours: Contestant) -> float:
+    """Median over the rounds of peer time / our time."""
+    return statistics.median(p / o for p, o in zip(peer.seconds, ours.seconds, strict=True))
+
+
+def serve(step: Callable[[], float], losses: Sequence[float]) -> None:
+    """The contestant's side: run `step` as often as told on standard input, and time it."""
+    import resource
+    import time
+
+    print(json.dumps({"losses": list(losses)}), flush=True)
+    for line in sys.stdin:
+        if line.strip() == "end":
+            print(json.dumps({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+            return
+        began = time.perf_counter()
+        for _ in range(int(line)):
+            step()
+        print(json.dumps({"seconds": (time.perf_counter() - began) / int(line)}), flush=True)
+
+
+def _read(process: subprocess.Popen) -> Mapping:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.wait()}; see its message above.")
+    return json.loads(line)
+
+
+def _pin(threads: int) -> Callable[[], None]:
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    return lambda: os.sched_setaffinity(0, cores)

@@ -1,0 +1,40 @@
+"""Contestant: one training step of singa_dask on one worker."""
+
+from __future__ import annotations
+
+import sys
+
+from contest import serve
+from threadpoolctl import threadpool_limits
+from workloads import WARM_UP, WORKLOADS, data_of, job_of
+
+from singa_dask.comm import SoloCommunicator
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch
+from singa_dask.ops import get_ops
+from singa_dask.training.replica import Replica
+
+
+def main(name: str, threads: int) -> None:
+    workload = WORKLOADS[name]
+    job = job_of(workload)
+    job.seed = 1
+    features, labels = data_of(workload)
+    with threadpool_limits(threads):
+        replica = Replica(job, SoloCommunicator(), get_ops("cpu"))
+        replica.initialise()
+        feed = {replica.net.input_layers[0]: Batch(features, labels)}
+        number = 0
+
+        def step() -> float:
+            nonlocal number
+            metrics = replica.train_step(feed, Step(Phase.kTrain, number, total_rows=workload.batch))
+            number += 1
+            return metrics["loss"].mean
+
+        serve(step, [step() for _ in range(WARM_UP)])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
