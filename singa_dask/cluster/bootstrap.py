@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -161,6 +162,32 @@ def unlink_segments(kvsname: str = "", process: int | str = "self") -> None:
     for path in paths:
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def unlink_orphans() -> None:
+    """Remove segments of UCX that nobody holds any more, on this machine.
+
+    UCX removes a segment's name right after making it. A process that is killed in between leaves it, under a name
+    that only the process knew. Whoever else is in between has the file open: what nobody has open is left for ever.
+    """
+    mine = {str(path) for path in Path("/dev/shm").glob("ucx_shm_posix_*") if _is_mine(path)}
+    if not mine:
+        return
+    held: set[str] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            held.update(os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir())
+            held.update(region.path for region in process.memory_maps())
+    for path in mine - held:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _is_mine(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
 
 
 def segment_name(kvsname: str) -> str:

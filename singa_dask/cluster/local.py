@@ -13,6 +13,8 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 
+from singa_dask.cluster.bootstrap import unlink_orphans
+
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _CLOSING_S = 2.0
 
@@ -63,6 +65,7 @@ def local_cluster(
                 yield client
         finally:
             _close(cluster, nannies)
+            unlink_orphans()
             # The nannies have written theirs into this process too.
             for name in set(os.environ) - set(before):
                 del os.environ[name]

@@ -14,7 +14,14 @@ from typing import Any
 from distributed import get_worker, secede
 from distributed.core import Status
 
-from singa_dask.cluster.bootstrap import communicator, join_world, load_mpi, spend_world, unlink_segments
+from singa_dask.cluster.bootstrap import (
+    communicator,
+    join_world,
+    load_mpi,
+    spend_world,
+    unlink_orphans,
+    unlink_segments,
+)
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
@@ -133,6 +140,7 @@ def stop_rank(group: str, dask_worker: Any = None) -> None:
 def clean_segments(kvsname: str) -> None:
     """Remove the shared memory of a world that did not form, on this worker's machine."""
     unlink_segments(kvsname)
+    unlink_orphans()
 
 
 def run_rank(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from singa_dask.cluster import bootstrap
-from singa_dask.cluster.bootstrap import interface_of, join_world, segment_name
+from singa_dask.cluster.bootstrap import interface_of, join_world, segment_name, unlink_orphans
 from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.cluster.rank import current_task
 from singa_dask.errors import ClusterError
@@ -81,3 +82,14 @@ def test_a_rank_does_not_wait_for_ever_for_the_others():
 def test_outside_of_a_group_there_is_no_current_task():
     with pytest.raises(ClusterError, match="form_group"):
         current_task()
+
+
+def test_segments_that_nobody_holds_are_removed():
+    orphan, held = (f"/dev/shm/ucx_shm_posix_{os.getpid()}_{name}" for name in ("orphan", "held"))
+    Path(orphan).write_bytes(b"x")
+    with open(held, "wb"):
+        unlink_orphans()
+        assert not os.path.exists(orphan)
+        assert os.path.exists(held)
+    unlink_orphans()
+    assert not os.path.exists(held)
