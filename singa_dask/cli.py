@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 the job or the command line is wrong, 130 interr
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -62,6 +63,8 @@ def main() -> None:
     """Train nets on a Dask cluster; how training is distributed is a block of the job."""
     # Not the root logger: Dask would then tell all it does.
     handler = logging.StreamHandler()
+    # A console script has not the current folder on its path, where a job's user_type may lie; workers inherit it.
+    sys.path.insert(0, "")
     logger = logging.getLogger("singa_dask")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -76,7 +79,11 @@ def main() -> None:
 @click.option("--scheduler", metavar="ADDRESS", help="Use the Dask cluster of this scheduler.")
 @click.option("--scheduler-file", type=click.Path(path_type=Path), help="Use the Dask cluster of this scheduler file.")
 @click.option(
-    "--max-restarts", default=3, show_default=True, help="How often a group that lost a worker is re-formed."
+    "--max-restarts",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="How often a group that lost a worker is re-formed.",
 )
 @_reports_errors
 def train(
@@ -93,6 +100,7 @@ def train(
     from singa_dask.training import driver
 
     loaded = _load(job, overrides, cluster)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems stop jobs with it: save, as for Ctrl-C
     with ExitStack() as stack:
         client = _connect(stack, scheduler, scheduler_file)
         result = driver.train(loaded, client, workspace=workspace, resume=resume, max_restarts=max_restarts)

@@ -42,7 +42,8 @@ class Problem:
         where = "" if self.file is None else f"{self.file}:"
         where += "" if self.line is None else f"{self.line}:{self.column or 1}:"
         where += " " if where else ""
-        text = f"{where}{self.key}: {self.message.rstrip('.')}."
+        end = "" if self.message.endswith("?") else "."
+        text = f"{where}{self.key}: {self.message.rstrip('.')}{end}"
         if self.received is not None:
             text += f" Received: {self.received}."
         if self.hint:

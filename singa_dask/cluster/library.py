@@ -28,5 +28,5 @@ def mpi_library(timeout_s: float = 30.0) -> str:
         raise ClusterError(f"MPI did not load within {timeout_s:g} s") from error
     verdict, _, text = done.stdout.strip().partition(" ")
     if verdict == "found":
-        return text
+        return " ".join(text.split())
     raise ClusterError(text or f"MPI cannot be loaded: {done.stderr.strip()[-500:]}")

@@ -12,7 +12,7 @@ from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
 from singa_dask.data.converters import cifar10, csv, digits, idx, images, npz
 from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
-from singa_dask.data.manifest import Manifest
+from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.writer import replace_folder, write_shards
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
@@ -98,7 +98,7 @@ def _write(
     with replace_folder(out, overwrite) as folder:
         for name, split in splits.items():
             for note in split.notes:
-                logger.warning("%s: %s", out / name, note)
+                warn_of_note(out if name else out.parent, note)
             mixed = name in ("", "train") if shuffle is None else shuffle
             write_shards(
                 folder / name,

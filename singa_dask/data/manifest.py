@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "manifest.json"
 STATISTICS_FILE = "statistics.h5"
@@ -260,3 +263,9 @@ def _is_texts(value: object) -> bool:
 
 def _is_classes(value: Any) -> bool:
     return value is None or _is_count(value) or (_is_texts(value) and len(value) > 0 and len(set(value)) == len(value))
+
+
+@lru_cache(maxsize=64)
+def warn_of_note(folder: Path, note: str) -> None:
+    """Log what users must know about a data set, once, however many of its splits are opened how often."""
+    logger.warning("%s: %s", folder, note)

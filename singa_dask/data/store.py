@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.manifest import MANIFEST_FILE, MAX_SAMPLE_NBYTES, STATISTICS_FILE, Manifest
+from singa_dask.data.manifest import MANIFEST_FILE, MAX_SAMPLE_NBYTES, STATISTICS_FILE, Manifest, warn_of_note
 from singa_dask.data.normalise import Normaliser
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.resolve import resolve
 from singa_dask.data.shards import ShardFolder, read_small
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 from singa_dask.job.job_pb2 import Phase, StoreProto
-
-logger = logging.getLogger(__name__)
 
 _SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
 
@@ -57,7 +54,7 @@ def store_info(store: StoreProto, key: str = "store_conf") -> StoreInfo:
     path = resolve(store.path)
     manifest = Manifest.load(path)
     for note in manifest.notes:
-        logger.warning("%s: %s", path, note)
+        warn_of_note(path.parent, note)
     if store.has_label and not manifest.has_labels:
         raise ConfigError(
             Problem(f"{key}.has_label", f"{path} has no labels", "true", "Set has_label: false, or add labels to it.")

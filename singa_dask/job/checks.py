@@ -47,6 +47,8 @@ def _check_run(findings: Findings) -> None:
     job = findings.job
     if not job.name.strip():
         findings.missing(("name",), 'name: "my-job"')
+    elif "/" in job.name or job.name in (".", ".."):
+        findings.add(("name",), "names a folder, so it cannot hold a slash or be . or ..", job.name, "Rename the job.")
     if not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     for kind in ("test", "validate"):

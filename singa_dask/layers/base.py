@@ -187,11 +187,15 @@ class Layer:
             return json.loads(self.proto.user_conf)
         return {}
 
-    def declare(self, role: str, shape: Shape, fan_in: int, fan_out: int) -> Param:
+    def declare(self, role: str, shape: Shape, fan_in: int, fan_out: int, value: float | None = None) -> Param:
         """Declare the next parameter; its settings are the next `param` block of the job, named
-        `<layer>_<role>` unless the job names it."""
+        `<layer>_<role>` unless the job names it. value: initial value where the job has no `init`."""
         index = len(self.params)
-        proto = self.proto.param[index] if index < len(self.proto.param) else ParamProto()
+        proto = ParamProto()
+        if index < len(self.proto.param):
+            proto.CopyFrom(self.proto.param[index])
+        if value is not None and not proto.HasField("init"):
+            proto.init.type, proto.init.value = proto.init.kConstant, value
         param = Param(proto, proto.name or f"{self.name}_{role}", shape, fan_in, fan_out)
         self.params.append(param)
         return param

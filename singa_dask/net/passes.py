@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,9 +166,10 @@ class Passes:
 def failure(layer: Layer, phase: int, call: str, inputs: Sequence[Any], error: Exception) -> TrainingError:
     """The error that says in which layer, call and phase, and on which input shapes, `error` was raised."""
     shapes = ", ".join(str(getattr(x, "shape", x)) for x in inputs) or "none"
+    where = traceback.extract_tb(error.__traceback__)[-1]
     return TrainingError(
         f"layer {layer.name!r} ({type(layer).__name__}) failed in {call}, phase {Phase.Name(phase)}, "
-        f"input shapes {shapes}: {type(error).__name__}: {error}"
+        f"input shapes {shapes}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
     )
 
 

@@ -96,11 +96,13 @@ def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Found:
-    """A valid checkpoint: where it lies, the training steps done, and the fingerprints of its data."""
+    """A valid checkpoint: where it lies, the training steps done, and what it holds, without the arrays."""
 
     path: Path
     step: int
     data: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    updater_state: tuple[str, ...]
 
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
@@ -114,7 +116,8 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
     for path in found:
         try:
             checkpoint = load(path)
-            return Found(path, checkpoint.step, checkpoint.data), faults
+            shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
+            return Found(path, checkpoint.step, checkpoint.data, shapes, tuple(checkpoint.updater)), faults
         except CheckpointError as error:
             faults.append(str(error))
     return None, faults

@@ -77,8 +77,12 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     for store in stores:  # every sample once, in the order of the files
         store.shuffle, store.random_skip, store.batchsize[:] = False, 0, [batch]
     written = 0
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with open(out, "w", newline="") as file:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = open(out, "w", newline="")  # noqa: SIM115 - entered below, outside of the try
+    except OSError as error:
+        raise ConfigError(Problem("out", f"cannot be written ({error.strerror})", str(out))) from error
+    with file:
         rows = csv.writer(file)
         for feed, step, order in _batches(net, job, -(-total // batch)):
             net.forward(feed, step)

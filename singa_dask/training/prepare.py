@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singa_dask.data import Stream, make_stream, read_small, statistics_path, store_info
+from singa_dask.data import Manifest, Stream, make_stream, read_small, statistics_path, store_info
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
 from singa_dask.job.job_pb2 import JobProto, LayerProto, Phase, StoreProto
+from singa_dask.layers import SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.ops import Ops
 from singa_dask.training.schedule import PHASE_NAMES
@@ -24,7 +25,7 @@ class Prepared:
 
     data: fingerprint of the order of samples, by phase and input layer ("train/data"). layers: per phase ("train",
     "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. slices: elements of each
-    server's slice of them.
+    server's slice of them. shapes: of the parameters, by name. updater_state: names of the updater's arrays.
     """
 
     job: JobProto
@@ -33,6 +34,8 @@ class Prepared:
     layers: dict[str, list[LayerRow]]
     parameters: int
     slices: list[int]
+    shapes: dict[str, tuple[int, ...]]
+    updater_state: tuple[str, ...]
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
@@ -50,6 +53,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     try:
         data = _resolve_data(ready, entered) if with_data else {}
         nets = _build_nets(ready, entered)
+        _check_classes(nets)
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:
         raise job.located(error) from error
@@ -62,6 +66,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         layers={PHASE_NAMES[phase]: net.describe() for phase, net in nets.items()},
         parameters=sum(entry.size for entry in flat.entries),
         slices=flat.slices(ready.cluster.nservers_per_group),
+        shapes={entry.name: tuple(entry.shape) for entry in flat.entries},
+        updater_state=tuple(updater.state),
     )
 
 
@@ -89,6 +95,22 @@ def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
                     hint="Let your layer take a kRecordInput as its source.",
                 )
     return nets
+
+
+def _check_classes(nets: Mapping[int, Net]) -> None:
+    """A loss must have an output for every class of its data."""
+    for net in nets.values():
+        for layer in net.layers.values():
+            if not isinstance(layer, SoftmaxLoss) or layer.proto.srclayers[1] not in net.input_layers:
+                continue
+            source = layer.proto.srclayers[1]
+            folder = Path(net.layers[source].proto.store_conf.path)
+            if not folder.is_absolute():  # checked without data
+                continue
+            classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]
+            if classes is not None and classes > outputs:
+                hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
+                raise layer.problem(f"the data of {source!r} has {classes} classes", f"{outputs} outputs", hint)
 
 
 def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import logging
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -86,8 +86,10 @@ class Run:
         if found is None:
             raise CheckpointError(
                 f"{self.workspace.checkpoints}: no valid checkpoint to resume from. "
-                "Run without --resume, or give the --workspace of the earlier run. " + " ".join(faults)
+                "Run without --resume, or give the --workspace of the earlier run"
+                f"{self.workspace.earlier()}. {' '.join(faults)}".rstrip()
             )
+        self._check_same(found)
         if training_data(found.data) != training_data(self.prepared.data):
             raise CheckpointError(
                 f"{found.path} was made with other data: other shards, batchsize, shuffle or seed. Resume with what "
@@ -96,6 +98,24 @@ class Run:
             )
         self._report |= {"step": found.step, "checkpoint": str(found.path)}
         return found, faults
+
+    def _check_same(self, found: Found) -> None:
+        """A checkpoint of another net or updater, or from beyond the end, is no point to go on from."""
+        prepared, faults = self.prepared, []
+        if found.step > prepared.job.train_steps:
+            faults.append(f"it is from step {found.step}, beyond train_steps, {prepared.job.train_steps}")
+        for name in found.shapes.keys() | prepared.shapes.keys():
+            saved, wanted = found.shapes.get(name), prepared.shapes.get(name)
+            if saved != wanted:
+                faults.append(f"parameter {name!r}: {saved or 'none'} in it, {wanted or 'none'} in this job")
+        if set(found.updater_state) != set(prepared.updater_state):
+            names = [", ".join(sorted(state)) or "none" for state in (found.updater_state, prepared.updater_state)]
+            faults.append(f"updater state: {names[0]} in it, {names[1]} in this job")
+        if faults:
+            raise CheckpointError(
+                f"{found.path} does not fit this job: {'; '.join(sorted(faults))}. Resume with what "
+                f"{self.workspace.job} says."
+            )
 
     def _check_given(self) -> None:
         """The checkpoints that a fresh run starts from must be there, and must stay there."""
@@ -134,7 +154,7 @@ class Run:
     def _attempt(self, client: Client, found: Found | None) -> None:
         """Form the group once and train until it ends."""
         topology = self.prepared.topology
-        self.display.note("forming the worker group")
+        self.display.note(f"forming a group of {topology.nprocesses} Dask workers")
         placement = place(topology, wait_workers(client, topology.nprocesses, self.patience_s))
         ranks = placement.workers[0]
         plan = WorkerPlan(
@@ -152,7 +172,7 @@ class Run:
                 ) as group:
                     self._report |= self._until_ended(group)
             except ClusterError as error:
-                raise self._cause(error) from error.__cause__
+                raise self._cause(client, ranks, error) from error.__cause__
 
     def _until_ended(self, group: Group) -> dict[str, Any]:
         """What the first rank reports. Waits as long as ranks live: each of their own waits has a deadline."""
@@ -165,10 +185,11 @@ class Run:
             group.wait()
         return group.results()[0]
 
-    def _cause(self, error: ClusterError) -> SingaError:
+    def _cause(self, client: Client, ranks: Sequence[str], error: ClusterError) -> SingaError:
         """What the driver raises for a failed group: the rank's own error where it raised one of ours on purpose."""
         if not isinstance(error, GroupFailed):
-            return GroupLost(str(error))
+            gone = set(ranks) - set(client.scheduler_info(n_workers=-1)["workers"])
+            return GroupLost(str(error)) if gone else error
         raised = error.failure.exception
         if raised is None or isinstance(raised, ClusterError):
             return GroupLost(f"{error.failure} (step {self._report['step']}).")

@@ -79,6 +79,8 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
             stack.enter_context(threadpool_limits(plan.cores[comm.rank]))
         else:
             stack.enter_context(threadpool_limits(job.num_openblas_threads))
+        # A loss that is not finite is reported once, by _check_finite.
+        stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(comm, plan, job, surroundings, stack)
         return run.loop()
 

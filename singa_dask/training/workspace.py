@@ -53,8 +53,8 @@ class Workspace:
             file.close()
 
     def set_aside(self) -> Path | None:
-        """Rename what an earlier run left to <folder>-1 (2, 3 ...), and return the new name; None if there is none."""
-        if not (self.metrics.exists() or self.summary.exists() or self.checkpoints.exists()):
+        """Rename the folder, if a run left checkpoints in it, to <folder>-1 (2, 3 ...), and return the new name."""
+        if not any(self.checkpoints.glob("step-*.h5")):
             return None
         names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
         free = next(name for name in names if not name.exists())
@@ -63,6 +63,11 @@ class Workspace:
         except OSError as error:
             raise self._unwritable(error) from error
         return free
+
+    def earlier(self) -> str:
+        """Where earlier runs of this workspace were moved to, for an error: " (moved to ...)", or nothing."""
+        moved = [p for p in self.folder.parent.glob(f"{self.folder.name}-*") if any(p.glob("checkpoint/step-*.h5"))]
+        return f" (moved to {', '.join(map(str, sorted(moved)))})" if moved else ""
 
     def open(self, job_text: str, resume_step: int | None = None) -> None:
         """Make the folder ready for a run that starts afresh, or from a checkpoint after `resume_step` steps.

@@ -23,7 +23,10 @@ def load(source: Path) -> dict[str, Split]:
     y may be missing. Nothing is unpickled. Raises DataError.
     """
     try:
-        with np.load(source, allow_pickle=False) as archive:
+        archive = np.load(source, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name")
+        with archive:
             keys = {key.lower(): key for key in archive.files}
             splits = {}
             for name, pairs in _LAYOUTS.items():
@@ -42,6 +45,11 @@ def load(source: Path) -> dict[str, Split]:
 
 
 def _split(source: Path, x: np.ndarray, y: np.ndarray | None) -> Split:
+    if x.ndim == 4 and x.dtype == np.uint8 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3, 4):
+        raise DataError(
+            f"{source}: x of shape {x.shape} looks channels-first; images are (N, height, width, channels). "
+            "Save x.transpose(0, 2, 3, 1)."
+        )
     if x.ndim == 3 and x.dtype == np.uint8:
         x = x[..., np.newaxis]
     elif x.ndim > 2 and not (x.ndim == 4 and x.dtype == np.uint8):

@@ -40,9 +40,11 @@ def test_a_fresh_run_loses_nothing_of_the_one_before(workspace):
     folder = workspace.folder
     assert workspace.set_aside() == folder.with_name("b-1")
     assert not folder.exists()
-    workspace.open("again")
-    assert workspace.set_aside() == folder.with_name("b-2")
+    assert str(folder.with_name("b-1")) in workspace.earlier()
+    workspace.open("a run that saves nothing")
     assert workspace.set_aside() is None
+    (workspace.checkpoints / "step-00000001.h5").write_text("x")
+    assert workspace.set_aside() == folder.with_name("b-2")
     assert len(measured(Workspace(folder.with_name("b-1")))) == 6
     assert (folder.with_name("b-1") / "checkpoint" / "step-00000002.h5").exists()
 
