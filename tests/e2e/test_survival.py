@@ -50,15 +50,25 @@ def training_processes(process):
     return sorted(children, key=lambda child: sum(child.cpu_times()[:2]), reverse=True)[:3]
 
 
+def press_ctrl_c(process):
+    os.killpg(process.pid, signal.SIGINT)  # a terminal interrupts the whole group
+
+
+def stop_as_a_batch_system(process):
+    process.terminate()
+
+
 @pytest.mark.timeout(120)
-def test_ctrl_c_ends_with_a_checkpoint(running, tmp_path, no_leaks):
-    os.killpg(running.pid, signal.SIGINT)  # a terminal interrupts the whole group
+@pytest.mark.parametrize("stop", [press_ctrl_c, stop_as_a_batch_system])
+def test_a_stopped_run_ends_with_a_checkpoint(running, tmp_path, no_leaks, stop):
+    stop(running)
     assert running.wait(timeout=30) == 130, (tmp_path / "log").read_text()
     told = summary(tmp_path / "run")
     assert told["status"] == "interrupted"
     assert told["checkpoint"].endswith(f"step-{told['step']:08d}.h5")
     assert os.path.exists(told["checkpoint"])
     assert "stopped at step" in (tmp_path / "log").read_text()
+    assert "go on with --resume" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.timeout(120)

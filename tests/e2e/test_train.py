@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from support.commands import cluster, example, metrics, sets, summary
+from support.commands import ROOT, cluster, example, metrics, sets, summary
 
 SHORT = sets(train_steps=12, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=4)
 
@@ -79,6 +79,29 @@ def test_resume_is_bit_identical(singa_dask, tmp_path, no_leaks):
         for name, value in read(parts, 12).items():
             np.testing.assert_array_equal(value, read(whole, 12)[name])
     assert [row["step"] for row in metrics(parts)] == [4, 5, 8, 12]
+
+    before = summary(parts)
+    other = sets(**{"neuralnet__layer[ip1]__innerproduct_conf__num_output": 32, "updater__type": "kAdam"})
+    refused = singa_dask("train", example(), "--workspace", parts, *options, *other, "--resume")
+    assert refused.code == 1
+    assert "'w_ip1': (256, 64) in it, (256, 32) in this job" in refused.err
+    assert "updater state: velocity in it, mean, squares in this job" in refused.err
+    assert summary(parts) == before, "a refused resume touches nothing"
+
+
+@pytest.mark.timeout(60)
+def test_the_layer_in_the_docs_trains(singa_dask, tmp_path, no_leaks):
+    """A user's layer, in a module in the current folder, as docs/layers.md writes it."""
+    text = (ROOT / "docs" / "layers.md").read_text().split("## A layer of your own")[1]
+    (tmp_path / "my_module.py").write_text(text.split("```python")[1].split("```")[0])
+    job = example().read_text().replace('srclayers: "ip1" }', 'srclayers: "s" }')
+    own = '  layer { name: "s" user_type: "my_module:Scale" srclayers: "ip1" }\n'
+    (tmp_path / "job.conf").write_text(job.replace('  layer { name: "relu2"', own + '  layer { name: "relu2"'))
+    ran = singa_dask("train", "job.conf", "--cluster", cluster(), *sets(train_steps=60, test_freq=60))
+    assert ran.code == 0, ran.err
+    workspace = tmp_path / "runs" / "digits-allreduce"
+    assert summary(workspace)["test"]["accuracy"] > 0.9
+    assert abs(parameters(workspace, 60)["s_factor"][0] - 1) > 1e-3
 
 
 @pytest.mark.timeout(60)
