@@ -17,6 +17,7 @@ from singa_dask.layers.base import LossLayer, Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.feed import next_feed
 from singa_dask.training.schedule import batches_of
 
 
@@ -127,11 +128,6 @@ def _batches(net: Net, job: JobProto, count: int) -> Iterator[tuple[Mapping[str,
             stream = make_stream(store, Manifest.load(Path(store.path)), seed=job.seed, phase=net.phase)
             loaders[name] = stack.enter_context(closing(Loader(stream, store, pool.submit, 0, 1, stop_step=count)))
         for number in range(count):
-            feed = {}
-            for name, loader in loaders.items():
-                loaded = loader.next()
-                labels = None if loaded.labels is None else net.ops.asarray(loaded.labels)
-                feed[name] = Batch(net.ops.asarray(loaded.features), labels)
-                step = Step(net.phase, number, job.seed, loaded.first_row, loaded.total_rows)
-                order = loader.stream.share(number, 0, 1)[1]
+            feed, step = next_feed(loaders, net.ops, net.phase, number, job.seed)
+            order = next(iter(loaders.values())).stream.share(number, 0, 1)[1]
             yield feed, step, order

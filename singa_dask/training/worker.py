@@ -23,6 +23,7 @@ from singa_dask.layers.base import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.feed import next_feed
 from singa_dask.training.prepare import data_key
 from singa_dask.training.replica import Replica
 from singa_dask.training.schedule import (
@@ -253,14 +254,7 @@ class _Run:
         )
 
     def _next(self, loaders: Mapping[str, Loader], phase: int, number: int) -> tuple[dict[str, Batch], Step]:
-        feed = {}
-        step = Step(phase=phase, number=number, seed=self.job.seed)
-        for name, loader in loaders.items():
-            loaded = loader.next()
-            labels = None if loaded.labels is None else self.ops.asarray(loaded.labels)
-            feed[name] = Batch(self.ops.asarray(loaded.features), labels)
-            step = Step(phase, number, self.job.seed, loaded.first_row, loaded.total_rows)
-        return feed, step
+        return next_feed(loaders, self.ops, phase, number, self.job.seed)
 
     def _warm_up(self) -> None:
         with ExitStack() as stack:
