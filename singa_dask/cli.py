@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,11 @@ CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), help="File 
 SET = click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field of the job; may be repeated."
 )
+SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Use the Dask cluster of this scheduler.")
+SCHEDULER_FILE = click.option(
+    "--scheduler-file", type=click.Path(path_type=Path), help="Use the Dask cluster of this scheduler file."
+)
+RUN = click.option("--run", metavar="NAME", help="Which run, by its job's name or its workspace [the only one].")
 CHECKPOINT = click.option(
     "--checkpoint", required=True, type=click.Path(path_type=Path), help="A checkpoint, or a run's workspace."
 )
@@ -76,8 +81,10 @@ def main() -> None:
 @SET
 @click.option("--workspace", type=click.Path(path_type=Path), help="Folder for the results [runs/<job>-<framework>].")
 @click.option("--resume", is_flag=True, help="Go on from the newest valid checkpoint of the workspace.")
-@click.option("--scheduler", metavar="ADDRESS", help="Use the Dask cluster of this scheduler.")
-@click.option("--scheduler-file", type=click.Path(path_type=Path), help="Use the Dask cluster of this scheduler file.")
+@SCHEDULER
+@SCHEDULER_FILE
+@click.option("--mpi", is_flag=True, help="The command runs under mpiexec or srun: rank 0 drives, the others work.")
+@click.option("--interface", metavar="NAME", help="With --mpi: the network that Dask uses, as ib0 [default route].")
 @click.option(
     "--max-restarts",
     type=click.IntRange(0),
@@ -94,19 +101,52 @@ def train(
     resume: bool,
     scheduler: str | None,
     scheduler_file: Path | None,
+    mpi: bool,
+    interface: str | None,
     max_restarts: int,
 ) -> None:
-    """Train JOB: on a local Dask cluster of its own, or on the one that --scheduler names."""
+    """Train JOB: on a local Dask cluster of its own, on the one that --scheduler names, or as an MPI job (--mpi)."""
     from singa_dask.training import driver
 
-    loaded = _load(job, overrides, cluster)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems stop jobs with it: save, as for Ctrl-C
+    load = cache(lambda: _load(job, overrides, cluster))
     with ExitStack() as stack:
-        client = _connect(stack, scheduler, scheduler_file)
-        result = driver.train(loaded, client, workspace=workspace, resume=resume, max_restarts=max_restarts)
+        if mpi:
+            client = _join_mpi(stack, lambda: load().topology.nprocesses, interface, scheduler or scheduler_file)
+            if client is None:
+                return  # this rank has been a worker
+        elif interface:
+            raise click.UsageError(
+                "--interface is for --mpi; elsewhere Dask's scheduler and workers have that option."
+            )
+        else:
+            load()
+            client = _connect(stack, scheduler, scheduler_file)
+        result = driver.train(load(), client, workspace=workspace, resume=resume, max_restarts=max_restarts)
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)
+
+
+@main.command()
+@SCHEDULER
+@SCHEDULER_FILE
+@RUN
+@_reports_errors
+def join(scheduler: str | None, scheduler_file: Path | None, run: str | None) -> None:
+    """Add a worker group, on free workers of the Dask cluster, to the asynchronous run that is under way there."""
+    _ask_run(scheduler, scheduler_file, "join", run)
+
+
+@main.command()
+@click.argument("group", type=click.IntRange(0))
+@SCHEDULER
+@SCHEDULER_FILE
+@RUN
+@_reports_errors
+def leave(group: int, scheduler: str | None, scheduler_file: Path | None, run: str | None) -> None:
+    """Let worker group GROUP of the asynchronous run that is under way end after its step; the others go on."""
+    _ask_run(scheduler, scheduler_file, "leave", run, group=group)
 
 
 @main.command()
@@ -123,7 +163,8 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
 
     prepared = prepare(_load(job, overrides, cluster), with_data=not no_data)
     _print(*net_tables(prepared))
-    slices = ", ".join(f"{size:,}" for size in prepared.slices)
+    held = [sum(s.size for s in prepared.partition.of_server(i)) for i in range(prepared.topology.nservers_per_group)]
+    slices = ", ".join(f"{size:,}" for size in held)
     click.echo(f"servers hold {slices} elements; each worker computes on its rows of the mini-batch")
     if prepared.topology.nprocesses > 1:
         click.echo(f"the group would talk through {mpi_library()}")
@@ -240,6 +281,27 @@ def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | Non
         where = scheduler or scheduler_file
         raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running, and reachable?") from error
     return stack.enter_context(client)
+
+
+def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: str | None, **more: Any) -> None:
+    from singa_dask.training.control import ask_run
+
+    if scheduler is None and scheduler_file is None:
+        raise click.UsageError("Say on which Dask cluster the run is: --scheduler ADDRESS, or --scheduler-file FILE.")
+    with ExitStack() as stack:
+        click.echo(ask_run(_connect(stack, scheduler, scheduler_file), op, run, **more))
+
+
+def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: object) -> Any:
+    """A client of the cluster that this MPI job is, on rank 0; on other ranks None, when the job is over."""
+    from singa_dask.cluster.mpi_world import mpi_world
+
+    def checked() -> int:
+        if other:
+            raise click.UsageError("--mpi makes a cluster of its own: leave --scheduler and --scheduler-file out.")
+        return needed()
+
+    return stack.enter_context(mpi_world(checked, interface=interface))
 
 
 def _print(*parts: Any) -> None:

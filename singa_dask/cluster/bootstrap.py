@@ -86,7 +86,7 @@ def join_world(endpoint: PmiEndpoint, rank: int, size: int, host: str, deadline:
     with _connected(endpoint, rank, size, deadline) as sock:
         descriptor = os.dup(sock.fileno())
         pmi = {"PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
-        with _environment({**_network(host), **pmi}), _ended_by_alarm(deadline):
+        with _environment({**_network(host), **pmi}), ended_by_alarm(deadline):
             _process.world = endpoint.kvsname
             provided = mpi.Init_thread(mpi.THREAD_MULTIPLE)
         # MPI that was not bootstrapped makes every process rank 0 of 1, without an error.
@@ -119,8 +119,23 @@ def communicator(world_ranks: Sequence[int], group: str) -> Any:
     return made
 
 
-def load_mpi() -> Any:
-    """mpi4py.MPI, loaded but not initialised, and not finalised at exit.
+def join_launched(timeout_s: float) -> Any:
+    """mpi4py.MPI, initialised into the world that the launcher of this process (mpiexec, srun) has planned.
+
+    When MPI_Init takes longer than `timeout_s` seconds, because a process of the job died before it, this one ends by
+    SIGALRM. Raises ClusterError where there is no MPI library, or one that threads may not call.
+    """
+    mpi = load_mpi(launched=True)
+    if not mpi.Is_initialized():
+        with ended_by_alarm(time.monotonic() + timeout_s):
+            mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
+        raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
+    return mpi
+
+
+def load_mpi(*, launched: bool = False) -> Any:
+    """mpi4py.MPI, loaded but not initialised, and not finalised at exit. launched: a launcher started this process.
 
     MPI_Finalize is collective: at exit, with ranks lost or leaving one by one, it would wait for ever.
     Raises ClusterError where there is no MPI library, or one that cannot form groups inside Dask workers.
@@ -135,11 +150,12 @@ def load_mpi() -> Any:
         raise ClusterError(
             f"MPI cannot be loaded ({error}); `pip install mpich`, or load the cluster's module"
         ) from error
-    if "open mpi" in MPI.Get_library_version().lower() and not MPI.Is_initialized():
+    if not launched and "open mpi" in MPI.Get_library_version().lower() and not MPI.Is_initialized():
         raise ClusterError(
             f"{library_name(MPI)} cannot form groups inside running Dask workers, as it has no PMI-1. "
-            "Use an MPICH-family library (`pip install mpich`), or start the workers with MPI: "
-            "`mpirun -n 4 dask-mpi --worker-class distributed.Worker --scheduler-file scheduler.json`."
+            "Use an MPICH-family library (`pip install mpich`), or have MPI start everything "
+            "(`mpiexec -n 4 singa-dask train JOB --mpi`, a rank more than workers) or the workers "
+            "(`mpiexec -n 4 dask-mpi --worker-class distributed.Worker --scheduler-file scheduler.json`)."
         )
     return MPI
 
@@ -250,7 +266,7 @@ def _connected(endpoint: PmiEndpoint, rank: int, size: int, deadline: float) -> 
 
 
 @contextmanager
-def _ended_by_alarm(deadline: float) -> Iterator[None]:
+def ended_by_alarm(deadline: float) -> Iterator[None]:
     """Let the kernel end this process when the block outlasts the deadline.
 
     MPI_Init spins when another rank dies in it, and mpi4py calls it with the interpreter locked, so that no thread of

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, stop_rank
-from singa_dask.cluster.remote import alive, kill_processes, run_each
+from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, tell_rank
+from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, CommTimeout
 
@@ -19,6 +19,10 @@ logger = logging.getLogger(__name__)
 
 _ALIVE_EVERY_S = 0.25
 _ANSWER_S = 2.0
+_HEARD_EVERY_S = 2.0
+# Dask's heartbeats come every 0.5 s, those of thousands of workers every 10 s. Who misses them is asked first.
+_HEARTBEAT_S = 10.0
+_MUTE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Group:
         self._client = client
         self._server = server
         self._checked_at = 0.0
+        self._listened_at = 0.0
+        self._heard: dict[str, tuple[float, float]] = {}
         self._ended = False
 
     @property
@@ -124,7 +130,11 @@ class Group:
 
         Ranks see it at different steps, so they must agree (in an all-reduce, say) on the step after which they leave.
         """
-        run_each(self._client, stop_rank, dict.fromkeys(self.addresses, (self.id,)), _ANSWER_S)
+        self.tell("stop", True)
+
+    def tell(self, name: str, value: Any) -> None:
+        """Tell every rank something that can be pickled: `current_task().told[name]` there."""
+        run_each(self._client, tell_rank, dict.fromkeys(self.addresses, (self.id, name, value)), _ANSWER_S)
 
     def abort(self, reason: str) -> None:
         """End all ranks: their collectives raise ClusterError; a process that does not leave in 3 s exits.
@@ -195,6 +205,24 @@ class Group:
         if gone:
             rank = min(gone)
             return RankFailure(rank, self.workers[rank], "its task was cancelled")
+        return self._mute() if time.monotonic() - self._listened_at > _HEARD_EVERY_S else None
+
+    def _mute(self) -> RankFailure | None:
+        """A rank whose worker sends no heartbeats and does not answer. TCP misses a cut network after minutes only."""
+        seen = last_seen(self._client)
+        self._listened_at = now = time.monotonic()
+        # Heartbeats are dated by the scheduler's clock, so what counts is for how long one has stayed the last.
+        for address in self._unfinished() & seen.keys():
+            if address not in self._heard or self._heard[address][0] != seen[address]:
+                self._heard[address] = (seen[address], now)
+        overdue = {a: at for a, (_, at) in self._heard.items() if now - at > _HEARTBEAT_S and a in self._unfinished()}
+        if not overdue:
+            return None
+        answers = run_each(self._client, describe, dict.fromkeys(overdue, ()), _MUTE_S)
+        for rank, worker in enumerate(self.workers):
+            if isinstance(answers.get(worker.address), Exception):
+                silence = time.monotonic() - overdue[worker.address]
+                return RankFailure(rank, worker, f"does not answer (stopped, or cut off) for {silence:.0f} s")
         return None
 
     def _first_error(self, errors: Mapping[int, Any]) -> RankFailure:
@@ -202,7 +230,8 @@ class Group:
         raised = {rank: future.exception(timeout=_ANSWER_S) for rank, future in errors.items()}
         rank = min(raised, key=lambda r: (_is_consequence(raised[r]), r))
         error = raised[rank]
-        if isinstance(error, CommTimeout):
+        if isinstance(error, ClusterError):
+            # MPI may miss a rank before Dask does.
             silent = self._silent()
             if silent is not None:
                 cause = f"does not answer (stopped, or cut off), so {type(error).__name__} on the others: {error}"

@@ -60,7 +60,7 @@ class RankTask:
     """A rank as the code inside it, the watchdog and the driver's calls see it.
 
     abort_event: set when the rank must leave at once; abort_reason: why.
-    stop_requested: the rank should finish its step, save what it has, and return.
+    told: what the driver has told the rank so far (Group.tell), by name.
     """
 
     def __init__(self, plan: RankPlan) -> None:
@@ -68,13 +68,37 @@ class RankTask:
         self.group, self.rank, self.size = plan.group, plan.rank, plan.size
         self.abort_event = threading.Event()
         self.abort_reason = ""
-        self.stop_requested = False
+        self.told: dict[str, Any] = {}
+        self._comm: Communicator | None = None
         self.formed = False
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the rank should finish its step, save what it has, and return."""
+        return bool(self.told.get("stop"))
+
+    def wait_told(self, name: str, timeout_s: float) -> Any:
+        """What the driver tells under this name, once it does. Raises ClusterError when it has not in time."""
+        deadline = time.monotonic() + timeout_s
+        while name not in self.told:
+            if self.abort_event.wait(0.01):
+                raise ClusterError(f"rank {self.rank} was aborted: {self.abort_reason}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"rank {self.rank}: the driver has not told the {name} within {timeout_s:g} s")
+        return self.told[name]
 
     def abort(self, reason: str) -> None:
         """Make the rank's collectives raise ClusterError. The first reason counts."""
         self.abort_reason = self.abort_reason or reason
         self.abort_event.set()
+        if self._comm is not None:
+            self._comm.abort(self.abort_reason)
+
+    def joined(self, comm: Communicator) -> None:
+        """The rank has met the others on this communicator."""
+        self._comm, self.formed = comm, True
+        if self.abort_event.is_set():
+            comm.abort(self.abort_reason)
 
 
 @dataclass
@@ -130,11 +154,11 @@ def abort_rank(group: str, reason: str, dask_worker: Any = None) -> None:
         task.abort(reason)
 
 
-def stop_rank(group: str, dask_worker: Any = None) -> None:
-    """Ask this worker's rank of the group to stop after its step."""
+def tell_rank(group: str, name: str, value: Any, dask_worker: Any = None) -> None:
+    """Tell this worker's rank of the group something."""
     task = _task_of(group, dask_worker)
     if task is not None:
-        task.stop_requested = True
+        task.told[name] = value
 
 
 def clean_segments(kvsname: str) -> None:
@@ -188,7 +212,7 @@ def _joined(task: RankTask) -> Communicator:
         comm = _join(task)
     except Exception as error:
         raise JoinFailed(str(error)) from error
-    task.formed = True
+    task.joined(comm)
     return comm
 
 

@@ -54,11 +54,24 @@ def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float 
     """
     wanted = None if addresses is None else list(addresses)
 
-    async def known() -> Iterable[str]:
-        return await asyncio.wait_for(client.scheduler.ncores(workers=wanted), timeout_s)
+    return set(_ask_scheduler(client, lambda: client.scheduler.ncores(workers=wanted), timeout_s))
+
+
+def last_seen(client: Any, timeout_s: float = 10.0) -> dict[str, float]:
+    """When each worker last sent the scheduler a heartbeat, by the scheduler's clock.
+
+    Raises ClusterError when the scheduler does not answer.
+    """
+    workers = _ask_scheduler(client, lambda: client.scheduler.identity(), timeout_s)["workers"]
+    return {address: worker["last_seen"] for address, worker in workers.items()}
+
+
+def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float) -> Any:
+    async def answer() -> Any:
+        return await asyncio.wait_for(question(), timeout_s)
 
     try:
-        return set(_within(client, known, timeout_s))
+        return _within(client, answer, timeout_s)
     except OSError as error:
         scheduler = client.scheduler.addr if client.scheduler else "closed client"
         message = f"the Dask scheduler ({scheduler}) did not answer within {timeout_s:g} s; is it still running?"

@@ -164,14 +164,14 @@ class _Pool:
 
 
 def _beside(topology: ClusterTopology, workers: list[WorkerInfo], spare: list[WorkerInfo]) -> list[WorkerInfo]:
-    """The processes of the servers: those of the workers that they serve, then others, then spare ones."""
+    """The processes of the servers: those of the workers that they serve, then spare ones, then others."""
     chosen: list[WorkerInfo] = []
     per_group = len(workers) / topology.nworker_groups
     for group in range(topology.nserver_groups):
         served = topology.worker_groups_of(group)
         own = workers[int(served.start * per_group) : int(served.stop * per_group)]
         wanted = topology.nserver_processes * (group + 1) // topology.nserver_groups - len(chosen)
-        free = [info for info in (*own, *workers, *spare) if info not in chosen]
+        free = [info for info in (*own, *spare, *workers) if info not in chosen]
         chosen += list(dict.fromkeys(free))[:wanted]
     return chosen
 

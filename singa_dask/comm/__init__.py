@@ -3,14 +3,17 @@
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import SliceExchange
 from singa_dask.comm.mpi import MpiCommunicator
+from singa_dask.comm.nested import NestedCommunicator
 from singa_dask.comm.solo import SoloCommunicator
-from singa_dask.comm.threads import ThreadCommunicator, run_threads
+from singa_dask.comm.threads import ThreadCommunicator, run_members, run_threads
 
 __all__ = [
     "Communicator",
     "MpiCommunicator",
+    "NestedCommunicator",
     "SliceExchange",
     "SoloCommunicator",
     "ThreadCommunicator",
+    "run_members",
     "run_threads",
 ]

@@ -23,6 +23,12 @@ def check_counts(counts: Sequence[int], size: int) -> None:
         raise ValueError(f"counts must be {size} numbers of at least 0, one per rank. Received: {list(counts)}.")
 
 
+def check_root(root: int, size: int) -> None:
+    """Raise ValueError unless `root` is one of `size` ranks."""
+    if not 0 <= root < size:
+        raise ValueError(f"root must be a rank from 0 to {size - 1}. Received: {root}.")
+
+
 def check_target(recv: np.ndarray | None, root: int, counts: Sequence[int]) -> np.ndarray:
     """The root's array of a gather. Raise ValueError unless it holds what every rank sends."""
     if recv is None:

@@ -49,5 +49,14 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
+    @property
+    @abstractmethod
+    def aborted(self) -> str:
+        """Why operations fail from now on; "" while the communicator was not aborted."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """Make this member's operation in progress and all later ones raise ClusterError. Any thread may call it."""
+
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what the communicator holds; the last call."""

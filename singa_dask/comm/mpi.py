@@ -50,6 +50,14 @@ class MpiCommunicator(Communicator):
         self.abort_event = abort_event or threading.Event()
         self._unfinished: Any = None
         self._broken = ""
+        self._aborted = ""
+
+    @property
+    def aborted(self) -> str:
+        return self._aborted or ("the group was told to leave" if self.abort_event.is_set() else "")
+
+    def abort(self, reason: str) -> None:
+        self._aborted = self._aborted or reason
 
     @property
     def broken(self) -> bool:
@@ -89,12 +97,15 @@ class MpiCommunicator(Communicator):
 
     def close(self) -> None:
         # MPI_Comm_free is collective: where a member is lost it would wait for ever, so a broken one is abandoned.
-        if not self._broken and self._comm not in (self._mpi.COMM_NULL, self._mpi.COMM_WORLD, self._mpi.COMM_SELF):
+        kept = (self._mpi.COMM_NULL, self._mpi.COMM_WORLD, self._mpi.COMM_SELF)
+        if not (self._broken or self._aborted or self._comm in kept):
             self._comm.Free()
 
     def _run(self, operation: str, nbytes: int, start: Any, *args: Any) -> None:
         if self._broken:
             raise ClusterError(f"rank {self.rank}: {operation} after {self._broken}")
+        if self._aborted:
+            raise ClusterError(f"rank {self.rank}, {operation}: {self._aborted}")
         began = time.perf_counter()
         try:
             self._finish(operation, start(*args), began)
@@ -110,9 +121,10 @@ class MpiCommunicator(Communicator):
         deadline = began + self.timeout_s
         while not request.Test():
             waited = time.perf_counter() - began
-            if self.abort_event.is_set():
+            if self.aborted:
                 self._give_up(operation, request)
-                raise ClusterError(f"rank {self.rank}: the group was aborted during {operation}, after {waited:.1f} s")
+                what = f"rank {self.rank}: aborted during {operation}, after {waited:.1f} s"
+                raise ClusterError(f"{what}: {self.aborted}")
             if began + waited >= deadline:
                 self._give_up(operation, request)
                 raise CommTimeout(

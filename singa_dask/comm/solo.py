@@ -8,6 +8,7 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_counts, check_flat, check_target
 from singa_dask.comm.communicator import Communicator
+from singa_dask.errors import ClusterError
 
 
 class SoloCommunicator(Communicator):
@@ -16,6 +17,14 @@ class SoloCommunicator(Communicator):
     def __init__(self, timeout_s: float = 30.0) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = 0, 1, timeout_s
+        self._aborted = ""
+
+    @property
+    def aborted(self) -> str:
+        return self._aborted
+
+    def abort(self, reason: str) -> None:
+        self._aborted = self._aborted or reason
 
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
         self._checked("reduce_scatter", send, counts)
@@ -37,9 +46,15 @@ class SoloCommunicator(Communicator):
 
     def barrier(self) -> None:
         """Return at once."""
+        self._check_alive("barrier")
 
     def _checked(self, operation: str, array: np.ndarray, counts: Sequence[int] | None = None) -> None:
         if counts is not None:
             check_counts(counts, 1)
         check_flat("buffer", array, None if counts is None else counts[0])
+        self._check_alive(operation)
         self.nbytes[operation] += array.nbytes
+
+    def _check_alive(self, operation: str) -> None:
+        if self._aborted:
+            raise ClusterError(f"rank 0, {operation}: {self._aborted}")

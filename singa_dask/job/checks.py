@@ -14,7 +14,7 @@ from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, JobProto
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
-from singa_dask.job.support import job_gaps, topology_gaps
+from singa_dask.job.support import job_gaps
 from singa_dask.job.topology import ClusterTopology
 
 
@@ -65,13 +65,10 @@ def _check_run(findings: Findings) -> None:
 
 def _check_cluster(findings: Findings) -> None:
     try:
-        topology = ClusterTopology.from_proto(findings.job.cluster)
+        ClusterTopology.from_proto(findings.job.cluster)
     except ConfigError as error:
         for p in error.problems:
             findings.add(tuple(p.key.split(".")), p.message, p.received, p.hint)
-        return
-    for gap in topology_gaps(topology):
-        findings.gap(gap)
 
 
 _INITIALISATION_PART = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")

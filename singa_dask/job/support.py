@@ -5,12 +5,11 @@ A line here is a promise to come. Whoever keeps it deletes the line; nothing els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from singa_dask.job.job_pb2 import AlgProto, JobProto, LayerProto, LayerType
 from singa_dask.job.paths import Path, layers_of
-from singa_dask.job.topology import ClusterTopology
 
 NOT_YET = "not yet supported"
 
@@ -45,38 +44,11 @@ LAYER_TYPES: dict[str, str] = {
     "kBridgeDst": "layers split over workers",
 }
 
-# Field of the cluster, when it asks for too much, what that is, the way out.
-_TOPOLOGY: tuple[tuple[str, Callable[[ClusterTopology], bool], str, str], ...] = (
-    ("nworker_groups", lambda t: t.nworker_groups > 1, "asynchronous training", "For now: one worker group."),
-    (
-        "server_worker_separate",
-        lambda t: t.server_worker_separate,
-        "servers in processes of their own",
-        "For now: server_worker_separate: false.",
-    ),
-    ("nworkers_per_procs", lambda t: t.nworkers_per_procs > 1, "several workers in a process", "For now: 1."),
-    ("nservers_per_procs", lambda t: t.nservers_per_procs > 1, "several servers in a process", "For now: 1."),
-    (
-        "nservers_per_group",
-        lambda t: t.nservers_per_group > t.nworkers_per_group and not t.server_worker_separate,
-        "more servers than workers",
-        "For now: at most nworkers_per_group.",
-    ),
-)
-
 _SPLIT_LAYERS = "layers split over workers by features"
 
 
-def topology_gaps(topology: ClusterTopology) -> Iterator[Gap]:
-    """What of the topology is not yet supported."""
-    for field, asks, what, hint in _TOPOLOGY:
-        if asks(topology):
-            value = getattr(topology, field)
-            yield Gap(("cluster", field), what, str(value).lower(), hint)
-
-
 def job_gaps(job: JobProto) -> Iterator[Gap]:
-    """What of the job, its cluster aside, is not yet supported."""
+    """What of the job is not yet supported."""
     alg = job.train_one_batch.alg
     if alg in ALGORITHMS:
         hint = "For now: kBP, or user_alg."

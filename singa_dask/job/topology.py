@@ -44,6 +44,8 @@ class ClusterTopology:
     nworkers_per_procs, nservers_per_procs: how many of them live in one process.
     server_worker_separate: whether servers have processes of their own.
     sync_freq: updates of a server group between two exchanges with its neighbours.
+    max_staleness: how many updates a worker group may be ahead of the slowest one, None for no bound.
+    one_behind: whether a group computes on while its last update is under way.
 
     Raises ConfigError with a problem for every number that is impossible.
     """
@@ -56,6 +58,8 @@ class ClusterTopology:
     nservers_per_procs: int = 1
     server_worker_separate: bool = False
     sync_freq: int = 1
+    max_staleness: int | None = None
+    one_behind: bool = False
 
     def __post_init__(self) -> None:
         problems = list(self._wrong_values()) or list(self._wrong_divisions())
@@ -65,11 +69,16 @@ class ClusterTopology:
     def _wrong_values(self) -> Iterator[Problem]:
         for name in (f.name for f in fields(self)):
             value = getattr(self, name)
-            if name == "server_worker_separate":
+            if name == "max_staleness" and value is None:
+                continue
+            if name in ("server_worker_separate", "one_behind"):
                 if not isinstance(value, bool):
                     yield Problem(f"cluster.{name}", "must be true or false", repr(value))
             elif not isinstance(value, int) or isinstance(value, bool):
                 yield Problem(f"cluster.{name}", "must be a whole number", repr(value))
+            elif name == "max_staleness":
+                if value < 0:
+                    yield Problem(f"cluster.{name}", "must be at least 0", str(value), "Leave it out for no bound.")
             elif value < 1:
                 yield Problem(f"cluster.{name}", "must be at least 1", str(value), "Leave it out for 1.")
 
@@ -90,13 +99,26 @@ class ClusterTopology:
                 str(groups),
                 f"Use a multiple of nserver_groups: {below} or {below + copies}.",
             )
+        if copies > 1 and self.max_staleness is not None:
+            yield Problem(
+                "cluster.max_staleness",
+                "compares the worker groups of one server group, and here each server group is on its own",
+                str(self.max_staleness),
+                "Use nserver_groups: 1, or leave it out.",
+            )
+        if groups == 1 and self.one_behind:
+            hint = "Use several worker groups, or leave it out."
+            yield Problem("cluster.one_behind", "a single worker group is synchronous", "true", hint)
         yield from _wrong_packing("worker", self.nworkers_per_procs, groups, self.nworkers_per_group)
         yield from _wrong_packing("server", self.nservers_per_procs, copies, self.nservers_per_group)
 
     @classmethod
     def from_proto(cls, proto: ClusterProto) -> ClusterTopology:
         """The topology that a job's `cluster { }` describes. Raises ConfigError if it is impossible."""
-        return cls(**{f.name: getattr(proto, f.name) for f in fields(cls)})
+        given = {
+            f.name: getattr(proto, f.name) for f in fields(cls) if f.default is not None or proto.HasField(f.name)
+        }
+        return cls(**given)
 
     def to_proto(self) -> ClusterProto:
         """The `cluster { }` of this topology; numbers that are SINGA's defaults are left out."""
@@ -197,6 +219,16 @@ class ClusterTopology:
             return self.nworker_processes + self.nserver_processes
         return max(self.nworker_processes, self.nserver_processes)
 
+    @property
+    def private_servers(self) -> bool:
+        """Whether every server is in the process of the one worker that uses it, and nobody else needs to reach it."""
+        one_group = self.nworker_groups == 1 and not self.server_worker_separate
+        return (
+            one_group
+            and self.nservers_per_group <= self.nworkers_per_group
+            and self.nservers_per_procs == self.nworkers_per_procs
+        )
+
     def server_group_of(self, worker_group: int) -> int:
         """The server group that this worker group gets its parameters from."""
         _must_exist("worker group", worker_group, self.nworker_groups)
@@ -214,6 +246,8 @@ class ClusterTopology:
         servers = _groups(self.nserver_groups, self.nservers_per_group, "server")
         where = "in processes of their own" if self.server_worker_separate else "beside the workers"
         exchange = f", exchanging every {_count(self.sync_freq, 'update')}" if self.nserver_groups > 1 else ""
+        if self.max_staleness is not None and self.nworker_groups > 1:
+            exchange += f", at most {_count(self.max_staleness, 'update')} ahead of the slowest group"
         mode = "synchronous" if self.framework.synchronous else "asynchronous"
         total = _count(self.nprocesses, "process", "processes")
         return f"{self.framework.value} ({mode}): {workers}; {servers} {where}{exchange}; {total}"

@@ -2,42 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = {"train": "#4c78a8", "validate": "#f58518", "test": "#e45756"}
+PANELS_PER_ROW = 3
+LABELLED_GROUPS = 8
+
+Points = dict[int, float]  # step: value
+Panel = dict[tuple[str, int], Points]  # by phase and worker group
 
 
 def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw every metric over the steps, one panel per metric, one line per phase.
+    """Draw every metric over the steps, one panel per metric, one line per phase, in training one per worker group.
 
-    rows: {"phase": "train"|"validate"|"test", "step": int, <metric>: float, ...}, as in metrics.jsonl.
+    rows: {"phase": "train"|"validate"|"test", "group": int, "step": int, "metrics": {<metric>: float, ...}, ...}, as
+    in metrics.jsonl. Where rows have figures of servers, the last panel is the staleness.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    series: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for row in rows:
-        for metric, value in row["metrics"].items():
-            series.setdefault(metric, {}).setdefault(row["phase"], []).append((row["step"], value))
-    if not series:
+    panels = _panels(rows)
+    if not panels:
         return
-    figure = Figure(figsize=(5.2 * len(series), 3.8), layout="constrained")
+    ncolumns = min(len(panels), PANELS_PER_ROW)
+    nrows = -(-len(panels) // ncolumns)
+    figure = Figure(figsize=(5.2 * ncolumns, 3.5 * nrows + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
-    panels = figure.subplots(1, len(series), squeeze=False)[0]
-    for panel, (metric, phases) in zip(panels, series.items(), strict=True):
-        for phase, points in phases.items():
-            steps, values = zip(*sorted(points), strict=True)
-            marker = "o" if phase != "train" or len(steps) < 3 else None
-            panel.plot(
-                steps, values, label=phase, color=COLOURS.get(phase), marker=marker, markersize=4, linewidth=1.5
-            )
-        if metric == "loss" and min(v for points in phases.values() for _, v in points) > 0:
-            panel.set_yscale("log")
-        panel.set_xlabel("step")
-        panel.set_title(metric)
-        panel.grid(alpha=0.3)
-        panel.legend(frameon=False)
+    axes = figure.subplots(nrows, ncolumns, squeeze=False).flatten()
+    for spare in axes[len(panels) :]:
+        spare.remove()
+    for panel, (name, curves) in zip(axes, panels.items(), strict=False):
+        _draw(panel, name, curves)
     figure.savefig(path, dpi=120)
+
+
+def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:
+    panels: dict[str, Panel] = {}
+    staleness: Panel = {}
+    for row in rows:
+        # Evaluations are of shared parameters, whichever group made them.
+        key = row["phase"], row.get("group", 0) if row["phase"] == "train" else 0
+        for metric, value in row["metrics"].items():
+            panels.setdefault(metric, {}).setdefault(key, {})[row["step"]] = value
+        if row.get("server"):
+            staleness.setdefault(key, {})[row["step"]] = row["server"]["staleness"]
+    return panels | ({"staleness": staleness} if staleness else {})
+
+
+def _draw(panel: Axes, name: str, curves: Panel) -> None:
+    groups = sorted(group for phase, group in curves if phase == "train")
+    for phase, group, colour, label in _styles(curves, groups):
+        steps, values = zip(*sorted(curves[phase, group].items()), strict=True)
+        one_of_many = phase == "train" and len(groups) > 1
+        panel.plot(
+            steps,
+            values,
+            label=label,
+            color=colour,
+            marker="o" if phase != "train" or len(steps) < 3 else None,
+            markersize=3 if one_of_many else 4,
+            linewidth=0.9 if one_of_many else 1.5,
+        )
+    if name == "loss" and min(value for points in curves.values() for value in points.values()) > 0:
+        panel.set_yscale("log")
+    if name == "staleness":
+        panel.set_ylim(bottom=0)
+        panel.set_ylabel("updates by others")
+    panel.set_xlabel("step")
+    panel.set_title(name)
+    panel.grid(alpha=0.3)
+    if name != "staleness":  # whose lines the other panels name
+        panel.legend(frameon=False, fontsize="small" if len(groups) > 3 else None)
+
+
+def _styles(curves: Panel, groups: list[int]) -> Iterator[tuple[str, int, Any, str | None]]:
+    """Phase, group, colour and label of every curve. Evaluations come last: they are drawn above the groups."""
+    last = len(groups) - 1
+    labelled = min(len(groups), LABELLED_GROUPS)
+    told = {groups[round(i * last / (labelled - 1))] for i in range(labelled)} if last > 0 else set()
+    for place, group in enumerate(groups):
+        if last == 0:
+            yield "train", group, COLOURS["train"], "train"
+        else:
+            label = f"train, group {group}" if group in told else None
+            yield "train", group, _shade(COLOURS["train"], place / last), label
+    for phase, group in curves:
+        if phase != "train":
+            yield phase, group, COLOURS.get(phase), phase
+
+
+def _shade(colour: str, lightness: float) -> tuple[float, ...]:
+    """From a darker (0) to a lighter (1) shade of the colour."""
+    from matplotlib.colors import to_rgb
+
+    end, share = (0.0, 0.45 - 0.9 * lightness) if lightness < 0.5 else (1.0, 1.1 * lightness - 0.55)
+    return tuple(part + (end - part) * share for part in to_rgb(colour))

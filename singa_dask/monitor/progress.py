@@ -2,40 +2,26 @@
 
 Every display takes the same events (dictionaries, see training/worker.py):
     start, progress, metrics (phase train, validate or test), checkpoint, end
+Those of several worker groups come as they happen; "group" tells whose they are.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-Event = Mapping[str, Any]
+from singa_dask.monitor.lines import Event, EventLines, duration, figures, shares
 
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(7.2), duration(75), duration(3700)
-    ('7 s', '1:15 min', '1:01 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
-
-
-def figures(metrics: Mapping[str, float]) -> str:
-    """Metrics in a line: "loss 0.0312  accuracy 0.9917"."""
-    return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+__all__ = ["Display", "LineDisplay", "LiveDisplay", "display_for", "duration", "figures"]
 
 
 class Display:
@@ -59,16 +45,13 @@ class LineDisplay(Display):
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stdout
-        self._steps = 0
+        self._lines = EventLines()
 
     def note(self, text: str) -> None:
         self._say(text)
 
     def handle(self, event: Event) -> None:
-        line = event_line(event, self._steps)
-        if event["kind"] == "start":
-            self._steps = event["steps"]
-        if line:
+        for line in self._lines.lines(event):
             self._say(line)
 
     def _say(self, text: str) -> None:
@@ -76,41 +59,12 @@ class LineDisplay(Display):
         self.stream.flush()
 
 
-def event_line(event: Event, steps: int) -> str | None:
-    """The line that an event leaves behind, or None."""
-    width = len(str(steps))
-    if event["kind"] == "metrics":
-        where = f"step {event['step']:>{width}}/{steps}" if steps else f"step {event['step']}"
-        line = f"{where}  {event['phase']:<8}  {figures(event['metrics'])}"
-        if "samples_per_s" in event:
-            line += f"  {event['samples_per_s']:,.0f} samples/s"
-            if len(event["wait"]) > 1:
-                line += f"  waits {shares(event['wait'])}"
-            if max(event["loading"]) >= 0.02:
-                line += f"  waits for data {shares(event['loading'])}"
-        return line
-    if event["kind"] == "checkpoint":
-        return f"step {event['step']:>{width}}/{steps}  saved     {event['path']}"
-    if event["kind"] == "start":
-        past = f", from step {event['step']}" if event["step"] else ""
-        return (
-            f"{event['ranks']} worker{'s' * (event['ranks'] > 1)} ready: {event['steps']} steps of "
-            f"{event['batch']} samples{past}"
-        )
-    return None
-
-
-def shares(parts: Sequence[float]) -> str:
-    """Shares of the time, one per rank: "3/12/8 %"."""
-    return "/".join(f"{100 * part:.0f}" for part in parts) + " %"
-
-
 class LiveDisplay(Display):
-    """A live panel on a terminal; lines worth keeping scroll above it."""
+    """A live panel on a terminal, with a bar per worker group; lines worth keeping scroll above it."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
-        self._bar = Progress(
+        self._bars = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -118,12 +72,13 @@ class LiveDisplay(Display):
             console=self.console,
             expand=True,
         )
-        self._task = self._bar.add_task("starting", total=None, left="")
-        self._latest: Event | None = None
+        self._starting: TaskID | None = self._bars.add_task("starting", total=None, left="")
+        self._tasks: dict[int, TaskID] = {}
+        self._started: dict[int, Event] = {}
+        # Replaced, never changed: it is drawn from another thread.
+        self._latest: Mapping[int, Event] = {}
         self._status = "starting"
-        self._started = False
-        self._steps = 0
-        self._batch = 0
+        self._lines = EventLines()
         self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> LiveDisplay:
@@ -139,34 +94,106 @@ class LiveDisplay(Display):
             self.console.print(Text(text, style="yellow"))
 
     def handle(self, event: Event) -> None:
-        kind = event["kind"]
-        line = event_line(event, self._steps)
+        kind, group = event["kind"], event.get("group", 0)
+        lines = self._lines.lines(event, self.console.width)
         if kind == "start":
-            self._steps = event["steps"]
-            self._batch = event["batch"]
-            self._started = True
-            self._bar.update(self._task, description="training", total=event["steps"], completed=event["step"])
-        if kind == "progress" or (kind == "metrics" and event["phase"] == "train"):
-            self._latest = event
-            self._bar.update(self._task, completed=event["step"], left=self._left(event))
-        if line:
+            self._start(group, event)
+        elif kind == "progress" or (kind == "metrics" and event["phase"] == "train"):
+            self._latest = {**self._latest, group: event}
+            self._bars.update(self._tasks[group], completed=event["step"], left=self._left(group, event))
+        elif kind == "end":
+            done = event["step"] >= self._started[group]["steps"]
+            self._bars.update(self._tasks[group], completed=event["step"], left="done" if done else "stopped")
+        for line in lines:
             self.console.print(Text(line), highlight=False)
 
-    def _left(self, event: Event) -> str:
-        samples = (self._steps - event["step"]) * self._batch
+    def _start(self, group: int, event: Event) -> None:
+        """A bar for the group; at the first start one for every group of the job, in their order."""
+        if self._starting is not None:
+            self._bars.remove_task(self._starting)
+            self._starting = None
+            for number in range(event.get("groups", 1)):
+                self._tasks[number] = self._bars.add_task(f"group {number}", total=None, left="starting")
+        if group not in self._tasks:
+            self._tasks[group] = self._bars.add_task(f"group {group}", left="")
+        self._started[group] = event
+        self._bars.update(self._tasks[group], total=event["steps"], completed=event["step"], left="")
+        if not self._lines.several:
+            self._bars.update(self._tasks[group], description="training")
+        elif len(self._tasks) > 1:
+            self._bars.update(self._tasks[0], description="group 0")
+
+    def _left(self, group: int, event: Event) -> str:
+        started = self._started[group]
+        samples = (started["steps"] - event["step"]) * started["batch"]
         return f"{duration(samples / event['samples_per_s'])} left" if event["samples_per_s"] else ""
 
     def _render(self) -> RenderableType:
-        if self._latest is None:
-            return Group(Text(self._status, style="dim"), self._bar)
+        latest = self._latest
+        if not latest:
+            return Group(Text(self._status, style="dim"), self._bars)
+        tables = _tables_of_several(latest) if self._lines.several else _tables_of_one(*latest.values())
+        unlimited = self.console.options.update(max_width=10_000)
+        for table in tables:  # the first that fits, or the last
+            if Measurement.get(self.console, unlimited, table).maximum <= self.console.width:
+                break
+        return Group(self._bars, table)
+
+
+SERVER_FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "staleness": lambda server: f"{server['staleness']:.1f}",
+    "stalls": lambda server: shares([server["stall"]]),
+    "update": lambda server: f"{server['update_ms']:.1f} ms",
+}
+
+
+def _tables_of_one(event: Event) -> Iterator[Table]:
+    """The latest figures of the only group in a row; then the same in ever less room."""
+    for short in (False, True):
+        row = [Text(figures(event["metrics"]), style="bold")]
+        row.append(Text(f"{event['samples_per_s']:,.0f}" + ("/s" if short else " samples/s")))
+        if event.get("server"):
+            row.extend(Text(f"{name} {tell(event['server'])}") for name, tell in SERVER_FIGURES.items())
+        if len(event["wait"]) > 1:
+            row.append(Text(("waits " if short else "workers wait ") + shares(event["wait"], short), style="dim"))
+        row.append(Text(("data " if short else "for data ") + shares(event["loading"], short), style="dim"))
         table = Table.grid(padding=(0, 2))
-        row = [Text(figures(self._latest["metrics"]), style="bold")]
-        row.append(Text(f"{self._latest['samples_per_s']:,.0f} samples/s"))
-        if len(self._latest["wait"]) > 1:
-            row.append(Text(f"workers wait {shares(self._latest['wait'])}", style="dim"))
-        row.append(Text(f"for data {shares(self._latest['loading'])}", style="dim"))
         table.add_row(*row)
-        return Group(self._bar, table)
+        yield table
+    yield from _tables_of_several({0: event}, labelled=False)
+
+
+def _tables_of_several(latest: Mapping[int, Event], labelled: bool = True) -> Iterator[Table]:
+    """The latest figures of the groups, a row for each; then the same with ever fewer of the columns."""
+    columns: dict[str, Callable[[Event], str]] = {}
+    for metric in dict.fromkeys(name for event in latest.values() for name in event["metrics"]):
+        columns[metric] = partial(_metric, metric)
+    columns["samples/s"] = lambda event: f"{event['samples_per_s']:,.0f}"
+    for name, tell in SERVER_FIGURES.items():
+        columns[name] = partial(_of_server, tell)
+    columns["waits"] = lambda event: shares(event["wait"], ranges=True) if len(event["wait"]) > 1 else ""
+    columns["data"] = lambda event: shares(event["loading"], ranges=True)
+    rows = sorted(latest.items())
+    shown = {name: [tell(event) for _, event in rows] for name, tell in columns.items()}
+    names = [name for name, cells in shown.items() if any(cells)]
+    for count in range(len(names), 0, -1):
+        table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+        if labelled:
+            table.add_column("", no_wrap=True)
+        for name in names[:count]:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row, (group, _) in enumerate(rows):
+            label = [f"group {group}"] if labelled else []
+            table.add_row(*label, *(shown[name][row] for name in names[:count]))
+        yield table
+
+
+def _metric(name: str, event: Event) -> str:
+    return f"{event['metrics'][name]:.4f}" if name in event["metrics"] else ""
+
+
+def _of_server(tell: Callable[[Mapping[str, Any]], str], event: Event) -> str:
+    return tell(event["server"]) if event.get("server") else ""
 
 
 def display_for(stream: TextIO | None = None) -> Display:

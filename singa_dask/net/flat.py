@@ -57,11 +57,6 @@ class FlatParams:
             param.bind(flat.values[where].reshape(entry.shape), flat.grads[where].reshape(entry.shape))
         return flat
 
-    def slices(self, n: int) -> list[int]:
-        """Lengths of n consecutive slices: multiples of 16 that differ by at most 16 and add up to `size`."""
-        blocks, extra = divmod(self.size // ALIGNMENT, n)
-        return [ALIGNMENT * (blocks + (i < extra)) for i in range(n)]
-
     def named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views into a full-length flat host array (values, or a gathered updater state), by parameter name."""
         self._check_length(flat)

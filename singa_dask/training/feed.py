@@ -1,13 +1,26 @@
-"""From what the loaders have read to what a net is fed."""
+"""Which samples a worker group is given, and how they reach its net."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from singa_dask.data import Loader
+from singa_dask.data import Loader, Manifest, Stream, make_stream
+from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
 from singa_dask.ops import Ops
+
+# A group that joins a running job finds all samples dealt out: it reads its share of another deal.
+_NEXT_DEAL = 1 << 64
+
+
+def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: int, group: int = 0) -> Stream:
+    """The mini-batches of `store` for a worker group: its share of the samples while training, else all of them."""
+    if phase != Phase.kTrain:
+        return make_stream(store, manifest, seed=job.seed, phase=phase)
+    ngroups = job.cluster.nworker_groups
+    deal, number = divmod(group, ngroups)
+    return make_stream(store, manifest, seed=job.seed + deal * _NEXT_DEAL, phase=phase, group=number, ngroups=ngroups)
 
 
 def next_feed(

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singa_dask.data import Manifest, Stream, make_stream, read_small, statistics_path, store_info
+from singa_dask.data import Manifest, Stream, read_small, statistics_path, store_info
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
 from singa_dask.job.job_pb2 import JobProto, LayerProto, Phase, StoreProto
 from singa_dask.layers import SoftmaxLoss
 from singa_dask.net import LayerRow, Net
+from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
+from singa_dask.server import Partition
+from singa_dask.training.feed import group_stream
+from singa_dask.training.replica import parameter_partition
 from singa_dask.training.schedule import PHASE_NAMES
 from singa_dask.updaters import make_updater
 
@@ -24,8 +28,8 @@ class Prepared:
     """A job that can run: its data paths absolute, its sample shapes filled in.
 
     data: fingerprint of the order of samples, by phase and input layer ("train/data"). layers: per phase ("train",
-    "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. slices: elements of each
-    server's slice of them. shapes: of the parameters, by name. updater_state: names of the updater's arrays.
+    "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. entries: where each of them
+    lies among `size` elements. updater_state: names of the updater's arrays.
     """
 
     job: JobProto
@@ -33,9 +37,19 @@ class Prepared:
     data: dict[str, str]
     layers: dict[str, list[LayerRow]]
     parameters: int
-    slices: list[int]
-    shapes: dict[str, tuple[int, ...]]
+    entries: tuple[Entry, ...]
+    size: int
     updater_state: tuple[str, ...]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters, by name."""
+        return {entry.name: tuple(entry.shape) for entry in self.entries}
+
+    @property
+    def partition(self) -> Partition:
+        """How the parameters are cut for the workers and the servers."""
+        return parameter_partition(self.topology, self.size)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
@@ -65,8 +79,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         data=data,
         layers={PHASE_NAMES[phase]: net.describe() for phase, net in nets.items()},
         parameters=sum(entry.size for entry in flat.entries),
-        slices=flat.slices(ready.cluster.nservers_per_group),
-        shapes={entry.name: tuple(entry.shape) for entry in flat.entries},
+        entries=tuple(flat.entries),
+        size=flat.size,
         updater_state=tuple(updater.state),
     )
 
@@ -151,7 +165,7 @@ def _resolve_mean(layer: LayerProto) -> None:
 
 def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> Stream:
     info = store_info(store)
-    stream = make_stream(store, info.manifest, seed=job.seed, phase=phase, ngroups=job.cluster.nworker_groups)
+    stream = group_stream(job, store, info.manifest, phase)
     store.path = str(info.path)
     store.shape[:] = info.shape
     for name in ("mean_file", "std_file"):

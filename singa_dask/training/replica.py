@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,25 +11,59 @@ from singa_dask.algorithms import algorithm
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import SliceExchange
 from singa_dask.errors import CheckpointError
-from singa_dask.job import active_phases
+from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import Metric, Step
 from singa_dask.net import Batch, Net
+from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
+from singa_dask.server import Link, LocalLink, Partition, Server, ServerPlan, Slice, Stub, partition
 from singa_dask.training.checkpoint import Checkpoint
-from singa_dask.updaters import make_updater
+from singa_dask.updaters import updater_class
+
+
+def parameter_partition(topology: ClusterTopology, size: int) -> Partition:
+    """How `size` elements of parameters are cut for the workers and servers of this topology."""
+    return partition(
+        size,
+        topology.nworkers_per_group,
+        topology.nservers_per_group,
+        beside=not topology.server_worker_separate,
+    )
+
+
+def server_plan(
+    job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, ...], key: str, server_group: int, **more: Any
+) -> ServerPlan:
+    """What a server of this job, in this server group, must know."""
+    topology = ClusterTopology.from_proto(job.cluster)
+    return ServerPlan(
+        key=key,
+        updater=job.updater.SerializeToString(),
+        entries=entries,
+        slices=slices,
+        groups=tuple(topology.worker_groups_of(server_group)),
+        max_staleness=topology.max_staleness,
+        sync_freq=topology.sync_freq,
+        **more,
+    )
 
 
 class Replica:
-    """The nets of one worker (train, and test or validation sharing its parameters) and its slice of the updater.
+    """The nets of one worker (train, and test or validation sharing its parameters) and its way to its servers.
 
-    The parameters of the group are cut into `nservers_per_group` slices; slice i is updated by worker i, which alone
-    holds the updater's state for it. One step is
+    Each worker of a group has a range of the parameters; the servers that own it update it. One step is
 
-        gradients of the own share  ->  reduce-scatter  ->  update of the own slice  ->  all-gather
+        gradients of the own share  ->  reduce-scatter  ->  update by the servers  ->  all-gather
+                                                            of the own range
+
+    links: to the servers, by number. Where none are given each worker's server is in its own process, for it alone,
+    and works on the worker's parameters in place. stub: keyword arguments of Stub.
     """
 
-    def __init__(self, job: JobProto, comm: Communicator, ops: Ops):
+    def __init__(
+        self, job: JobProto, comm: Communicator, ops: Ops, links: Mapping[int, Link] | None = None, **stub: Any
+    ):
         self.job = job
         self.comm = comm
         self.ops = ops
@@ -40,18 +75,26 @@ class Replica:
         self.algorithm = algorithm(job.train_one_batch)
 
         flat = self.net.flat
-        nslices = job.cluster.nservers_per_group
-        counts = flat.slices(nslices) + [0] * (comm.size - nslices)
-        self.exchange = SliceExchange(comm, counts)
-        self.own = slice(self.exchange.start, self.exchange.stop)
-        self.updater = make_updater(job.updater, ops)
-        self.updater.bind(flat.entries, self.own.start, self.own.stop)
+        topology = ClusterTopology.from_proto(job.cluster)
+        cut = parameter_partition(topology, flat.size)
+        self.exchange = SliceExchange(comm, cut.counts)
+        self.private = links is None
+        slices = cut.of_worker(comm.rank)
+        if links is None:
+            plan = server_plan(job, tuple(flat.entries), slices, "", 0)
+            links = {s.server: LocalLink(Server(plan.shard(ops, copy=False), live=True)) for s in slices}
+        self.stub = Stub(slices, links, behind=int(topology.one_behind), **stub)
+        # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
         self._on_host = isinstance(flat.values, np.ndarray)
+        self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
+        self._range = slice(self.exchange.start, self.exchange.stop)
+        self._own = (flat.values if self.private else self._mirror)[self._range]
 
     def initialise(self, given: Mapping[str, np.ndarray] | None = None) -> None:
-        """Draw the initial parameters, put the given ones in their place; the first worker's reach every worker.
+        """Draw the initial parameters, put the given ones in their place, and put them on the servers.
 
-        Raises CheckpointError where none of the given ones is of this net, or one has another shape.
+        The first worker's reach every worker. Raises CheckpointError where none of the given ones is of this net, or
+        one has another shape.
         """
         self.net.initialise(self.job.seed)
         if given:
@@ -64,65 +107,99 @@ class Replica:
                     f"the net has {', '.join(values)}."
                 )
             flat.values[...] = self.ops.asarray(flat.flattened(values | {name: given[name] for name in names}))
-        self._broadcast_values()
+        self._put({}, 0)
+
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        """Put the first worker's checkpoint (None on the others) on the servers. Every worker must call it.
+
+        Raises CheckpointError where it is of another net or updater.
+        """
+        flat = self.net.flat
+        names = self._state_names()
+        if checkpoint is not None:
+            if set(checkpoint.updater) != set(names):
+                raise CheckpointError(
+                    f"the checkpoint holds updater state {sorted(checkpoint.updater)}, this job's updater has "
+                    f"{sorted(names)}. Resume with the updater of the job.conf beside it."
+                )
+            flat.values[...] = self.ops.asarray(flat.flattened(checkpoint.parameters))
+        states = {}
+        for name in names:
+            whole = np.zeros(flat.size, flat.values.dtype)
+            if checkpoint is not None:
+                whole[...] = flat.flattened(checkpoint.updater[name])
+            self.comm.broadcast(whole)
+            states[name] = whole[self._range]
+        step = np.array([checkpoint.step if checkpoint else 0])
+        self.comm.broadcast(step)
+        self._put(states, int(step[0]))
+
+    def fetch(self, first: int = 0) -> int:
+        """Take the servers' parameters; returns the step with which the group begins: `first`, or a later one that the
+        servers know of. Every worker must call it."""
+        steps = np.zeros(self.comm.size)
+        steps[self.comm.rank] = self.stub.get(self._own, first)
+        self.comm.all_reduce(steps)
+        begin = int(steps.max())
+        self.stub.begin(begin)
+        self._spread()
+        return begin
 
     def train_step(self, feed: Mapping[str, Batch], step: Step) -> dict[str, Metric]:
         """One synchronous step of the group; returns the metrics of the own share of the mini-batch."""
         metrics = self.algorithm.train_one_batch(self.net, feed, step)
-        flat, ops = self.net.flat, self.ops
-        gradient = ops.asarray(self.exchange.reduce_scatter(ops.to_host(flat.grads)))
-        self.updater.update(step.number, flat.values[self.own], gradient)
-        if self._on_host:
-            self.exchange.all_gather(flat.values)
-        else:
-            values = ops.to_host(flat.values)
-            self.exchange.all_gather(values)
-            flat.values[...] = ops.asarray(values)
+        gradient = self.exchange.reduce_scatter(self.ops.to_host(self.net.flat.grads))
+        self.stub.push(step.number, gradient, self._own)
+        self._collect()
         return metrics
+
+    def settle(self) -> None:
+        """Take the replies to all updates that are under way. Every worker must call it."""
+        if self.stub.behind:
+            self._collect(everything=True)
 
     def warm_up(self, feed: Mapping[str, Batch], step: Step) -> None:
         """Compute, and throw away, the gradients of one mini-batch: compiles what this net needs."""
         self.algorithm.train_one_batch(self.net, feed, step)
 
     def snapshot(self, step: int, job_text: str, data: Mapping[str, str]) -> Checkpoint | None:
-        """The group's state as a checkpoint, on the first worker; None on the others. Every worker must call it."""
-        flat, ops = self.net.flat, self.ops
-        states = {}
-        for name, part in self.updater.state.items():
+        """The servers' state as a checkpoint, on the first worker; None on the others. Every worker must call it."""
+        flat = self.net.flat
+        own = self.stub.inspect()
+        wholes = {}
+        for name in ("", *self._state_names()):  # "": the parameters
+            part = np.empty(self.exchange.stop - self.exchange.start, flat.values.dtype)
+            if own is not None:
+                part[...] = self.ops.to_host(own.state[name] if name else own.values)
             whole = np.empty(flat.size, flat.values.dtype) if self.comm.rank == 0 else None
-            self.comm.gather(ops.to_host(part), whole, self.exchange.counts)
+            self.comm.gather(part, whole, self.exchange.counts)
             if whole is not None:
-                states[name] = flat.named(whole)
+                wholes[name] = flat.named(whole)
         if self.comm.rank != 0:
             return None
-        values = flat.named(ops.to_host(flat.values))
-        return Checkpoint(step, self.job.seed, job_text, values, states, data)
+        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data)
 
-    def restore(self, checkpoint: Checkpoint | None) -> None:
-        """Take over the first worker's checkpoint (None on the others). Every worker must call it.
+    def _state_names(self) -> tuple[str, ...]:
+        return tuple(updater_class(self.job.updater).states)
 
-        Raises CheckpointError where it is of another net or updater.
-        """
-        flat, ops = self.net.flat, self.ops
-        if checkpoint is not None:
-            if set(checkpoint.updater) != set(self.updater.state):
-                raise CheckpointError(
-                    f"the checkpoint holds updater state {sorted(checkpoint.updater)}, this job's updater has "
-                    f"{sorted(self.updater.state)}. Resume with the updater of the job.conf beside it."
-                )
-            flat.values[...] = ops.asarray(flat.flattened(checkpoint.parameters))
-        self._broadcast_values()
-        states = {}
-        for name in self.updater.state:
-            whole = np.zeros(flat.size, flat.values.dtype)
-            if checkpoint is not None:
-                whole[...] = flat.flattened(checkpoint.updater[name])
-            self.comm.broadcast(whole)
-            states[name] = whole[self.own]
-        self.updater.load_state(states)
-
-    def _broadcast_values(self) -> None:
-        values = self.ops.to_host(self.net.flat.values)
+    def _put(self, states: Mapping[str, np.ndarray], step: int) -> None:
+        flat = self.net.flat
+        values = self.ops.to_host(flat.values)
         self.comm.broadcast(values)
         if not self._on_host:
-            self.net.flat.values[...] = self.ops.asarray(values)
+            flat.values[...] = self.ops.asarray(values)
+            self._mirror[...] = values
+        self.stub.put(self._own, states, step)
+
+    def _collect(self, *, everything: bool = False) -> None:
+        self.stub.pull(self._own, everything=everything)
+        self._spread()
+
+    def _spread(self) -> None:
+        """Bring every worker's range of the parameters to every worker."""
+        flat = self.net.flat
+        if not self._on_host and self.private:
+            self._mirror[self._range] = self.ops.to_host(self._own)
+        self.exchange.all_gather(self._mirror)
+        if not self._on_host:
+            flat.values[...] = self.ops.asarray(self._mirror)

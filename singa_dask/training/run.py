@@ -6,32 +6,30 @@ import logging
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster import Group, GroupFailed, form_group, local_cluster, place, wait_workers
-from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem, SingaError, TrainingError
+from singa_dask.cluster import local_cluster
+from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves
 from singa_dask.monitor.progress import Display
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
+from singa_dask.training.control import listening
+from singa_dask.training.fleet import Fleet
 from singa_dask.training.prepare import Prepared, training_data
-from singa_dask.training.worker import WorkerPlan, on_dask_worker
+from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
 
 logger = logging.getLogger(__name__)
-
-
-class GroupLost(ClusterError):
-    """A rank's process died or went silent: forming the group anew may help."""
 
 
 class Run:
@@ -45,11 +43,13 @@ class Run:
         self.display = display
         self.max_restarts = max_restarts
         self.patience_s = patience_s
-        self._restarts = 0
-        self._stopping = False
         self._started = time.monotonic()
-        # What the ranks have told so far: the record of a run that fails.
-        self._report: dict[str, Any] = {"step": 0, "checkpoint": None}
+        self._fleet: Fleet | None = None
+        # What the worker groups have told so far: the record of a run that fails.
+        self._steps: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._checkpoint: str | None = None
+        self._reports: dict[int, dict[str, Any]] = {}
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
@@ -68,7 +68,7 @@ class Run:
                         nworkers = self.prepared.topology.nprocesses
                         self.display.note(f"starting a local Dask cluster of {nworkers} workers")
                         client = stack.enter_context(local_cluster(nworkers))
-                    self._until_done(client, found)
+                    self._train(client)
             except BaseException as caught:
                 error = caught
                 raise
@@ -96,7 +96,7 @@ class Run:
                 f"{self.workspace.job} says, or start from its parameters in another workspace: "
                 f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
             )
-        self._report |= {"step": found.step, "checkpoint": str(found.path)}
+        self._steps[0], self._checkpoint = found.step, str(found.path)
         return found, faults
 
     def _check_same(self, found: Found) -> None:
@@ -131,76 +131,42 @@ class Run:
         if problems:
             raise ConfigError(problems)
 
-    # Attempts
+    # Training
 
-    def _until_done(self, client: Client, found: Found | None) -> None:
-        while True:
-            try:
-                self._attempt(client, found)
-                return
-            except GroupLost as error:
-                found, _ = checkpoints.newest(self.workspace.checkpoints)
-                if self._stopping:
-                    self._report |= {"interrupted": True, "step": found.step if found else 0}
-                    self.display.note(f"{error} The run was being stopped, so it ends here.")
-                    return
-                if self._restarts >= self.max_restarts:
-                    raise
-                self._restarts += 1
-                step = found.step if found else 0
-                self.workspace.rewind(found.step if found else None)
-                self.display.note(f"{error} Restart {self._restarts} of {self.max_restarts}, from step {step}.")
-
-    def _attempt(self, client: Client, found: Found | None) -> None:
-        """Form the group once and train until it ends."""
-        topology = self.prepared.topology
-        self.display.note(f"forming a group of {topology.nprocesses} Dask workers")
-        placement = place(topology, wait_workers(client, topology.nprocesses, self.patience_s))
-        ranks = placement.workers[0]
-        plan = WorkerPlan(
-            job=self.prepared.job.SerializeToString(),
-            checkpoints=self.workspace.checkpoints,
-            cores=tuple(placement.cores[address] for address in ranks),
-            data=self.prepared.data,
-            resume=found.path if found else None,
+    def _train(self, client: Client) -> None:
+        worker_plan = WorkerPlan(
+            job=self.prepared.job.SerializeToString(), checkpoints=self.workspace.checkpoints, data=self.prepared.data
         )
-        name = f"train-{self.prepared.job.name}"
         with _events(client, self._handle) as topic:
-            try:
-                with form_group(
-                    client, ranks, on_dask_worker, plan, topic, comm_timeout_s=self.patience_s, name=name
-                ) as group:
-                    self._report |= self._until_ended(group)
-            except ClusterError as error:
-                raise self._cause(client, ranks, error) from error.__cause__
+            fleet = self._fleet = Fleet(
+                client,
+                self.prepared,
+                worker_plan,
+                topic=topic,
+                note=self.display.note,
+                newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
+                rewound=self._rewound,
+                steps=self._steps,
+                ended=self._ended,
+                max_restarts=self.max_restarts,
+                patience_s=self.patience_s,
+            )
+            with listening(client, self.prepared.job.name, str(self.workspace.folder), fleet):
+                self._reports = fleet.run()
 
-    def _until_ended(self, group: Group) -> dict[str, Any]:
-        """What the first rank reports. Waits as long as ranks live: each of their own waits has a deadline."""
-        try:
-            group.wait()
-        except KeyboardInterrupt:
-            self._stopping = True
-            self.display.note("stopping after this step (Ctrl-C again: at once)")
-            group.stop()
-            group.wait()
-        return group.results()[0]
-
-    def _cause(self, client: Client, ranks: Sequence[str], error: ClusterError) -> SingaError:
-        """What the driver raises for a failed group: the rank's own error where it raised one of ours on purpose."""
-        if not isinstance(error, GroupFailed):
-            gone = set(ranks) - set(client.scheduler_info(n_workers=-1)["workers"])
-            return GroupLost(str(error)) if gone else error
-        raised = error.failure.exception
-        if raised is None or isinstance(raised, ClusterError):
-            return GroupLost(f"{error.failure} (step {self._report['step']}).")
-        return raised if isinstance(raised, SingaError) else error
+    def _rewound(self, groups: Iterable[int], step: int | None) -> None:
+        for group in groups:
+            self._steps[group] = step or 0
+        self.workspace.rewind(step, groups)
 
     # The record
 
     def _handle(self, event: dict[str, Any]) -> None:
-        self._report["step"] = event["step"]
+        self._steps[event["group"]] = event["step"]
+        if event["kind"] == "end":
+            self._ended.add(event["group"])
         if event["kind"] == "checkpoint":
-            self._report["checkpoint"] = event["path"]
+            self._checkpoint = event["path"]
         if event["kind"] == "metrics":
             self.workspace.append({key: value for key, value in event.items() if key != "kind"})
         self.display.handle(event)
@@ -217,12 +183,16 @@ class Run:
         return summary
 
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
-        job, topology, report = self.prepared.job, self.prepared.topology, self._report
-        if isinstance(error, KeyboardInterrupt) or report.get("interrupted"):
-            status = "interrupted"
+        job, topology = self.prepared.job, self.prepared.topology
+        lead = self._reports.get(0, {})
+        interrupted = isinstance(error, KeyboardInterrupt) or (self._fleet is not None and self._fleet.interrupted)
+        if error is not None and not interrupted:
+            status = "failed"
         else:
-            status = "completed" if error is None else "failed"
-        metrics = report.get("metrics", {})
+            status = "interrupted" if interrupted and lead.get("interrupted", True) else "completed"
+        metrics = lead.get("metrics", {})
+        reports = self._reports.values()
+        restarts = self._fleet.restarts if self._fleet else []
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
@@ -230,18 +200,27 @@ class Run:
             "framework": topology.framework.name.lower(),
             "topology": asdict(topology),
             "train_steps": job.train_steps,
-            "step": report["step"],
+            "step": lead.get("step", self._steps.get(0, 0)),
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
-            "samples_per_s": round(report.get("samples_per_s", 0.0), 1),
-            "exchanged_bytes": report.get("exchanged_bytes", 0),
+            "samples_per_s": round(sum(report["samples_per_s"] for report in reports), 1),
+            "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "wall_s": round(time.monotonic() - self._started, 3),
-            "restarts": self._restarts,
-            "checkpoint": report["checkpoint"],
+            "restarts": len(restarts),
+            "restarted": [asdict(restart) for restart in restarts],
+            "groups": {number: _of_group(report) for number, report in sorted(self._reports.items())},
+            "checkpoint": self._checkpoint,
             "seed": job.seed,
             "versions": _versions(),
         }
+
+
+def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record keeps of one worker group."""
+    kept = {"step": report["step"], "samples_per_s": round(report["samples_per_s"], 1)}
+    server = report["server"]
+    return kept if server is None else {**kept, "server": {name: round(value, 4) for name, value in server.items()}}
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.data import Loader, Manifest, make_stream
+from singa_dask.data import Loader, Manifest
 from singa_dask.errors import DataError, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
+from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.feed import next_feed
+from singa_dask.training.feed import group_stream, next_feed
 from singa_dask.training.prepare import data_key
 from singa_dask.training.replica import Replica
 from singa_dask.training.schedule import (
@@ -40,19 +40,39 @@ MEETING_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
+class GroupPlan:
+    """What a worker group must know of itself.
+
+    number: from 0; generation: grows whenever it is formed anew. puts: whether it gives its servers their first
+    parameters, from the checkpoint `resume` where there is one. first: step to begin with, where the servers know no
+    later one.
+    """
+
+    number: int = 0
+    generation: int = 0
+    puts: bool = True
+    resume: Path | None = None
+    first: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether it tests, validates and saves for the whole job."""
+        return self.number == 0
+
+
+@dataclass(frozen=True)
 class WorkerPlan:
     """What the driver tells every rank of a group.
 
-    job: serialised JobProto, its data paths absolute. cores: threads of each rank. data: fingerprints of the data, as
-    `Prepared` has them. resume: checkpoint to go on from.
+    job: serialised JobProto, its data paths absolute. threads: of BLAS in each rank's process. data: fingerprints of
+    the data, as `Prepared` has them.
     """
 
     job: bytes
     checkpoints: Path
-    cores: tuple[int, ...]
+    threads: int = 1
     data: Mapping[str, str] = field(default_factory=dict)
-    resume: Path | None = None
-    group: int = 0
+    group: GroupPlan = GroupPlan()
 
 
 @dataclass
@@ -60,12 +80,15 @@ class Surroundings:
     """What a rank needs from outside; the tests bring their own.
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
-    asked for an early, clean end.
+    asked for an early, clean end. links: to the servers of the group, None where they are private. others_ended:
+    whether all other worker groups have.
     """
 
     submit: Callable[..., Any]
     emit: Callable[[dict[str, Any]], None] = lambda event: None
     stop_requested: Callable[[], bool] = lambda: False
+    links: Callable[[], Mapping[int, Link]] | None = None
+    others_ended: Callable[[], bool] = lambda: True
 
 
 def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -> dict[str, Any]:
@@ -76,28 +99,53 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
     """
     job = JobProto.FromString(plan.job)
     with ExitStack() as stack:
-        if not job.HasField("num_openblas_threads"):
-            stack.enter_context(threadpool_limits(plan.cores[comm.rank]))
-        else:
-            stack.enter_context(threadpool_limits(job.num_openblas_threads))
+        threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else plan.threads
+        stack.enter_context(threadpool_limits(threads))
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(comm, plan, job, surroundings, stack)
         return run.loop()
 
 
+# What every rank adds to the figures of a step, in the order of the message.
+_RANK_FIGURES = ("wait", "loading", "updates", "stall", "update_s", "staleness", "nbytes")
+
+
 @dataclass
 class _Window:
-    """Figures since they were last shown."""
+    """Figures since they were last shown. ranks: (len(_RANK_FIGURES), size), sums over the steps."""
 
     steps: int = 0
     seconds: float = 0.0
     metrics: dict[str, Metric] = field(default_factory=dict)
-    waits: np.ndarray | float = 0.0  # seconds in collectives, per rank
-    loading: np.ndarray | float = 0.0  # seconds waiting for data, per rank
+    ranks: np.ndarray | float = 0.0
+    staleness_max: int = 0
 
     def means(self) -> dict[str, float]:
         return {name: metric.mean for name, metric in self.metrics.items()}
+
+    def of_ranks(self, name: str) -> np.ndarray:
+        """A figure's sum, per rank."""
+        return np.atleast_2d(self.ranks)[_RANK_FIGURES.index(name)]
+
+    def servers(self) -> dict[str, float]:
+        """The exchange with the servers."""
+        total = {name: float(self.of_ranks(name).sum()) for name in _RANK_FIGURES}
+        updates = max(1.0, total["updates"])
+        return {
+            "staleness": total["staleness"] / updates,
+            "staleness_max": self.staleness_max,
+            "update_ms": 1e3 * total["update_s"] / updates,
+            "stall": float(self.of_ranks("stall").mean()) / max(self.seconds, 1e-9),
+            "bytes": total["nbytes"] / max(1, self.steps),
+        }
+
+    def add(self, other: _Window) -> None:
+        """Take over the figures of another window; metrics stay."""
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.ranks = self.ranks + other.ranks
+        self.staleness_max = max(self.staleness_max, other.staleness_max)
 
 
 class _Run:
@@ -107,8 +155,18 @@ class _Run:
         self, comm: Communicator, plan: WorkerPlan, job: JobProto, surroundings: Surroundings, stack: ExitStack
     ):
         self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
+        self.group = plan.group
         self.ops = get_ops("gpu", device_id=job.gpu[comm.rank % len(job.gpu)]) if job.gpu else get_ops("cpu")
-        self.replica = Replica(job, comm, self.ops)
+        self.replica = Replica(
+            job,
+            comm,
+            self.ops,
+            None if surroundings.links is None else surroundings.links(),
+            group=plan.group.number,
+            generation=plan.group.generation,
+            patience_s=MEETING_TIMEOUT_S,
+            aborted=lambda: comm.aborted,
+        )
         for net in self.replica.nets.values():
             stack.callback(net.close)
         self.step = self._start_state()
@@ -117,9 +175,7 @@ class _Run:
             for name in self.replica.net.input_layers
         }
         self.batch = max((loader.stream.batchsize for loader in self.loaders.values()), default=1)
-        self.window = _Window()
-        self.trained_s = 0.0
-        self.trained_steps = 0
+        self.window, self.whole = _Window(), _Window()
         self.measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: at which step, and what
         self.saved: Path | None = None
         self._last_progress = 0.0
@@ -129,17 +185,26 @@ class _Run:
     def loop(self) -> dict[str, Any]:
         start = self.step
         self._warm_up()
-        self._emit("start", step=start, steps=self.job.train_steps, batch=self.batch, ranks=self.comm.size)
+        self._emit(
+            "start",
+            step=start,
+            steps=self.job.train_steps,
+            batch=self.batch,
+            ranks=self.comm.size,
+            groups=self.job.cluster.nworker_groups,
+        )
         stopping = False
         while True:
             ended = stopping or self.step >= self.job.train_steps
             if self.step > start and (ended or display_due(self.job, self.step)):
                 self._display()
+            if ended:
+                self._leave()
             cut_short = stopping and self.step < self.job.train_steps
-            for phase in evaluations_due(self.job, self.step):
+            for phase in evaluations_due(self.job, self.step) if self.group.leads else ():
                 cut_short = cut_short or self._evaluate(phase)
             ended = ended or cut_short
-            if self.step > start and (ended or checkpoint_due(self.job, self.step)):
+            if self.group.leads and self.step > start and (ended or checkpoint_due(self.job, self.step)):
                 self._save()
             if ended:
                 return self._report(interrupted=cut_short)
@@ -154,11 +219,8 @@ class _Run:
         loading = sum(loader.wait_s for loader in self.loaders.values()) - loading
         stopping = self._agree(metrics, self.comm.wait_s - waited, loading)
         self.step += 1
-        seconds = time.perf_counter() - began
-        self.trained_s += seconds
-        self.trained_steps += 1
         self.window.steps += 1
-        self.window.seconds += seconds
+        self.window.seconds += time.perf_counter() - began
         self._progress()
         return stopping
 
@@ -166,24 +228,42 @@ class _Run:
         """Sum every rank's figures of this step, so that all of them know the same: the loss, who waits, whether to
         stop. One small all-reduce, right after the all-gather has brought the ranks together."""
         names, size = list(metrics), self.comm.size
-        message = np.zeros(1 + 2 * len(names) + 2 * size)
+        message = np.zeros(1 + 2 * len(names) + len(_RANK_FIGURES) * size)
         message[0] = self.surroundings.stop_requested()
         for i, metric in enumerate(metrics.values()):
             message[1 + 2 * i : 3 + 2 * i] = metric.total, metric.count
-        waits = message[1 + 2 * len(names) :].reshape(2, size)
-        waits[:, self.comm.rank] = waited, loading
+        ranks = message[1 + 2 * len(names) :].reshape(-1, size)
+        sent = self.replica.stub.take_figures()
+        ranks[:, self.comm.rank] = (
+            waited, loading, sent.updates, sent.stall_s, sent.update_s, sent.staleness, sent.nbytes
+        )  # fmt: skip
         self.comm.all_reduce(message)
         summed = {name: Metric(*message[1 + 2 * i : 3 + 2 * i].tolist()) for i, name in enumerate(names)}
         _check_finite(summed, self.step)
-        seen = self.window.metrics
-        self.window.metrics = {name: seen.get(name, Metric()) + metric for name, metric in summed.items()}
-        self.window.waits = self.window.waits + waits[0]
-        self.window.loading = self.window.loading + waits[1]
+        window = self.window
+        seen = window.metrics
+        window.metrics = {name: seen.get(name, Metric()) + metric for name, metric in summed.items()}
+        window.ranks = window.ranks + ranks
+        window.staleness_max = max(window.staleness_max, int(ranks[_RANK_FIGURES.index("staleness")].max()))
         return bool(message[0])
+
+    def _leave(self) -> None:
+        """Make no more updates; the group that leads then waits for the others, and takes what all have made."""
+        self.replica.settle()
+        self.replica.stub.leave()
+        if not self.group.leads or self.job.cluster.nworker_groups == 1:
+            return
+        ended = np.zeros(1)
+        while not ended[0]:
+            time.sleep(0.05)
+            ended[0] = self.comm.rank == 0 and self.surroundings.others_ended()
+            self.comm.all_reduce(ended)
+        self.replica.fetch(self.step)
 
     def _evaluate(self, phase: int) -> bool:
         """The mean metrics of `test_steps` (or `validate_steps`) mini-batches, shared by all ranks; returns whether it
         was broken off because any rank was asked to stop."""
+        self.replica.settle()
         net = self.replica.nets[phase]
         summed: dict[str, Metric] = {}
         with ExitStack() as stack:
@@ -212,6 +292,7 @@ class _Run:
         return bool(wish[0])
 
     def _save(self) -> None:
+        self.replica.settle()
         snapshot = self.replica.snapshot(self.step, job_to_text(self.job), self.plan.data)
         if snapshot is not None:
             self.saved = checkpoints.save(snapshot, checkpoints.path_of(self.plan.checkpoints, self.step))
@@ -221,30 +302,22 @@ class _Run:
     # Its parts
 
     def _start_state(self) -> int:
-        if self.plan.resume is None:
-            given = checkpoints.load_parameters(self.job.checkpoint_path) if self.comm.rank == 0 else {}
-            self.replica.initialise(given)
-            return 0
-        loaded = checkpoints.load(self.plan.resume) if self.comm.rank == 0 else None
-        self.replica.restore(loaded)
-        step = np.array([loaded.step if loaded else 0])
-        self.comm.broadcast(step)
-        return int(step[0])
+        """Have the parameters on the servers, and here; returns the step to begin with."""
+        group, replica = self.group, self.replica
+        if group.puts and group.resume is not None:
+            replica.restore(checkpoints.load(group.resume) if self.comm.rank == 0 else None)
+        elif group.puts:
+            replica.initialise(checkpoints.load_parameters(self.job.checkpoint_path) if self.comm.rank == 0 else {})
+        return replica.fetch(group.first)
 
     def _loader(self, net: Net, name: str, start: int, stop: int | None = None) -> Loader:
         store = net.layers[name].proto.store_conf
-        stream = make_stream(
-            store,
-            Manifest.load(Path(store.path)),
-            seed=self.job.seed,
-            phase=net.phase,
-            group=self.plan.group,
-            ngroups=self.job.cluster.nworker_groups,
-        )
-        if stream.fingerprint != self.plan.data.get(data_key(net.phase, name), stream.fingerprint):
+        manifest = Manifest.load(Path(store.path))
+        expected = self.plan.data.get(data_key(net.phase, name))
+        if expected not in (None, group_stream(self.job, store, manifest, net.phase).fingerprint):
             raise DataError(f"{store.path}: holds other shards here than where the job was started. Copy them anew.")
         return Loader(
-            stream,
+            group_stream(self.job, store, manifest, net.phase, self.group.number),
             store,
             self.surroundings.submit,
             self.comm.rank,
@@ -276,18 +349,19 @@ class _Run:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         if self.comm.rank == 0:
-            self.surroundings.emit({"kind": kind, "group": self.plan.group, "time": time.time(), **fields})
+            self.surroundings.emit({"kind": kind, "group": self.group.number, "time": time.time(), **fields})
 
     def _figures(self) -> dict[str, Any]:
         window = self.window
         seconds = max(window.seconds, 1e-9)
-        return {
+        figures = {
             "step": self.step,
             "metrics": window.means(),
             "samples_per_s": window.steps * self.batch / seconds,
-            "wait": (np.asarray(window.waits) / seconds).tolist(),
-            "loading": (np.asarray(window.loading) / seconds).tolist(),
+            "wait": (window.of_ranks("wait") / seconds).tolist(),
+            "loading": (window.of_ranks("loading") / seconds).tolist(),
         }
+        return figures if self.replica.private else {**figures, "server": window.servers()}
 
     def _progress(self) -> None:
         now = time.perf_counter()
@@ -300,6 +374,7 @@ class _Run:
             figures = self._figures()
             self.measured["train"] = self.step, figures["metrics"]
             self._emit("metrics", phase="train", **figures)
+        self.whole.add(self.window)
         self.window = _Window()
 
     def _report(self, interrupted: bool) -> dict[str, Any]:
@@ -308,8 +383,10 @@ class _Run:
             "interrupted": interrupted,
             "metrics": {phase: means for phase, (step, means) in self.measured.items() if step == self.step},
             "checkpoint": str(self.saved) if self.saved else None,
-            "samples_per_s": self.trained_steps * self.batch / self.trained_s if self.trained_s else 0.0,
+            "steps": self.whole.steps,
+            "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
             "exchanged_bytes": sum(self.comm.nbytes.values()),
+            "server": None if self.replica.private or not self.whole.steps else self.whole.servers(),
         }
         self._emit("end", step=self.step)
         return report
@@ -322,19 +399,3 @@ def _check_finite(metrics: Mapping[str, Metric], step: int) -> None:
                 f"{name} is {metric.total} at step {step}: training diverged. Lower updater.learning_rate.base_lr, "
                 "clip the gradients (clip_low, clip_high), or scale the data (mean_value, std_value)."
             )
-
-
-def on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> dict[str, Any]:
-    """`run_rank` inside a Dask task: loads by tasks on the same worker, tells by Dask events, stops when asked."""
-    from distributed import get_client, get_worker
-
-    from singa_dask.cluster import current_task
-    from singa_dask.data import dask_submit
-
-    worker = get_worker()
-    surroundings = Surroundings(
-        submit=dask_submit(get_client(), worker),
-        emit=partial(worker.log_event, topic),
-        stop_requested=lambda: current_task().stop_requested,
-    )
-    return run_rank(comm, plan, surroundings)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -83,11 +83,17 @@ class Workspace:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def rewind(self, step: int | None) -> None:
-        """Forget the metrics that a run which goes on from `step` (None: from the start) will measure again."""
-        kept = []
-        if step is not None:
-            kept = [r for r in self.rows() if r["step"] < step or (r["step"] == step and r["phase"] == "train")]
+    def rewind(self, step: int | None, groups: Iterable[int] | None = None) -> None:
+        """Forget the metrics that worker groups (None: all) will measure again when they go on from `step` (None: the
+        start)."""
+        back = None if groups is None else set(groups)
+
+        def stays(row: Mapping[str, Any]) -> bool:
+            if back is not None and row["group"] not in back:
+                return True
+            return step is not None and (row["step"] < step or (row["step"] == step and row["phase"] == "train"))
+
+        kept = [row for row in self.rows() if stays(row)]
         _write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in kept))
 
     def append(self, row: Mapping[str, Any]) -> None:

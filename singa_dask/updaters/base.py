@@ -141,15 +141,23 @@ class Updater(ABC):
             for a, b, lr_scale, wd_scale in segments(entries, start, stop)
         ]
 
-    def update(self, step: int, w: Array, g: Array) -> None:
-        """Update the slice `w` in place from the gradients `g`. step: how many updates were made before this one."""
+    def update(self, step: int, w: Array, g: Array, made: int | None = None) -> None:
+        """Update the slice `w` in place from the gradients `g`.
+
+        step: training step, by which the learning rate goes. made: updates made before this one, by which moments are
+        corrected; other than `step` where several worker groups update the same parameters.
+        """
         lr = self.schedule(step)
+        made = step if made is None else made
         for start, stop, lr_scale, wd_scale, states in self._segments:
-            self.apply(step, lr * lr_scale, self.weight_decay * wd_scale, w[start:stop], g[start:stop], *states)
+            self.apply(made, lr * lr_scale, self.weight_decay * wd_scale, w[start:stop], g[start:stop], *states)
 
     @abstractmethod
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        """One application of the rule, in place, to parameters of equal scales. w, g, every state: (n,)."""
+        """One application of the rule, in place, to parameters of equal scales. w, g, every state: (n,).
+
+        step: how many updates were made before this one.
+        """
 
     @property
     def state(self) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster
 from support.commands import cluster, example, sets, summary
 
 from singa_dask import ClusterTopology, Job, layers, train, updaters
-from singa_dask.errors import ClusterError, ConfigError
+from singa_dask.errors import ClusterError
 from singa_dask.monitor.progress import Display
 
 
@@ -49,14 +49,6 @@ def test_a_client_is_used_again_and_never_closed(environment, tmp_path, monkeypa
         too_many = job_in_python(4)
         with pytest.raises(ClusterError, match="only 3 of 4 Dask workers"):
             train(too_many, client, workspace=tmp_path / "x", display=Display(), patience_s=2)
-        with pytest.raises(ConfigError, match="not yet supported"):
-            train(_separate(), client, workspace=tmp_path / "y")
-
-
-def _separate():
-    job = job_in_python(2)
-    job.proto.cluster.server_worker_separate = True
-    return job
 
 
 @pytest.mark.timeout(100)

@@ -119,12 +119,3 @@ def test_resume_without_a_checkpoint_says_so(singa_dask, tmp_path):
     ran = singa_dask("train", example(), *SHORT, "--resume")
     assert ran.code == 1
     assert "no valid checkpoint to resume from" in ran.err
-
-
-@pytest.mark.parametrize("name", ["sandblaster", "downpour", "hogwild", "hybrid"])
-def test_other_frameworks_are_not_yet_supported(singa_dask, tmp_path, name):
-    ran = singa_dask("train", example(), "--cluster", cluster(name))
-    assert ran.code == 2
-    assert "not yet supported" in ran.err
-    assert "Traceback" not in ran.err
-    assert not (tmp_path / "runs").exists()

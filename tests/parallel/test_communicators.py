@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import cloudpickle
 import numpy as np
 import pytest
 
-from singa_dask.cluster import form_group
-from singa_dask.comm import SliceExchange, SoloCommunicator, run_threads
+from singa_dask.cluster import GroupFailed, form_group
+from singa_dask.comm import NestedCommunicator, SliceExchange, SoloCommunicator, run_members, run_threads
+from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-COUNTS = {1: [7], 3: [4, 0, 9]}
+COUNTS = {1: [7], 3: [4, 0, 9], 4: [4, 0, 9, 2]}
 
 
-@pytest.fixture(params=["solo", "threads", "mpi"])
+@pytest.fixture(params=["solo", "threads", "mpi", "nested"])
 def run(request):
     """Runs fn(comm, *args) on every rank of a group, and returns what each returned."""
     if request.param == "solo":
@@ -29,7 +31,15 @@ def run(request):
         with form_group(client, ranks, fn, *args) as group:
             return group.results()
 
-    return in_processes
+    def in_processes_of_two_threads(fn, *args):
+        with form_group(client, ranks[:2], _in_two_threads, fn, *args) as group:
+            return [result for results in group.results() for result in results]
+
+    return in_processes if request.param == "mpi" else in_processes_of_two_threads
+
+
+def _in_two_threads(outer, fn, *args):
+    return run_members(NestedCommunicator.create(outer, 2), fn, *args)
 
 
 def _inputs(size, n, dtype):
@@ -133,3 +143,20 @@ def _wrong_buffers(comm):
 def test_wrong_buffers_are_refused_before_any_rank_waits(run):
     for refused, called in run(_wrong_buffers):
         assert refused == called
+
+
+def _one_thread_fails(outer):
+    def member(comm):
+        if comm.rank == 3:
+            raise DataError("no data")
+        with pytest.raises(ClusterError):
+            comm.all_reduce(np.ones(1_000_000))
+
+    return run_members(NestedCommunicator.create(outer, 2), member)
+
+
+def test_a_thread_that_fails_takes_its_group_down(cluster3, ranks3):
+    start = time.monotonic()
+    with pytest.raises(GroupFailed, match="no data"), form_group(cluster3, ranks3[:2], _one_thread_fails) as group:
+        group.results()
+    assert time.monotonic() - start < 10.0

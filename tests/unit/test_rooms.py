@@ -18,6 +18,7 @@ ROOMS = [
     ["algorithms"],
     ["updaters"],
     ["comm"],
+    ["server"],
     ["data"],
     ["cluster"],
     ["monitor", "training"],

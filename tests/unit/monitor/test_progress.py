@@ -2,13 +2,15 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
 
-START = {"kind": "start", "step": 0, "steps": 600, "batch": 96, "ranks": 3}
+START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3}
 TRAIN = {
     "kind": "metrics",
+    "group": 0,
     "phase": "train",
     "step": 50,
     "metrics": {"loss": 0.25, "accuracy": 0.9},
@@ -16,22 +18,39 @@ TRAIN = {
     "wait": [0.02, 0.1, 0.3],
     "loading": [0.0, 0.0, 0.05],
 }
-TEST = {"kind": "metrics", "phase": "test", "step": 600, "metrics": {"loss": 0.1, "accuracy": 0.98}}
-SAVED = {"kind": "checkpoint", "step": 600, "path": "/x/step-00000600.h5"}
+PROGRESS = {**TRAIN, "kind": "progress"}
+TEST = {"kind": "metrics", "group": 0, "phase": "test", "step": 600, "metrics": {"loss": 0.1, "accuracy": 0.98}}
+SERVER = {"staleness": 1.04, "staleness_max": 3, "update_ms": 3.21, "stall": 0.04, "bytes": 4096}
 
 
 def test_lines():
     stream = io.StringIO()
     display = LineDisplay(stream)
-    for event in (START, TRAIN, {**TRAIN, "kind": "progress"}, TEST, SAVED):
+    display.note("forming the worker group")
+    for event in (START, TRAIN, PROGRESS, TEST):
         display.handle(event)
     assert stream.getvalue().splitlines() == [
+        "forming the worker group",
         "3 workers ready: 600 steps of 96 samples",
-        "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346 samples/s  "
-        "waits 2/10/30 %  waits for data 0/0/5 %",
+        "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346/s",
+        "  waits 2/10/30 %  data 0/0/5 %",
         "step 600/600  test      loss 0.1000  accuracy 0.9800",
-        "step 600/600  saved     /x/step-00000600.h5",
     ]
+
+
+class _Panel:
+    """A live display on a terminal of `width` columns, and the panel that it shows now."""
+
+    def __init__(self, width):
+        self.width = width
+        self.display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=width, legacy_windows=False))
+
+    def after(self, *events):
+        for event in events:
+            self.display.handle(event)
+        console = Console(file=io.StringIO(), width=self.width)
+        console.print(self.display._render())
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def test_live_display_keeps_lines_and_shows_the_latest_figures():
@@ -40,7 +59,7 @@ def test_live_display_keeps_lines_and_shows_the_latest_figures():
         display.note("forming the worker group")
         display._live.refresh()
         display.handle(START)
-        display.handle({**TRAIN, "kind": "progress"})
+        display.handle(PROGRESS)
         display._live.refresh()
         display.handle(TEST)
         display.note("stopping after this step")
@@ -50,6 +69,69 @@ def test_live_display_keeps_lines_and_shows_the_latest_figures():
     assert "stopping after this step" in shown
     assert "workers wait 2/10/30 %" in shown
     assert "step 600/600  test" in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (120, "loss 0.2500  accuracy 0.9000  12,346 samples/s  workers wait 2/10/30 %  for data 0/0/5 %"),
+        (80, "loss 0.2500  accuracy 0.9000  12,346/s  waits 2-30 %  data 0-5 %"),
+    ],
+)
+def test_the_figures_of_one_group_stay_on_one_line(width, expected):
+    bar, latest = _Panel(width).after(START, PROGRESS)
+    assert bar.startswith("training ") and bar.endswith(" 50/600 4 s left")
+    assert latest == expected
+
+
+def test_with_figures_of_servers_one_group_gets_headings():
+    _, head, figures = _Panel(80).after(START, {**PROGRESS, "server": SERVER})
+    assert head.split() == ["loss", "accuracy", "samples/s", "staleness", "stalls", "update", "waits", "data"]
+    assert " ".join(figures.split()) == "0.2500 0.9000 12,346 1.0 4 % 3.2 ms 2-30 % 0-5 %"
+
+
+def test_a_bar_and_a_row_of_figures_per_group():
+    panel = _Panel(80)
+    start = {**START, "groups": 3}
+    status, *bars = panel.after({**start, "group": 1})
+    assert status == "starting"
+    assert [bar[:7] for bar in bars] == ["group 0", "group 1", "group 2"]
+    assert [bar.endswith("starting") for bar in bars] == [True, False, True]
+
+    later = {**PROGRESS, "group": 1, "step": 500, "metrics": {"loss": 0.125, "accuracy": 0.95}}
+    shown = panel.after(start, {**start, "group": 2}, {**PROGRESS, "server": SERVER}, {**later, "server": SERVER})
+    assert all(len(line) <= 80 for line in shown)
+    for line, done in zip(shown, (" 50/600", " 500/600", " 0/600"), strict=False):
+        assert done in line
+    head, *rows = shown[3:]
+    assert head.split() == ["loss", "accuracy", "samples/s", "staleness", "stalls", "update", "waits", "data"]
+    assert rows[0].split()[:5] == ["group", "0", "0.2500", "0.9000", "12,346"]
+    assert rows[1].split()[:5] == ["group", "1", "0.1250", "0.9500", "12,346"]
+    assert len(rows) == 2
+
+
+def test_columns_that_do_not_fit_are_left_out():
+    start = {**START, "groups": 2}
+    for width, last in ((79, "data"), (60, "stalls"), (40, "samples/s")):
+        shown = _Panel(width).after(start, {**PROGRESS, "server": SERVER})
+        assert shown[2].split()[-1] == last and len(shown) == 4
+
+
+def test_a_group_that_joins_gets_a_bar_when_it_starts():
+    panel = _Panel(80)
+    assert panel.after(START, PROGRESS)[0].startswith("training")
+    first, second, *_ = panel.after({**START, "group": 1, "step": 300})
+    assert first.startswith("group 0") and second.startswith("group 1") and "300/600" in second
+
+
+def test_a_group_that_ends_shows_done_and_one_that_starts_again_goes_back():
+    panel = _Panel(80)
+    start = {**START, "groups": 2}
+    events = [start, {**start, "group": 1}, PROGRESS, {"kind": "end", "group": 0, "step": 600}]
+    first, second, *_ = panel.after(*events, {"kind": "end", "group": 1, "step": 70})
+    assert first.endswith("600/600 done") and second.endswith("70/600 stopped")
+    first, second, *_ = panel.after({**start, "group": 1, "step": 40})
+    assert first.endswith("600/600 done") and second.endswith("40/600")
 
 
 def test_no_terminal_means_lines():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from singa_dask.errors import CheckpointError
 from singa_dask.job.job_pb2 import ParamProto
@@ -61,15 +59,3 @@ def test_checkpoints_of_another_net_are_refused():
         flat.flattened({**good, "p0": np.zeros((3, 2))})
     with pytest.raises(CheckpointError, match="32 elements"):
         flat.named(np.zeros(31))
-
-
-@settings(max_examples=60, deadline=None)
-@given(sizes=st.lists(st.integers(1, 200), max_size=8), n=st.integers(1, 9))
-def test_slices_are_balanced_aligned_and_complete(sizes, n):
-    flat = FlatParams.of(params_of(*[(size,) for size in sizes]), get_ops())
-    counts = flat.slices(n)
-    assert len(counts) == n
-    assert sum(counts) == flat.size
-    assert all(count % 16 == 0 for count in counts)
-    assert max(counts) - min(counts) <= 16
-    assert flat.size - sum(sizes) < 16 * max(len(sizes), 1)

@@ -12,7 +12,7 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job import Job
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
-from singa_dask.training.worker import Surroundings, WorkerPlan, run_rank
+from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
 
 JOB = """
 name: "points" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
@@ -51,7 +51,8 @@ def run(prepared, folder, resume=None, stop_at=lambda event: False):
         if stop_at(event):
             stop.set()
 
-    plan = WorkerPlan(prepared.job.SerializeToString(), folder, (1, 1, 1), prepared.data, resume)
+    group = GroupPlan(resume=resume)
+    plan = WorkerPlan(prepared.job.SerializeToString(), folder, data=prepared.data, group=group)
     with ThreadPoolExecutor(3) as pool:
         reports = run_threads(3, run_rank, plan, Surroundings(pool.submit, emit, stop.is_set), timeout_s=10)
     return reports[0], events

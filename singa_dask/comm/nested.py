@@ -1,0 +1,180 @@
+"""A group whose ranks are threads of processes: they combine in their process, and one of them speaks for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from singa_dask.comm.buffers import check_counts, check_flat, check_root, check_target, run_of
+from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.local import LocalExchange, LocalOperation, add_up
+from singa_dask.errors import ClusterError
+
+
+class NestedCommunicator(Communicator):
+    """Collectives between `nthreads` threads in each of the outer communicator's processes.
+
+    Thread t of the process of outer rank p is rank p * nthreads + t. Thread 0 is the leader: it alone calls the outer
+    communicator, once per operation, so that the wire carries the sum of a process and not its summands. Sums run over
+    the threads in their order, then over the processes in that of the outer communicator.
+
+    An error or a timeout of one thread breaks the process's other threads and its outer communicator, and any abort of
+    that reaches all threads within 0.1 s. The outer communicator stays its owner's to close.
+    """
+
+    def __init__(self, thread: int, exchange: LocalExchange, outer: Communicator) -> None:
+        super().__init__()
+        self.rank, self.size, self.timeout_s = exchange.first + thread, outer.size * exchange.size, outer.timeout_s
+        self._thread, self._nthreads = thread, exchange.size
+        self._exchange, self._outer = exchange, outer
+        self._buffers: dict[tuple[str, np.dtype], np.ndarray] = {}
+
+    @classmethod
+    def create(cls, outer: Communicator, nthreads: int) -> list[NestedCommunicator]:
+        """The communicators of this process's ranks, in rank order; give each to a thread of its own."""
+        if nthreads < 1:
+            raise ValueError(f"nthreads must be at least 1. Received: {nthreads}.")
+        exchange = LocalExchange(nthreads, outer.rank * nthreads, lambda: outer.aborted)
+        return [cls(thread, exchange, outer) for thread in range(nthreads)]
+
+    @property
+    def aborted(self) -> str:
+        return self._exchange.aborted or self._outer.aborted
+
+    def abort(self, reason: str) -> None:
+        """Make this and every later operation of the process's threads raise ClusterError(reason)."""
+        self._exchange.abort(ClusterError(reason))
+        self._outer.abort(reason)
+
+    def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
+        check_counts(counts, self.size)
+        check_flat("send", send, sum(counts))
+        check_flat("recv", recv, counts[self.rank])
+        of_processes, of_threads = self._shares(counts)
+        buffers = None
+        if self._leads:
+            buffers = (
+                self._buffer("sum", sum(counts), send.dtype),
+                self._buffer("share", sum(of_threads), send.dtype),
+            )
+        with self._operation("reduce_scatter", send, tuple(counts), aside=buffers) as (operation, arrays, asides):
+            total, share = asides[0]
+            part = self._part(send.size)
+            add_up([array[part] for array in arrays], total[part])
+            operation.meet()
+            self._lead(operation, self._outer.reduce_scatter, total, share, of_processes)
+        # Nobody writes into the leader's buffers before all threads have come to the next operation.
+        recv[:] = share[run_of(self._thread, of_threads)]
+
+    def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
+        check_counts(counts, self.size)
+        check_flat("buffer", buffer, sum(counts))
+        with self._operation("all_gather", buffer, tuple(counts)) as (operation, arrays, _):
+            if self._leads:
+                for thread, array in enumerate(arrays[1:], 1):
+                    own = run_of(self.rank + thread, counts)
+                    buffer[own] = array[own]
+            self._lead(operation, self._outer.all_gather, buffer, self._shares(counts)[0])
+            operation.meet()
+            if not self._leads:
+                own = run_of(self.rank, counts)
+                buffer[: own.start] = arrays[0][: own.start]
+                buffer[own.stop :] = arrays[0][own.stop :]
+
+    def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
+        check_counts(counts, self.size)
+        check_root(root, self.size)
+        check_flat("send", send, counts[self.rank])
+        target = check_target(recv, root, counts) if self.rank == root else None
+        process, thread = divmod(root, self._nthreads)
+        of_processes, of_threads = self._shares(counts)
+        with self._operation("gather", send, tuple(counts), root, aside=target) as (operation, arrays, asides):
+            if self._leads:
+                share = self._buffer("share", sum(of_threads), send.dtype)
+                np.concatenate(arrays, out=share)
+                target = asides[thread] if process == self._outer.rank else None
+                self._lead(operation, self._outer.gather, share, target, of_processes, process)
+
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        check_flat("buffer", buffer)
+        with self._operation("all_reduce", buffer, buffer.size) as (operation, arrays, _):
+            # In the leader's buffer: nobody but the thread that adds a part up reads it before they meet.
+            parts = [array[self._part(buffer.size)] for array in arrays]
+            add_up(parts, parts[0])
+            operation.meet()
+            self._lead(operation, self._outer.all_reduce, buffer)
+            operation.meet()
+            if not self._leads:
+                buffer[:] = arrays[0]
+
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        check_flat("buffer", buffer)
+        check_root(root, self.size)
+        process, thread = divmod(root, self._nthreads)
+        source = thread if process == self._outer.rank else 0
+        with self._operation("broadcast", buffer, buffer.size, root) as (operation, arrays, _):
+            self._lead(operation, self._outer.broadcast, arrays[source], process)
+            operation.meet()
+            if self._thread != source:
+                buffer[:] = arrays[source]
+
+    def barrier(self) -> None:
+        with self._operation("barrier", np.empty(0)) as (operation, _, _):
+            self._lead(operation, self._outer.barrier)
+
+    def close(self) -> None:
+        self._exchange.forget(self._thread)
+        self._buffers.clear()
+
+    @property
+    def _leads(self) -> bool:
+        return self._thread == 0
+
+    def _lead(self, operation: LocalOperation, call: Callable[..., None], *args: Any) -> None:
+        """The outer operation, if this is the leader; the others meet it when it is back."""
+        if not self._leads:
+            return
+        patience, self._outer.timeout_s = self._outer.timeout_s, operation.left_s
+        try:
+            call(*args)
+        finally:
+            self._outer.timeout_s = patience
+
+    def _shares(self, counts: Sequence[int]) -> tuple[list[int], Sequence[int]]:
+        """Elements of every process, and of this process's threads."""
+        n = self._nthreads
+        first = self._exchange.first
+        return [sum(counts[i : i + n]) for i in range(0, len(counts), n)], counts[first : first + n]
+
+    def _part(self, size: int) -> slice:
+        """The part of an array of `size` elements that this thread adds up for its process."""
+        return slice(size * self._thread // self._nthreads, size * (self._thread + 1) // self._nthreads)
+
+    def _buffer(self, use: str, size: int, dtype: np.dtype) -> np.ndarray:
+        """An array for the leader's own use, which the next call may get again."""
+        held = self._buffers.get((use, dtype))
+        if held is None or held.size < size:
+            held = self._buffers[use, dtype] = np.empty(size, dtype)
+        return held[:size]
+
+    @contextmanager
+    def _operation(
+        self, name: str, array: np.ndarray, *agreed: Hashable, aside: Any = None
+    ) -> Iterator[tuple[LocalOperation, list[np.ndarray], list[Any]]]:
+        """The operation, and every thread's `array` and `aside`, until all threads have left the block."""
+        start = time.perf_counter()
+        signature = (name, array.dtype, *agreed)
+        try:
+            with self._exchange.operation(self._thread, self.timeout_s, signature, (array, aside)) as operation:
+                arrays, asides = zip(*operation.shown, strict=True)
+                yield operation, list(arrays), list(asides)
+        except BaseException:
+            # The leader may be in the outer operation; other processes, where they are threads, wait for this one.
+            self._outer.abort(self._exchange.aborted)
+            raise
+        self.wait_s += time.perf_counter() - start
+        self.nbytes[name] += array.nbytes

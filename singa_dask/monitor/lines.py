@@ -1,0 +1,133 @@
+"""Events of a run as lines of text, none wider than it must be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Event = Mapping[str, Any]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(7.2), duration(75), duration(3700)
+    ('7 s', '1:15 min', '1:01 h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
+def figures(metrics: Mapping[str, float]) -> str:
+    """Metrics in a line: "loss 0.0312  accuracy 0.9917"."""
+    return "  ".join(_metrics(metrics))
+
+
+def shares(parts: Sequence[float], ranges: bool = False) -> str:
+    """Shares of the time, one per rank; of many ranks, or with `ranges`, the least and the greatest.
+
+    >>> shares([0.03, 0.12, 0.08]), shares([0.03, 0.12, 0.08], ranges=True)
+    ('3/12/8 %', '3-12 %')
+    """
+    told = [f"{100 * part:.0f}" for part in parts]
+    if ranges or len(told) > 8:
+        ordered = sorted(parts)
+        told = list(dict.fromkeys(f"{100 * part:.0f}" for part in (ordered[0], ordered[-1])))
+        return "-".join(told) + " %"
+    return "/".join(told) + " %"
+
+
+class EventLines:
+    """The lines that events leave behind, for a log that is `width` columns wide.
+
+    They begin with the worker group as soon as there are several. Training figures that would not fit are shortened,
+    in all later lines too, so that these stay alike; what still does not fit goes below.
+    """
+
+    def __init__(self) -> None:
+        self.several = False
+        self._steps: dict[int, int] = {}
+        self._shortened = 0
+
+    def lines(self, event: Event, width: int = 80) -> list[str]:
+        """The lines of one event; none of an event that is not worth keeping."""
+        kind, group = event["kind"], event.get("group", 0)
+        self.several = self.several or group > 0 or event.get("groups", 1) > 1
+        label = f"group {group}  " if self.several else ""
+        if kind == "start":
+            self._steps[group] = event["steps"]
+            return [label + _started(event)]
+        steps = self._steps.get(group, 0)
+        where = f"step {event['step']:>{len(str(steps))}}/{steps}" if steps else f"step {event['step']}"
+        if kind == "metrics":
+            return self._measured(label, where, event, width)
+        if kind == "checkpoint":
+            head = f"{label}{where}  saved     "
+            return [head + _path(event["path"], width - len(head))]
+        return [f"{label}{where}  ended"] if kind == "end" and self.several else []
+
+    def _measured(self, label: str, where: str, event: Event, width: int) -> list[str]:
+        head, metrics = f"{label}{where}  {event['phase']:<8}  ", _metrics(event["metrics"])
+        while True:
+            rest = list(_training_parts(event, self._shortened))
+            line = head + "  ".join([*metrics, *rest])
+            if len(line) <= width:
+                return [line]
+            if not rest or self._shortened == 2:
+                break
+            self._shortened += 1
+        indent = " " * (len(label) + 2)
+        below = list(_training_parts(event, 1))[1:]
+        return [*_folded(head, [*metrics, *rest[:1]], indent, width), *_folded(indent, below, indent, width)]
+
+
+def _metrics(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name} {value:.4f}" for name, value in metrics.items()]
+
+
+def _started(event: Event) -> str:
+    past = f", from step {event['step']}" if event["step"] else ""
+    workers = f"{event['ranks']} worker{'s' * (event['ranks'] > 1)}"
+    joined = event.get("group", 0) >= event.get("groups", 1)
+    ready = f"joined with {workers}" if joined else f"{workers} ready"
+    return f"{ready}: {event['steps']} steps of {event['batch']} samples{past}"
+
+
+def _training_parts(event: Event, shortened: int) -> Iterator[str]:
+    """What a training line tells besides its metrics. shortened: 0 not, 1 its words, 2 its shares too."""
+    if "samples_per_s" not in event:
+        return
+    yield f"{event['samples_per_s']:,.0f}" + ("/s" if shortened else " samples/s")
+    if server := event.get("server"):
+        yield f"staleness {server['staleness']:.1f}"
+        yield f"update {server['update_ms']:.1f} ms"
+        yield f"stalls {shares([server['stall']])}"
+    if len(event["wait"]) > 1:
+        yield f"waits {shares(event['wait'], shortened > 1)}"
+    if max(event["loading"]) >= 0.02:
+        yield ("data " if shortened else "waits for data ") + shares(event["loading"], shortened > 1)
+
+
+def _folded(start: str, parts: Sequence[str], indent: str, width: int) -> Iterator[str]:
+    """Lines of whole parts: as many in each as fit, but at least one."""
+    line = ""
+    for part in parts:
+        if line and len(line) + 2 + len(part) > width:
+            yield line
+            start, line = indent, ""
+        line = f"{line}  {part}" if line else start + part
+    if line:
+        yield line
+
+
+def _path(path: str, room: int) -> str:
+    """The path, where it does not fit from the working directory, or its end."""
+    here = os.path.relpath(path)
+    below = [] if here.startswith("..") else [here]
+    end = os.path.join("...", *path.split(os.sep)[-2:])
+    return next((way for way in (path, *below) if len(way) <= room), end)

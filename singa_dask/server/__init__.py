@@ -1,0 +1,22 @@
+"""Servers: who holds which parameters, what workers and servers say to each other, and the actors that answer."""
+
+from singa_dask.server.actor import ServerActor
+from singa_dask.server.link import Address, Link, LocalLink, link_to
+from singa_dask.server.server import Server, ServerPlan
+from singa_dask.server.slices import Partition, Slice, partition
+from singa_dask.server.stub import Exchanged, Stub
+
+__all__ = [
+    "Address",
+    "Exchanged",
+    "Link",
+    "LocalLink",
+    "Partition",
+    "Server",
+    "ServerActor",
+    "ServerPlan",
+    "Slice",
+    "Stub",
+    "link_to",
+    "partition",
+]

@@ -1,0 +1,130 @@
+"""A server as a Dask actor, and how it exchanges with its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from distributed import get_worker
+
+from singa_dask.errors import ClusterError
+from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
+from singa_dask.server.messages import NotYet, OpenAccount, Put, Reply, Request, State, Sync, Update
+from singa_dask.server.server import Server, ServerPlan, publish, server_here
+
+T = TypeVar("T")
+
+# A request that has to wait inside the server is told so after this time: silence always means a lost server.
+HOLD_S = 2.0
+# Gradients up to this size are applied faster than a thread is woken.
+SMALL_NBYTES = 64 * 1024
+
+
+class ServerActor:
+    """One server of a server group, on a Dask worker. See ParamShard for what it answers."""
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self.server = Server(plan.shard())
+        publish(plan.key, self.server)
+        self._worker = get_worker()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
+        self._right: Address | None = None
+        self._due = asyncio.Event()
+        self._exchanging: asyncio.Task[None] | None = None
+        self._slices = self.server.shard.indices
+        # One exchange at a time: of two that say the same, the later to arrive could come after the next one.
+        self._turns = {index: asyncio.Lock() for index in self._slices}
+
+    async def call(self, request: Request) -> Reply:
+        """The reply to a request, or NotYet when its time has not come for a while."""
+        array = getattr(request, "gradient", None)
+        if array is None or array.nbytes <= SMALL_NBYTES:
+            future = self.server.call(request)
+        else:
+            future = await self._compute(self.server.call, request)
+        waiting = asyncio.wrap_future(future)
+        done, _ = await asyncio.wait([waiting], timeout=HOLD_S)
+        # What is as large as the slice must not wait inside once per repetition.
+        if not done and (not isinstance(request, Update | Sync) or self.server.withdraw(future, request.slice)):
+            return NotYet()
+        return await waiting
+
+    # Neighbours
+
+    async def meet(self, right: Address | None) -> None:
+        """From now on, exchange with this right neighbour."""
+        loop = asyncio.get_running_loop()
+        self._right = right
+        self.server.on_update = partial(_wake, loop, self._due)
+        self._due.set()
+        if self._exchanging is None:
+            self._exchanging = asyncio.create_task(self._exchange_for_ever())
+
+    async def take_over(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
+        """Begin as a copy of what the neighbour on this side has."""
+        for index in self._slices:
+            state = await self._ask(neighbour, OpenAccount(index, _opposite(side), account))
+            if not isinstance(state, State):
+                raise ClusterError(f"the server at {neighbour.worker} did not hand over its parameters: {state}")
+            await asyncio.wrap_future(self.server.call(Put(index, state.values, state.state, state.version)))
+            await self._compute(self.server.open_account, index, side, account)
+
+    async def hand_on(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
+        """Let the neighbour on this side begin anew with what this server has, adding what nobody has heard yet."""
+        for index in self._slices:
+            known = await self._compute(self.server.open_account, index, side, account)
+            await self._ask(neighbour, OpenAccount(index, _opposite(side), account, known))
+
+    async def flush(self) -> None:
+        """Exchange everything with the right neighbour now."""
+        for _ in range(2):  # the first may repeat an exchange that was already under way
+            await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
+
+    async def close(self) -> None:
+        """Stop exchanging."""
+        if self._exchanging is not None:
+            self._exchanging.cancel()
+        self._pool.shutdown(wait=False)
+
+    async def _exchange_for_ever(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await asyncio.gather(*(self._exchange(index) for index in self._slices))
+            except (ClusterError, ValueError, OSError):
+                # The neighbour is gone or being made anew: what it was told is said again, or settled when the driver
+                # has the two meet.
+                await asyncio.sleep(RETRY_S)
+                self._due.set()
+
+    async def _exchange(self, index: int, *, force: bool = False) -> None:
+        right = self._right
+        if right is None:
+            return
+        async with self._turns[index]:
+            sync = await self._compute(lambda: self.server.begin_sync(index, force=force))
+            if sync is not None:
+                reply = await self._ask(right, sync)
+                await self._compute(self.server.finish_sync, sync, reply)
+
+    async def _ask(self, neighbour: Address, request: Request) -> Reply:
+        here = server_here(neighbour.key)
+        if here is not None:
+            future: Future[Reply] = await self._compute(here.call, request)
+            return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
+        return await ask(self._worker, neighbour, request, ATTEMPT_S)
+
+    def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    loop.call_soon_threadsafe(event.set)
+
+
+def _opposite(side: str) -> str:
+    return "left" if side == "right" else "right"

@@ -1,0 +1,103 @@
+"""How servers are reached: directly in the same process, else through Dask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from distributed.protocol import to_serialize
+
+from singa_dask.errors import ClusterError
+from singa_dask.server.messages import Array, NotYet, Refused, Reply, Request
+from singa_dask.server.server import Server, server_here
+
+ATTEMPT_S = 10.0
+RETRY_S = 0.2
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is: the Dask worker, and the actor's key there."""
+
+    worker: str
+    key: str
+
+
+class Link(Protocol):
+    """A way to one server. local: whether nothing travels."""
+
+    local: bool
+
+    def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
+        """The future of the reply. out: where its parameters may go."""
+
+
+class LocalLink:
+    """To a server in this process."""
+
+    local = True
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
+        return self._server.call(request, out)
+
+
+class DaskLink:
+    """To a server on another Dask worker. timeout_s: longest silence."""
+
+    local = False
+
+    def __init__(self, address: Address, worker: Any, timeout_s: float) -> None:
+        self.address, self.timeout_s = address, timeout_s
+        self._worker = worker
+
+    def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
+        coroutine = ask(self._worker, self.address, request, self.timeout_s)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._worker.loop.asyncio_loop)
+
+
+def link_to(address: Address, worker: Any, timeout_s: float) -> Link:
+    """The shortest way from this process, a Dask worker, to the server at `address`."""
+    here = server_here(address.key)
+    return LocalLink(here) if here is not None else DaskLink(address, worker, timeout_s)
+
+
+async def ask(worker: Any, where: Address, request: Request, timeout_s: float) -> Reply:
+    """What the server answers, asked from a Dask worker's event loop. Repeats the request where the connection breaks,
+    and while the server says NotYet.
+
+    Raises ClusterError when nothing at all has come from it for `timeout_s` seconds, or it refuses.
+    """
+    heard = time.monotonic()
+    message = to_serialize(request)
+    while True:
+        fault: BaseException | None = None
+        try:
+            # What distributed.Actor does, without its client and its waiting for a lost actor.
+            call = worker.rpc(where.worker).actor_execute(actor=where.key, function="call", args=[message], kwargs={})
+            answer = await asyncio.wait_for(call, min(ATTEMPT_S, timeout_s))
+        except (OSError, TimeoutError) as error:
+            fault = error
+        except KeyError as error:
+            raise ClusterError(f"the server {where.key} is not at {where.worker} any more") from error
+        else:
+            if answer["status"] != "OK":
+                raise answer["exception"]
+            reply = answer["result"]
+            if isinstance(reply, Refused):
+                raise ClusterError(f"the server at {where.worker} refused {type(request).__name__}: {reply.reason}")
+            if not isinstance(reply, NotYet):
+                return reply
+            heard = time.monotonic()
+        if time.monotonic() - heard > timeout_s:
+            raise ClusterError(
+                f"the server at {where.worker} has not answered {type(request).__name__} for {timeout_s:g} s "
+                f"({fault!r}); its process is lost, stopped or cut off"
+            )
+        if fault is not None:
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,222 @@
+"""A worker's side of the exchange with its servers: one message per slice out, one back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.server.link import Link
+from singa_dask.server.messages import (
+    Array,
+    Fresh,
+    Get,
+    Inspect,
+    Leave,
+    Origin,
+    Put,
+    Refused,
+    Reply,
+    Request,
+    State,
+    Update,
+)
+from singa_dask.server.slices import Slice
+
+_LOOK_S = 0.1
+
+
+@dataclass
+class Exchanged:
+    """Figures of the exchange with servers since they were last taken.
+
+    stall_s: time that the worker waited for replies. update_s: sum of the updates' round trips. staleness: sum over
+    updates of how many updates by others came between reading the parameters and applying the gradient. nbytes: sent
+    and received over the network, so not with a server in the same process.
+    """
+
+    updates: int = 0
+    stall_s: float = 0.0
+    update_s: float = 0.0
+    staleness: int = 0
+    staleness_max: int = 0
+    nbytes: int = 0
+
+
+@dataclass
+class _Sent:
+    """An update whose reply has not been taken yet, slice by slice."""
+
+    began: float
+    futures: list[Future[Reply]]
+    ended: list[float] = field(default_factory=list)
+
+
+class Stub:
+    """What one worker says to the servers that own its range of the parameters.
+
+    slices: of the range, in order; links: by server. behind: how many updates may be under way when the next
+    mini-batch is computed (0: none; 1: the reply comes while it is). patience_s: longest wait for a reply while the
+    server is alive; aborted: tells why to give up at once, "" while there is no reason. clock: see `get`.
+
+    Waits raise ClusterError when the server is lost or the group is aborted, CommTimeout after `patience_s`.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        links: Mapping[int, Link],
+        group: int = 0,
+        generation: int = 0,
+        *,
+        behind: int = 0,
+        patience_s: float = 300.0,
+        aborted: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.slices = tuple(slices)
+        self.start = self.slices[0].start if self.slices else 0
+        self.behind = behind
+        self.patience_s = patience_s
+        self.exchanged = Exchanged()
+        self._links = links
+        self._origin = Origin(group, generation)
+        self._aborted = aborted
+        self.clock = 0
+        self._versions = [0] * len(self.slices)
+        self._under_way: list[_Sent] = []
+        self._kept: list[Array] = []
+
+    def put(self, values: Array, state: Mapping[str, Array], step: int) -> None:
+        """Offer the initial parameters of the own range, after `step` updates."""
+        replies = []
+        for s in self.slices:
+            own = {name: self._part(array, s) for name, array in state.items()}
+            replies.append(self._send(s, Put(s.index, self._part(values, s), own, version=step, step=step)))
+        for reply in replies:
+            self._wait(reply)
+
+    def get(self, out: Array, first: int) -> int:
+        """Fetch the parameters of the own range; returns the step at which the servers see the group, at least
+        `first`. `clock` becomes the greatest that they have for the group."""
+        self._origin = replace(self._origin, first=first)
+        targets = [self._part(out, s) for s in self.slices]
+        sent = [
+            self._send(s, Get(s.index, self._origin), target) for s, target in zip(self.slices, targets, strict=True)
+        ]
+        step = self.clock = first
+        for i, (future, target) in enumerate(zip(sent, targets, strict=True)):
+            fresh = self._take(i, self._wait(future), target)
+            step, self.clock = max(step, fresh.next_step), max(self.clock, fresh.clock)
+        return step
+
+    def begin(self, step: int, clock: int | None = None) -> None:
+        """The group agreed to begin with this step. clock: the greatest `clock` of its workers, by default the own."""
+        self.clock = max(step, self.clock if clock is None else clock)
+        self._origin = replace(self._origin, first=step, clock=self.clock)
+
+    def push(self, step: int, gradient: Array, out: Array) -> None:
+        """Send the gradient of the own range. With `behind`, `gradient` may be written to right afterwards."""
+        if self.behind:
+            gradient = self._keep(step, gradient)
+        sent = _Sent(time.perf_counter(), [])
+        for i, s in enumerate(self.slices):
+            update = Update(s.index, self._origin, step, self._part(gradient, s), self._versions[i])
+            # A reply that may come while the parameters are in use must not be written to them.
+            future = self._send(s, update, None if self.behind else self._part(out, s))
+            future.add_done_callback(lambda _: sent.ended.append(time.perf_counter()))
+            sent.futures.append(future)
+            if not self._links[s.server].local:
+                self.exchanged.nbytes += 2 * update.gradient.nbytes
+        self._under_way.append(sent)
+
+    def pull(self, out: Array, *, everything: bool = False) -> None:
+        """Wait until no more than `behind` updates (or none) are under way, and take the parameters that came."""
+        began = time.perf_counter()
+        while len(self._under_way) > (0 if everything else self.behind):
+            sent = self._under_way.pop(0)
+            staleness = 0
+            for i, (s, future) in enumerate(zip(self.slices, sent.futures, strict=True)):
+                fresh = self._take(i, self._wait(future), self._part(out, s))
+                staleness = max(staleness, fresh.staleness)
+            if sent.futures:
+                self._count(sent, staleness)
+        self.exchanged.stall_s += time.perf_counter() - began
+
+    def inspect(self) -> State | None:
+        """All that the servers hold of the own range; None where it is empty."""
+        states = []
+        for future in [self._send(s, Inspect(s.index)) for s in self.slices]:
+            reply = self._wait(future)
+            assert isinstance(reply, State)
+            states.append(reply)
+        if len(states) < 2:
+            return states[0] if states else None
+        values = np.concatenate([state.values for state in states])
+        names = states[0].state
+        state = {name: np.concatenate([state.state[name] for state in states]) for name in names}
+        return State(values, state, states[0].version)
+
+    def leave(self) -> None:
+        """The group makes no more updates."""
+        for future in [self._send(s, Leave(s.index, self._origin)) for s in self.slices]:
+            self._wait(future)
+
+    def take_figures(self) -> Exchanged:
+        """The figures since the last call."""
+        taken, self.exchanged = self.exchanged, Exchanged()
+        return taken
+
+    def _send(self, s: Slice, request: Request, out: Array | None = None) -> Future[Reply]:
+        return self._links[s.server].send(request, out)
+
+    def _take(self, i: int, reply: Reply, target: Array) -> Fresh:
+        assert isinstance(reply, Fresh)
+        if reply.values is not target:
+            target[...] = reply.values
+        self._versions[i] = reply.version
+        return reply
+
+    def _part(self, array: Array, s: Slice) -> Array:
+        return array[s.start - self.start : s.stop - self.start]
+
+    def _keep(self, step: int, gradient: Array) -> Array:
+        """A copy that stays as it is until `behind` further updates have been answered."""
+        while len(self._kept) <= self.behind:
+            self._kept.append(gradient.copy())
+        kept = self._kept[step % len(self._kept)]
+        kept[...] = gradient
+        return kept
+
+    def _wait(self, future: Future[Reply]) -> Reply:
+        began = time.monotonic()
+        while True:
+            try:
+                reply = future.result(timeout=_LOOK_S)
+                break
+            except NotDone as error:
+                if future.done() and future.exception() is error:
+                    raise  # what the link raised, not our own impatience
+                reason = self._aborted()
+                if reason:
+                    raise ClusterError(f"waiting for a server: {reason}") from None
+                if time.monotonic() - began > self.patience_s:
+                    raise CommTimeout(
+                        f"a server let group {self._origin.group} wait for {self.patience_s:g} s: the first group of "
+                        "its server group has not put the parameters, or a slower group holds it back (max_staleness)"
+                    ) from None
+        if isinstance(reply, Refused):
+            raise ClusterError(f"a server refused a request of group {self._origin.group}: {reply.reason}")
+        return reply
+
+    def _count(self, sent: _Sent, staleness: int) -> None:
+        figures = self.exchanged
+        figures.updates += 1
+        # A future wakes its waiter before it calls its callbacks.
+        figures.update_s += max(sent.ended, default=time.perf_counter()) - sent.began
+        figures.staleness += staleness
+        figures.staleness_max = max(figures.staleness_max, staleness)

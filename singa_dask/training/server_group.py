@@ -1,0 +1,101 @@
+"""The servers of a server group as the driver holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from singa_dask.errors import ClusterError
+from singa_dask.server import Address, ServerActor, ServerPlan
+
+_START_S = 60.0
+_CALL_S = 30.0
+
+
+class ServerGroup:
+    """One server group: from making its actors to letting them go.
+
+    number: from 0; where: the Dask worker of each server; generation: grows whenever the group is made anew;
+    addresses: of the servers, empty while it is down.
+    """
+
+    def __init__(self, number: int, where: Sequence[str]) -> None:
+        self.number = number
+        self.where = list(where)
+        self.generation = 0
+        self.restarts = 0
+        self.addresses: list[Address] = []
+        self._futures: list[Any] = []
+        self._actors: list[Any] = []
+
+    @property
+    def up(self) -> bool:
+        """Whether its servers answer, as far as is known."""
+        return bool(self.addresses)
+
+    def start(self, client: Any, plans: Sequence[ServerPlan]) -> None:
+        """Make the servers. Raises ClusterError when that fails."""
+        self.generation += 1
+        suffix = f"{self.number}-{self.generation}-{uuid4().hex[:8]}"
+        named = [replace(plan, key=f"server-{i}-of-group-{suffix}") for i, plan in enumerate(plans)]
+        self._futures = [
+            client.submit(
+                ServerActor, plan, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False
+            )
+            for plan, address in zip(named, self.where, strict=True)
+        ]
+        try:
+            self._actors = [future.result(timeout=_START_S) for future in self._futures]
+        except Exception as error:
+            self.stop()
+            places = ", ".join(self.where)
+            raise ClusterError(f"server group {self.number} could not be made on {places}: {error!r}") from error
+        self.addresses = [Address(address, plan.key) for plan, address in zip(named, self.where, strict=True)]
+
+    def meet(self, right: ServerGroup) -> None:
+        """Exchange with this right neighbour from now on."""
+        self._each("meet", [(address,) for address in right.addresses])
+
+    def take_over(self, neighbour: ServerGroup) -> None:
+        """Begin with what a living neighbour has."""
+        self._each("take_over", self._introduce(neighbour))
+
+    def hand_on(self, neighbour: ServerGroup) -> None:
+        """Make a living neighbour begin anew with what this group has."""
+        self._each("hand_on", self._introduce(neighbour))
+
+    def flush(self) -> None:
+        """Exchange everything with the right neighbour."""
+        self._each("flush", [()] * len(self._actors))
+
+    def lost(self) -> None:
+        """Its servers answer no more, or will not soon."""
+        self.addresses = []
+
+    def stop(self) -> None:
+        """Let the servers go; those that are lost are forgotten."""
+        if self.up:
+            with suppress(ClusterError):
+                self._each("close", [()] * len(self._actors), timeout_s=2.0)
+        for future in self._futures:
+            future.release()
+        self.addresses, self._futures, self._actors = [], [], []
+
+    def _introduce(self, neighbour: ServerGroup) -> list[tuple]:
+        left, right = sorted((self, neighbour), key=lambda group: group.number)
+        side = "left" if neighbour is left else "right"
+        return [(address, side, (left.generation, right.generation)) for address in neighbour.addresses]
+
+    def _each(self, method: str, args: Sequence[tuple], timeout_s: float = _CALL_S) -> None:
+        """Call every server, and wait for all. Raises ClusterError when one fails."""
+        calls = [getattr(actor, method)(*given) for actor, given in zip(self._actors, args, strict=True)]
+        for call, address in zip(calls, self.addresses, strict=True):
+            try:
+                call.result(timeout=timeout_s)
+            except Exception as error:
+                raise ClusterError(
+                    f"server group {self.number}: {method} failed at {address.worker}: {error!r}"
+                ) from error

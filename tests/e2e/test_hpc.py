@@ -1,0 +1,135 @@
+"""`mpiexec -n 4 singa-dask train ... --mpi`: scheduler, driver and workers are one MPI job."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commands import COMMAND, Ran, cluster, example, sets, summary
+from support.launch import launched, mpiexec
+
+LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
+
+
+@pytest.fixture
+def train_mpi(environment, tmp_path):
+    """Run `mpiexec -n RANKS singa-dask train ARGS --mpi` to its end."""
+
+    def run(ranks: int, *args: object) -> Ran:
+        command = [*mpiexec(ranks), *COMMAND, "train", *map(str, args), "--mpi"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=launched(environment), capture_output=True, text=True, timeout=80
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def running(environment, tmp_path):
+    """A long run in the background that has saved its first checkpoint."""
+    command = [*mpiexec(4), *COMMAND, "train", str(example()), "--cluster", str(cluster()), "--workspace", "run"]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(
+            [*command, *LONG, "--mpi"], cwd=tmp_path, env=launched(environment), stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while "saved" not in (text := said(tmp_path)):
+            assert process.poll() is None, text
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+        yield process
+    finally:
+        if process.poll() is None:
+            kill_all(process)
+        process.wait()
+
+
+def said(folder: Path) -> str:
+    return (folder / "log").read_text()
+
+
+def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
+    """The ranks of an MPI job, in order."""
+    trees = psutil.Process(process.pid).children(recursive=True)
+    found = [child for child in trees if "singa_dask" in child.cmdline() and "-n" not in child.cmdline()]
+    variables = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+    return sorted(
+        found, key=lambda rank: next(int(rank.environ()[name]) for name in variables if name in rank.environ())
+    )
+
+
+def kill_all(process: subprocess.Popen) -> None:
+    for child in (*psutil.Process(process.pid).children(recursive=True), process):
+        child.kill()
+
+
+@pytest.mark.timeout(100)
+def test_one_mpi_job_trains_as_a_local_cluster_does(train_mpi, singa_dask, tmp_path, no_leaks):
+    short = sets(train_steps=60, test_freq=30)
+    args = (example(), "--cluster", cluster(), *short)
+    ran = train_mpi(4, *args, "--workspace", "mpi")
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.out.count("3 workers ready") == 1, "only rank 0 prints"
+    assert "done at step 60" in ran.last_line
+    assert ran.err.count("\n") <= 1, "on standard error, only that the data set is made"
+    local = singa_dask("train", *args, "--workspace", "local")
+    assert local.code == 0, local.err
+    assert summary(tmp_path / "mpi")["test"] == pytest.approx(summary(tmp_path / "local")["test"], rel=1e-3)
+
+
+@pytest.mark.timeout(100)
+def test_too_few_ranks_and_wrong_jobs_end_before_anything_starts(train_mpi, tmp_path, no_leaks):
+    ran = train_mpi(3, example(), "--cluster", cluster())
+    assert ran.code == 2
+    assert ran.err.count("error:") == 1, ran.err
+    assert "the job needs 3 workers. Received: 3. Run it as `mpiexec -n 4 " in ran.err
+    (tmp_path / "bad.conf").write_text("trainsteps: 3\n")
+    ran = train_mpi(3, "bad.conf")
+    assert ran.code == 2
+    assert "bad.conf:1:1: trainsteps: there is no such field" in ran.err
+    ran = train_mpi(4, example(), "--cluster", cluster(), "--interface", "nosuch0")
+    assert ran.code == 2
+    assert "error: --interface: " in ran.err and "'nosuch0' is not a valid network interface" in ran.err
+    ran = train_mpi(4, example(), "--cluster", cluster(), "--scheduler", "tcp://127.0.0.1:9")
+    assert ran.code == 2
+    assert "--mpi makes a cluster of its own" in ran.err
+    assert "Traceback" not in ran.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.timeout(100)
+def test_a_run_that_fails_gives_mpiexec_its_exit_code(train_mpi, tmp_path, no_leaks):
+    ran = train_mpi(4, example(), "--cluster", cluster(), *sets(updater__learning_rate__base_lr=1e9))
+    assert ran.code == 1
+    assert "training diverged" in ran.err and "Traceback" not in ran.err
+    assert summary(tmp_path / "runs" / "digits-allreduce")["status"] == "failed"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_job_ends_with_a_checkpoint(running, tmp_path, no_leaks, number):
+    running.send_signal(number)
+    code = running.wait(timeout=40)
+    told = summary(tmp_path / "run")
+    assert told["status"] == "interrupted", said(tmp_path)
+    assert told["checkpoint"].endswith(f"step-{told['step']:08d}.h5") and Path(told["checkpoint"]).exists()
+    assert code == 130, said(tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_a_dead_rank_ends_the_job_and_the_next_one_resumes(running, train_mpi, tmp_path, no_leaks):
+    ranks_of(running)[2].kill()
+    assert running.wait(timeout=30) != 0
+    saved = int(re.findall(r"step +(\d+)/\d+  saved", said(tmp_path))[-1])
+    more = sets(train_steps=saved + 200, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
+    args = (example(), "--cluster", cluster(), "--workspace", "run", *more)
+    ran = train_mpi(4, *args, "--resume")
+    assert ran.code == 0, ran.out + ran.err
+    assert f"done at step {saved + 200}" in ran.last_line

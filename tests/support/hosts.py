@@ -1,0 +1,113 @@
+"""Two hosts on one machine: a set of namespaces each, joined by a pair of virtual network cards.
+
+Each has its own name, processes, shared memory, loopback and /dev/shm, so that MPI cannot but use the network between
+them. Files they share, as the nodes of a cluster do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+CARD = "eth9"
+_NAMESPACES = ["--net", "--mount", "--uts", "--ipc", "--pid"]
+_SETUP = "hostname {name} && mount -t tmpfs shm /dev/shm && mount -t sysfs sys /sys && ip link set lo up && echo ready"
+
+
+@dataclass
+class Host:
+    """Namespaces, held by a first process. address: its IP on the network between the hosts."""
+
+    name: str
+    address: str
+    holder: subprocess.Popen
+
+    @property
+    def init(self) -> int:
+        """The first process; everything on the host dies with it."""
+        return psutil.Process(self.holder.pid).children()[0].pid
+
+    def run(self, *args: object) -> str:
+        """What ARGS print on this host. Raises CalledProcessError when they fail."""
+        return subprocess.run(self._enter(*args), check=True, capture_output=True, text=True, timeout=20).stdout
+
+    def start(self, folder: Path, *args: object, **options: Any) -> subprocess.Popen:
+        """Start ARGS on this host, in a folder."""
+        # nsenter would start them in the root folder.
+        return subprocess.Popen(self._enter("env", "--chdir", folder, *args), **options)
+
+    def processes(self) -> list[psutil.Process]:
+        """What runs on this host."""
+        mine = self._namespace(self.init)
+        return [process for process in psutil.process_iter() if self._namespace(process.pid) == mine]
+
+    def received(self) -> int:
+        """Bytes that have come from the other host."""
+        return int(self.run("cat", f"/sys/class/net/{CARD}/statistics/rx_bytes"))
+
+    def link(self, state: str) -> None:
+        """Plug the network in ("up") or cut it ("down")."""
+        self.run("ip", "link", "set", CARD, state)
+
+    def segments(self) -> list[str]:
+        """MPI's shared memory on this host."""
+        return [name for name in self.run("ls", "/dev/shm").split() if name.startswith(("mpich_shm_", "ucx_"))]
+
+    def close(self) -> None:
+        """Kill everything on the host; with its last process it is gone, its network card too."""
+        self.holder.kill()
+        self.holder.wait(timeout=10)
+
+    def _enter(self, *args: object) -> list[str]:
+        return ["nsenter", "--target", str(self.init), *_NAMESPACES, *map(str, args)]
+
+    @staticmethod
+    def _namespace(pid: int) -> str | None:
+        try:
+            return os.readlink(f"/proc/{pid}/ns/pid")
+        except OSError:
+            return None
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """A near and a far host that reach each other, and nobody else. Skips the test where that is not allowed."""
+    hosts: list[Host] = []
+    try:
+        for i, name in enumerate(("near", "far"), start=1):
+            hosts.append(Host(name, f"10.213.77.{i}", _holder(name)))
+        near, far = hosts
+        ends = (CARD, "netns", near.init, "type", "veth", "peer", "name", CARD, "netns", far.init)
+        made = subprocess.run(["ip", "link", "add", *map(str, ends)], capture_output=True, text=True, timeout=20)
+        if made.returncode != 0:
+            pytest.skip(f"virtual network cards are not allowed here: {made.stderr.strip()}")
+        for host in hosts:
+            host.run("ip", "address", "add", f"{host.address}/24", "dev", CARD)
+            host.link("up")
+        yield near, far
+    finally:
+        for host in hosts:
+            host.close()
+
+
+def _holder(name: str) -> subprocess.Popen:
+    tools = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
+    if tools:
+        pytest.skip(f"two hosts need the commands {', '.join(tools)}")
+    options = [*_NAMESPACES, "--mount-proc", "--fork", "--kill-child"]
+    command = ["unshare", *options, "sh", "-c", f"{_SETUP.format(name=name)} && exec sleep 600"]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    if holder.stdout.readline().strip() != "ready":
+        _, why = holder.communicate(timeout=10)
+        pytest.skip(f"namespaces are not allowed here (root is needed): {why.strip()}")
+    return holder

@@ -1,0 +1,60 @@
+"""Servers without a cluster, whose updater subtracts gradients, so that sums of integers are exact."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from singa_dask.net.flat import Entry
+from singa_dask.ops import Ops
+from singa_dask.server import Partition, ServerPlan, partition
+from singa_dask.server.messages import Reply, Request
+from singa_dask.server.shard import ParamShard
+from singa_dask.updaters import SGD
+
+
+def server_plan(cut: Partition, server: int = 0, key: str = "server", **options: Any) -> ServerPlan:
+    """The plan of one server of `cut`, with SGD of learning rate 1."""
+    entries = (Entry("w", (cut.size,), 0, cut.size),)
+    return ServerPlan(key, SGD(lr=1.0).proto.SerializeToString(), entries, cut.of_server(server), **options)
+
+
+def shard(size: int = 16, **options: Any) -> ParamShard:
+    """A shard of one slice, of index 0, on NumPy."""
+    return server_plan(partition(size, 1, 1, beside=False), **options).shard(Ops())
+
+
+def ones(value: float = 1.0, size: int = 16) -> np.ndarray:
+    return np.full(size, value, np.float32)
+
+
+def detached(reply: Reply) -> Reply:
+    """The reply with copies of its arrays, as the network would make them."""
+    arrays = {f.name: getattr(reply, f.name) for f in fields(reply)}
+    return replace(reply, **{k: v.copy() for k, v in arrays.items() if isinstance(v, np.ndarray)})
+
+
+class Post:
+    """Who says something to a shard, and what was answered: `said` numbers, `got` replies by number."""
+
+    def __init__(self, to: ParamShard) -> None:
+        self.shard = to
+        self.said = 0
+        self.got: dict[int, Reply] = {}
+
+    def say(self, request: Request) -> int:
+        """The number of the request; its reply, and any that it makes possible, are in `got`."""
+        self.said += 1
+        for sender, reply in self.shard.handle(self.said, request):
+            assert 0 < sender <= self.said and sender not in self.got, "a reply to nobody, or a second one"
+            self.got[sender] = detached(reply)
+        return self.said
+
+    def ask(self, request: Request) -> Any:
+        """The reply, which must come at once."""
+        return self.got[self.say(request)]
+
+    def waits(self, number: int) -> bool:
+        return number not in self.got

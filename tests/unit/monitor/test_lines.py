@@ -1,0 +1,125 @@
+"""The lines that events leave behind."""
+
+import os
+
+import pytest
+
+from singa_dask.monitor.lines import EventLines, shares
+
+START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3}
+TRAIN = {
+    "kind": "metrics",
+    "group": 0,
+    "phase": "train",
+    "step": 50,
+    "metrics": {"loss": 0.25, "accuracy": 0.9},
+    "samples_per_s": 12_345.6,
+    "wait": [0.02, 0.1, 0.3],
+    "loading": [0.0, 0.0, 0.01],
+}
+TEST = {"kind": "metrics", "group": 0, "phase": "test", "step": 600, "metrics": {"loss": 0.1, "accuracy": 0.98}}
+SAVED = {"kind": "checkpoint", "group": 0, "step": 600, "path": "/x/step-00000600.h5"}
+END = {"kind": "end", "group": 0, "step": 600}
+SERVER = {"staleness": 1.04, "staleness_max": 3, "update_ms": 3.21, "stall": 0.04, "bytes": 4096}
+ASYNC = {**START, "groups": 2, "ranks": 1}
+
+
+def _lines(*events, width=80):
+    lines = EventLines()
+    return [line for event in events for line in lines.lines(event, width)]
+
+
+def test_one_group_that_fits():
+    alone = {**TRAIN, "wait": [0.0]}
+    assert _lines({**START, "ranks": 1, "step": 20}, {**TRAIN, "kind": "progress"}, alone, TEST, SAVED, END) == [
+        "1 worker ready: 600 steps of 96 samples, from step 20",
+        "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346 samples/s",
+        "step 600/600  test      loss 0.1000  accuracy 0.9800",
+        "step 600/600  saved     /x/step-00000600.h5",
+    ]
+
+
+def test_without_a_start_the_number_of_steps_is_not_told():
+    assert _lines(TEST) == ["step 600  test      loss 0.1000  accuracy 0.9800"]
+
+
+@pytest.mark.parametrize(
+    ("width", "steps", "expected"),
+    [
+        (120, 600, ["12,346 samples/s  waits 2/10/30 %  waits for data 0/0/5 %"]),
+        (93, 600, ["12,346/s  waits 2/10/30 %  data 0/0/5 %"]),
+        (89, 600, ["12,346/s  waits 2-30 %  data 0-5 %"]),
+        (80, 600, ["12,346/s", "  waits 2/10/30 %  data 0/0/5 %"]),
+    ],
+)
+def test_a_line_that_does_not_fit_is_shortened_and_at_last_goes_on_below(width, steps, expected):
+    lines = _lines({**START, "steps": steps}, {**TRAIN, "loading": [0.0, 0.0, 0.05]}, width=width)[1:]
+    assert lines == ["step  50/600  train     loss 0.2500  accuracy 0.9000  " + expected[0], *expected[1:]]
+    assert all(len(line) <= width for line in lines)
+
+
+@pytest.mark.parametrize("steps", [50, 600, 3125])
+@pytest.mark.parametrize("ranks", [1, 3, 8, 40])
+@pytest.mark.parametrize("groups", [1, 12])
+@pytest.mark.parametrize("server", [None, SERVER])
+def test_nothing_is_wider_than_80_columns(steps, ranks, groups, server):
+    waits = [0.1 + 0.02 * rank for rank in range(ranks)]
+    train = {**TRAIN, "group": groups - 1, "wait": waits, "loading": waits} | ({"server": server} if server else {})
+    for line in _lines({**START, "steps": steps, "groups": groups, "group": groups - 1}, train):
+        assert len(line) <= 80, line
+
+
+def test_once_shortened_lines_stay_alike():
+    fits = {**TRAIN, "wait": [0.0, 0.0]}
+    first, wide, again = _lines(START, fits, TRAIN, fits, width=85)[1:]
+    assert first.endswith("12,346 samples/s  waits 0/0 %")
+    assert wide.endswith("12,346/s  waits 2/10/30 %") and again.endswith("12,346/s  waits 0/0 %")
+
+
+def test_the_lines_of_several_groups_tell_whose_they_are():
+    other = {"group": 1}
+    train = {**TRAIN, "wait": [0.0], "server": SERVER}
+    events = [ASYNC, {**ASYNC, **other, "steps": 3125}, train, {**train, **other}, {**TEST, **other}, END]
+    assert _lines(*events, width=120) == [
+        "group 0  1 worker ready: 600 steps of 96 samples",
+        "group 1  1 worker ready: 3125 steps of 96 samples",
+        "group 0  step  50/600  train     loss 0.2500  accuracy 0.9000  12,346/s  staleness 1.0  "
+        "update 3.2 ms  stalls 4 %",
+        "group 1  step   50/3125  train     loss 0.2500  accuracy 0.9000  12,346/s  staleness 1.0  "
+        "update 3.2 ms  stalls 4 %",
+        "group 1  step  600/3125  test      loss 0.1000  accuracy 0.9800",
+        "group 0  step 600/600  ended",
+    ]
+    assert _lines(*events)[3:7] == [
+        "           staleness 1.0  update 3.2 ms  stalls 4 %",
+        "group 1  step   50/3125  train     loss 0.2500  accuracy 0.9000  12,346/s",
+        "           staleness 1.0  update 3.2 ms  stalls 4 %",
+        "group 1  step  600/3125  test      loss 0.1000  accuracy 0.9800",
+    ]
+
+
+def test_a_group_starts_again_or_joins():
+    lines = _lines(START, {**START, "step": 200}, {**START, "group": 1, "step": 300}, TEST)
+    assert lines == [
+        "3 workers ready: 600 steps of 96 samples",
+        "3 workers ready: 600 steps of 96 samples, from step 200",
+        "group 1  joined with 3 workers: 600 steps of 96 samples, from step 300",
+        "group 0  step 600/600  test      loss 0.1000  accuracy 0.9800",
+    ]
+
+
+def test_a_long_path_is_told_from_here_or_by_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    below = tmp_path / ("w" * 70) / "checkpoint" / "step-00000600.h5"
+    below = str(below)
+    here = os.path.relpath(below)
+    head = "step 600/600  saved     "
+    for width, path in ((300, below), (len(head + here), here), (60, ".../checkpoint/step-00000600.h5")):
+        assert _lines(START, {**SAVED, "path": below}, width=width)[1:] == [head + path]
+    elsewhere = "/" + "e" * 80 + "/checkpoint/step-00000600.h5"
+    assert _lines(START, {**SAVED, "path": elsewhere})[1:] == [head + ".../checkpoint/step-00000600.h5"]
+
+
+def test_shares_of_many_ranks_are_a_range():
+    assert shares([0.5]) == shares([0.5] * 3, ranges=True) == shares([0.5] * 9) == "50 %"
+    assert shares([0.01 * rank for rank in range(20)]) == "0-19 %"
