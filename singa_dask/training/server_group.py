@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, ServerActor, ServerPlan
 
 _START_S = 60.0
+_ALIVE_EVERY_S = 0.5
 _CALL_S = 30.0
 
 
@@ -48,12 +51,23 @@ class ServerGroup:
             for plan, address in zip(named, self.where, strict=True)
         ]
         try:
-            self._actors = [future.result(timeout=_START_S) for future in self._futures]
+            self._actors = [self._made(client, future) for future in self._futures]
         except Exception as error:
             self.stop()
             places = ", ".join(self.where)
             raise ClusterError(f"server group {self.number} could not be made on {places}: {error!r}") from error
         self.addresses = [Address(address, plan.key) for plan, address in zip(named, self.where, strict=True)]
+
+    def _made(self, client: Any, future: Any) -> Any:
+        """The actor, once it is there. Dask would wait for ever where its worker is not there any more."""
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                return future.result(timeout=_ALIVE_EVERY_S)
+            except TimeoutError:
+                gone = set(self.where) - alive(client, self.where)
+                if gone or time.monotonic() > deadline:
+                    raise
 
     def meet(self, right: ServerGroup) -> None:
         """Exchange with this right neighbour from now on."""

@@ -185,6 +185,8 @@ class _Run:
     def loop(self) -> dict[str, Any]:
         start = self.step
         self._warm_up()
+        if not self.replica.private:  # others have gone on in the meantime
+            self.replica.fetch(self.step)
         self._emit(
             "start",
             step=start,
