@@ -1,0 +1,318 @@
+"""Servers as Dask actors in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from distributed import get_worker, secede
+from support.servers import server_plan
+
+from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.errors import ClusterError
+from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, partition
+from singa_dask.server.actor import HOLD_S
+from singa_dask.server.link import ATTEMPT_S
+from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
+
+pytestmark = pytest.mark.timeout(120)
+
+SIZE = 64
+LARGE = 1 << 18  # more bytes than are applied on the event loop
+
+
+class Servers:
+    """Actors on workers of a cluster, ended with the test."""
+
+    def __init__(self, client) -> None:
+        self.client = client
+        self.actors: dict[Address, object] = {}
+
+    def start(self, worker: str, cut, server: int = 0, **options) -> Address:
+        key = f"server-{uuid.uuid4().hex}"
+        plan = server_plan(cut, server, key, **options)
+        future = self.client.submit(ServerActor, plan, key=key, workers=[worker], actor=True)
+        address = Address(worker, key)
+        self.actors[address] = future.result(30)
+        return address
+
+    def tell(self, address: Address, name: str, *args):
+        return getattr(self.actors[address], name)(*args).result(30)
+
+    def run(self, worker: str, function, *args, timeout: float = 60):
+        return self.client.submit(function, *args, workers=[worker], pure=False).result(timeout)
+
+
+@pytest.fixture
+def servers(cluster3):
+    made = Servers(cluster3)
+    yield made
+    for address in made.actors:
+        made.tell(address, "close")
+
+
+def values(size: int = SIZE) -> np.ndarray:
+    return np.arange(size, dtype=np.float32)
+
+
+def exchange(address: Address, size: int, steps: int) -> tuple[bool, float, float, int]:
+    """On a worker: put, get, and some updates; whether the server was here, and what came."""
+    secede()
+    link = link_to(address, get_worker(), 20.0)
+    stub = Stub(partition(size, 1, 1, beside=False).slices, {0: link})
+    out = values(size)
+    stub.put(out, {}, 0)
+    out[...] = 0
+    stub.begin(stub.get(out, 0))
+    assert (out == values(size)).all()
+    for step in range(steps):
+        stub.push(step, np.ones(size, np.float32), out)
+        stub.pull(out)
+    return isinstance(link, LocalLink), float(out[0]), float(out[-1]), stub.take_figures().nbytes
+
+
+@pytest.mark.parametrize("size", [SIZE, LARGE])
+def test_a_worker_exchanges_with_a_server_elsewhere(servers, ranks3, size):
+    address = servers.start(ranks3[0], partition(size, 1, 1, beside=False))
+    assert servers.run(ranks3[1], exchange, address, size, 3) == (False, -3, size - 4, 3 * 2 * size * 4)
+    state = servers.tell(address, "call", Inspect(0))
+    assert state.version == 3 and state.values[0] == -3
+
+
+def test_a_worker_in_the_same_process_finds_the_server_itself(servers, ranks3):
+    address = servers.start(ranks3[0], partition(SIZE, 1, 1, beside=False))
+    assert servers.run(ranks3[0], exchange, address, SIZE, 3) == (True, -3, SIZE - 4, 0)
+
+
+def ask(address: Address, request, timeout_s: float = 20.0):
+    """On a worker: the reply, and how long it took."""
+    secede()
+    began = time.monotonic()
+    reply = link_to(address, get_worker(), timeout_s).send(request).result(60)
+    return reply, time.monotonic() - began
+
+
+def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3):
+    """Also longer than the silence that means a lost server: this one says all the time that it is alive."""
+    cut = partition(SIZE, 1, 1, beside=False)
+    address = servers.start(ranks3[0], cut, groups=(0, 1), max_staleness=0)
+    get = servers.client.submit(ask, address, Get(0, Origin(0)), HOLD_S + 0.5, workers=[ranks3[1]], pure=False)
+    time.sleep(1.5 * HOLD_S)
+    servers.tell(address, "call", Put(0, values()))
+    reply, took = get.result(30)
+    assert (reply.values == values()).all() and took > HOLD_S
+
+    held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
+    update = servers.client.submit(ask, address, held, HOLD_S + 0.5, workers=[ranks3[1]], pure=False)
+    time.sleep(2.5 * HOLD_S)
+    servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
+    reply, took = update.result(30)
+    assert (reply.values == values() - 2).all() and reply.version == 2 and took > 2 * HOLD_S
+
+
+def waiting_inside(key: str, dask_worker) -> int:
+    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.shard._slices.values())
+
+
+def test_a_request_that_is_repeated_waits_inside_once(servers, ranks3):
+    address = servers.start(ranks3[0], partition(SIZE, 1, 1, beside=False), groups=(0, 1), max_staleness=0)
+    servers.tell(address, "call", Put(0, values()))
+    held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
+    update = servers.client.submit(ask, address, held, workers=[ranks3[1]], pure=False)
+    time.sleep(2.5 * HOLD_S)
+    inside = servers.client.run(waiting_inside, address.key, workers=[ranks3[0]])
+    servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
+    update.result(30)
+    assert inside == {ranks3[0]: 1}
+
+
+def refusal(address: Address) -> str:
+    secede()
+    worker = get_worker()
+    try:
+        link_to(address, worker, 5.0).send(Get(0, Origin(0))).result(30)
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+def test_refusals_and_wrong_addresses_are_errors_that_name_the_server(servers, ranks3):
+    address = servers.start(ranks3[0], partition(SIZE, 1, 1, beside=False))
+    servers.tell(address, "call", Put(0, values()))
+    servers.tell(address, "call", Get(0, Origin(0, 3)))
+    message = servers.run(ranks3[1], refusal, address)
+    assert ranks3[0] in message and "refused Get" in message and "generation 3" in message
+    nowhere = servers.run(ranks3[1], refusal, Address(ranks3[0], "nobody"))
+    assert nowhere == f"the server nobody is not at {ranks3[0]} any more"
+    assert isinstance(servers.tell(address, "call", Get(9, Origin(0))), Refused)
+
+
+def train(address: Address, group: int, steps: int) -> float:
+    """On a worker: updates that add 10**group."""
+    secede()
+    stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: link_to(address, get_worker(), 20.0)}, group, behind=1)
+    out = np.zeros(SIZE, np.float32)
+    stub.put(out, {}, 0)
+    stub.begin(stub.get(out, 0))
+    for step in range(steps):
+        stub.push(step, np.full(SIZE, -(10.0**group), np.float32), out)
+        stub.pull(out)
+    stub.pull(out, everything=True)
+    stub.leave()
+    return float(out[0])
+
+
+def line_of(servers: Servers, workers: list[str], **options) -> list[Address]:
+    """Servers in a line, each in a server group of its own, not yet met."""
+    cut, n = partition(SIZE, 1, 1, beside=False), len(workers)
+    line = []
+    for i, worker in enumerate(workers):
+        accounts = ({"left": (0, 0)} if i else {}) | ({"right": (0, 0)} if i < n - 1 else {})
+        line.append(servers.start(worker, cut, groups=(i,), accounts=accounts, **options))
+    return line
+
+
+def meet(servers: Servers, line: list[Address]) -> None:
+    for left, right in pairwise(line):
+        servers.tell(left, "meet", right)
+
+
+def held_by(servers: Servers, line: list[Address]) -> list[float]:
+    states = [servers.tell(address, "call", Inspect(0)) for address in line]
+    assert all((state.values == state.values[0]).all() for state in states)
+    return [float(state.values[0]) for state in states]
+
+
+def sweep(servers: Servers, line: list[Address]) -> None:
+    for address in (*line[:-1], *reversed(line[:-1])):
+        servers.tell(address, "flush")
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside their workers", "elsewhere"])
+def test_servers_in_a_line_exchange_and_agree(servers, ranks3, beside):
+    line = line_of(servers, ranks3)
+    meet(servers, line)
+    at = ranks3 if beside else ranks3[1:] + ranks3[:1]
+    futures = [
+        servers.client.submit(train, address, group, 30, workers=[at[group]], pure=False)
+        for group, address in enumerate(line)
+    ]
+    own = [future.result(60) for future in futures]
+    assert all(30 * 10**group <= total <= 3330 for group, total in enumerate(own))
+    sweep(servers, line)
+    assert held_by(servers, line) == [3330] * 3
+
+
+def test_updates_flow_to_the_right_without_being_asked(servers, ranks3):
+    line = line_of(servers, ranks3, sync_freq=5)
+    for address in line:
+        servers.tell(address, "call", Put(0, np.zeros(SIZE, np.float32)))
+    meet(servers, line)
+    servers.run(ranks3[0], train, line[0], 0, 10)
+    deadline = time.monotonic() + 20
+    while held_by(servers, line)[-1] < 10 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert held_by(servers, line) == [10] * 3
+
+
+def test_a_server_made_anew_takes_over_from_its_neighbours(servers, ranks3):
+    line = line_of(servers, ranks3)
+    meet(servers, line)
+    for group, address in enumerate(line):
+        servers.run(ranks3[group], train, address, group, 2)
+    sweep(servers, line)
+    servers.tell(line[1], "close")
+    old = line[1]
+    accounts = {"left": (0, 1), "right": (1, 0)}
+    line[1] = servers.start(ranks3[0], partition(SIZE, 1, 1, beside=False), groups=(1,), accounts=accounts)
+    servers.tell(line[1], "take_over", line[0], "left", accounts["left"])
+    servers.tell(line[1], "hand_on", line[2], "right", accounts["right"])
+    meet(servers, line)
+    assert held_by(servers, line) == [222] * 3
+    more = Update(0, Origin(2), 2, np.full(SIZE, -1000, np.float32))
+    servers.tell(line[2], "call", more)
+    sweep(servers, line)
+    assert held_by(servers, line) == [1222] * 3
+    assert held_by(servers, [old]) == [222]
+
+
+def lost(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
+    """On a worker: updates until the server's process is killed under them."""
+    secede()
+    link = link_to(address, get_worker(), timeout_s)
+    stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: link})
+    out = np.zeros(SIZE, np.float32)
+    stub.put(out, {}, 0)
+    stub.begin(stub.get(out, 0))
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_soon, pid)
+        try:
+            for step in range(1_000_000):
+                stub.push(step, np.zeros(SIZE, np.float32), out)
+                stub.pull(out)
+        except ClusterError as error:
+            return str(error), time.monotonic() - killed.result(10)
+    return "", 0.0
+
+
+def kill_soon(pid: int) -> float:
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    return time.monotonic()
+
+
+def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
+    secede()
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        link_to(address, get_worker(), timeout_s).send(Inspect(0)).result(60)
+    except ClusterError as error:
+        return str(error), time.monotonic() - began
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return "", 0.0
+
+
+@pytest.mark.parametrize("how", [lost, stopped])
+def test_a_lost_server_is_an_error_that_names_its_address_in_time(no_leaks, how):
+    timeout_s = 3.0
+    with local_cluster(2, worker_ttl_s=60) as client:
+        there, here = (worker.address for worker in wait_workers(client, 2))
+        made = Servers(client)
+        address = made.start(there, partition(SIZE, 1, 1, beside=False))
+        pid = client.run(os.getpid, workers=[there])[there]
+        message, took = made.run(here, how, address, timeout_s, pid)
+        assert there in message and "3 s" in message and "lost, stopped or cut off" in message
+        assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 2
+
+
+def test_a_request_survives_a_server_that_stops_for_a_while(servers, cluster3, ranks3):
+    """Longer than one attempt: the request is repeated, and applied once."""
+    address = servers.start(ranks3[0], partition(SIZE, 1, 1, beside=False))
+    servers.tell(address, "call", Put(0, np.zeros(SIZE, np.float32)))
+    pid = cluster3.run(os.getpid, workers=[ranks3[0]])[ranks3[0]]
+    update = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
+    assert servers.run(ranks3[1], ask_past_a_stop, address, update, pid) == 1
+    assert held_by(servers, [address]) == [-1]
+
+
+def ask_past_a_stop(address: Address, request, pid: int) -> int:
+    secede()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        import singa_dask.server.link as link
+
+        before, link.ATTEMPT_S = link.ATTEMPT_S, 0.5
+        future = link_to(address, get_worker(), 20.0).send(request)
+        time.sleep(1.8)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        link.ATTEMPT_S = before
+    return future.result(30).version

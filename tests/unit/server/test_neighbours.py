@@ -1,0 +1,414 @@
+"""Server groups in a line: every update reaches every copy, once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.servers import Post, detached, ones, shard
+
+from singa_dask.server.messages import (
+    Delta,
+    Done,
+    Inspect,
+    OpenAccount,
+    Origin,
+    Put,
+    Refused,
+    Reply,
+    State,
+    Sync,
+    Update,
+)
+
+STEPS = 20  # of one origin: 2**20 is exact in float32
+COUNT = 8  # element i holds the sum of 2**step of the updates that copy i made, element 8 + i how many they are
+
+
+class Line:
+    """Server groups, and the messages between them that are still under way."""
+
+    def __init__(self, n: int, values: np.ndarray | None = None, sync_freq: int = 1) -> None:
+        self.generations = [0] * n
+        self.initial = ones(0.0) if values is None else values
+        self.sync_freq = sync_freq
+        self.posts = [self.server(i) for i in range(n)]
+        self.steps = [0] * n
+        self.updates = [0] * n  # ever made, by whichever server stood there
+        self.syncs: list[tuple[int, Sync]] = []
+        self.replies: list[tuple[int, Sync, Reply]] = []
+        for post in self.posts:
+            post.say(Put(0, self.initial))
+
+    def __len__(self) -> int:
+        return len(self.posts)
+
+    def account(self, left: int) -> tuple[int, int]:
+        return self.generations[left], self.generations[left + 1]
+
+    def server(self, i: int) -> Post:
+        sides = {"left": i - 1} if i else {}
+        sides |= {"right": i} if i + 1 < len(self.generations) else {}
+        accounts = {side: self.account(left) for side, left in sides.items()}
+        return Post(shard(accounts=accounts, sync_freq=self.sync_freq))
+
+    def values(self, i: int) -> np.ndarray:
+        return self.posts[i].ask(Inspect(0)).values
+
+    def update(self, i: int, gradient: np.ndarray | None = None) -> None:
+        if gradient is None:
+            gradient = np.zeros(16, np.float32)
+            gradient[i], gradient[COUNT + i] = -(2.0 ** self.updates[i]), -1
+        first = 0 if self.generations[i] == 0 else self.steps[i]
+        reply = self.posts[i].ask(Update(0, Origin(0, self.generations[i], first), self.steps[i], gradient))
+        assert not isinstance(reply, Refused)
+        self.steps[i] += 1
+        self.updates[i] += 1
+
+    # One exchange, as ServerActor makes it, message by message
+
+    def begin(self, i: int, *, force: bool = True) -> Sync | None:
+        sync = self.posts[i].shard.begin_sync(0, force=force)
+        if sync is not None:
+            self.syncs.append((i, sync))
+        return sync
+
+    def arrive(self, at: int, *, keep: bool = False) -> None:
+        i, sync = self.syncs[at] if keep else self.syncs.pop(at)
+        self.replies.append((i, sync, detached(self.posts[i + 1].ask(sync))))
+
+    def finish(self, at: int, *, keep: bool = False) -> None:
+        i, sync, reply = self.replies[at] if keep else self.replies.pop(at)
+        if isinstance(reply, Delta):
+            self.posts[i].shard.finish_sync(sync, reply)
+        else:
+            with pytest.raises(ValueError, match="was not answered"):
+                self.posts[i].shard.finish_sync(sync, reply)
+
+    def flush(self, i: int) -> None:
+        for _ in range(2):
+            sync = self.posts[i].shard.begin_sync(0, force=True)
+            reply = detached(self.posts[i + 1].ask(sync))
+            assert isinstance(reply, Delta)
+            self.posts[i].shard.finish_sync(sync, reply)
+
+    def sweep(self) -> None:
+        pairs = range(len(self) - 1)
+        for i in (*pairs, *reversed(pairs)):
+            self.flush(i)
+
+    # As ServerActor.take_over and hand_on, message by message
+
+    def replace(self, i: int) -> None:
+        self.generations[i] += 1
+        self.posts[i] = self.server(i)
+
+    def take_over(self, i: int, neighbour: int) -> State:
+        left = min(i, neighbour)
+        request = OpenAccount(0, "left" if i == left else "right", self.account(left))
+        state = self.posts[neighbour].ask(request)
+        assert isinstance(state, State)
+        return detached(state)
+
+    def begin_as(self, i: int, neighbour: int, state: State) -> None:
+        self.posts[i].say(Put(0, state.values, state.state, state.version))
+        side = "right" if neighbour > i else "left"
+        self.posts[i].shard.open_account(0, side, self.account(min(i, neighbour)))
+
+    def hand_on(self, i: int, neighbour: int) -> Reply:
+        left = min(i, neighbour)
+        known = self.posts[i].shard.open_account(0, "right" if i == left else "left", self.account(left)).copy()
+        request = OpenAccount(0, "left" if i == left else "right", self.account(left), known)
+        return self.posts[neighbour].ask(request)
+
+    def restore(self, i: int) -> None:
+        sides = [j for j in (i - 1, i + 1) if 0 <= j < len(self)]
+        self.begin_as(i, sides[0], self.take_over(i, sides[0]))
+        for neighbour in sides[1:]:
+            assert self.hand_on(i, neighbour) == Done()
+
+
+def made_of(line: Line, values: np.ndarray, i: int) -> set[int]:
+    """Which updates of copy i these values hold, each of them once."""
+    sum_, n = int(values[i]), int(values[COUNT + i])
+    steps = {step for step in range(STEPS) if sum_ >> step & 1}
+    assert sum_ == sum(2**step for step in steps), "an update that nobody made"
+    assert len(steps) == n, "an update was counted twice"
+    assert max(steps, default=0) < max(line.updates[i], 1)
+    return steps
+
+
+servers = st.integers(0, 3)
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("update"), servers, st.booleans()),
+        st.tuples(st.just("begin"), servers, st.booleans()),
+        st.tuples(st.sampled_from(["arrive", "finish"]), st.integers(0, 50), st.booleans()),
+        st.tuples(st.sampled_from(["lose sync", "lose reply"]), st.integers(0, 50), st.booleans()),
+    ),
+    max_size=60,
+)
+
+
+def happen(line: Line, event: tuple[str, int, bool], update=None) -> None:
+    """One event of a schedule, where it is possible."""
+    what, which, flag = event
+    if what == "update" and line.updates[which % len(line)] < STEPS:
+        line.update(which % len(line), update)
+    elif what == "begin":
+        line.begin(which % (len(line) - 1), force=flag)
+    elif what == "arrive" and line.syncs:
+        line.arrive(which % len(line.syncs), keep=flag)
+    elif what == "finish" and line.replies:
+        line.finish(which % len(line.replies), keep=flag)
+    elif what == "lose sync" and line.syncs:
+        del line.syncs[which % len(line.syncs)]
+    elif what == "lose reply" and line.replies:
+        del line.replies[which % len(line.replies)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(n=st.integers(2, 4), schedule=events)
+def test_no_update_is_lost_or_counted_twice(n, schedule):
+    line = Line(n)
+    for event in schedule:
+        happen(line, event)
+        for i in range(n):
+            for origin in range(n):
+                # What a copy knows of another one is all that this had done up to some time.
+                steps = made_of(line, line.values(i), origin)
+                assert steps == set(range(len(steps)))
+                assert i != origin or len(steps) == line.updates[i]
+    line.sweep()
+    expected = line.initial.copy()
+    for origin in range(n):
+        expected[origin] += 2 ** line.updates[origin] - 1
+        expected[COUNT + origin] += line.updates[origin]
+    for i in range(n):
+        np.testing.assert_array_equal(line.values(i), expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(n=st.integers(2, 4), schedule=events, seed=st.integers(0, 2**32 - 1))
+def test_copies_of_any_numbers_agree_within_rounding(n, schedule, seed):
+    rng = np.random.default_rng(seed)
+    line = Line(n, rng.standard_normal(16).astype(np.float32))
+    exact, size = line.initial.astype(np.float64), np.abs(line.initial).astype(np.float64)
+    for event in schedule:
+        gradient = rng.standard_normal(16).astype(np.float32)
+        before = sum(line.updates)
+        happen(line, event, gradient)
+        if sum(line.updates) > before:
+            exact -= gradient
+            size += np.abs(gradient)
+    for _ in range(3):  # what was rounded away in one exchange is told in the next
+        line.sweep()
+    ulp = np.spacing(size.astype(np.float32))
+    for i in range(n):
+        assert (np.abs(line.values(i) - line.values(0)) <= 4 * ulp).all()
+        assert (np.abs(line.values(i) - exact) <= 4 * (1 + len(schedule)) * ulp).all()
+
+
+# When an exchange is due
+
+
+def test_an_exchange_is_due_after_sync_freq_updates():
+    line = Line(2, sync_freq=3)
+    for _ in range(2):
+        line.update(0)
+        assert line.begin(0, force=False) is None
+    line.update(0)
+    assert line.begin(0, force=False) is not None
+    line.arrive(0)
+    line.finish(0)
+    assert line.begin(0, force=False) is None
+
+
+def test_an_exchange_is_due_when_the_left_neighbour_has_said_something():
+    line = Line(3, sync_freq=10)
+    assert line.begin(1, force=False) is None
+    line.begin(0)
+    line.arrive(0)
+    assert line.begin(1, force=False) is not None
+    line.arrive(0)
+    line.finish(1)
+    assert line.begin(1, force=False) is None
+
+
+def test_a_message_stays_the_same_until_it_is_answered():
+    line = Line(2)
+    line.update(0)
+    first = line.begin(0)
+    line.update(0)
+    assert line.begin(0) is first and line.begin(0, force=False) is first
+    line.arrive(0)
+    line.finish(0)
+    assert line.begin(0).sequence == first.sequence + 1
+    assert made_of(line, line.values(1), 0) == {0}
+
+
+def test_the_ends_of_the_line_have_nobody_to_talk_to():
+    line = Line(2)
+    assert line.posts[1].shard.begin_sync(0, force=True) is None
+    assert isinstance(line.posts[0].ask(Sync(0, (0, 0), 1, ones())), Refused)
+    assert Post(shard(accounts={"right": (0, 0)})).shard.begin_sync(0, force=True) is None  # before the Put
+
+
+def test_a_message_that_arrives_again_after_a_later_one_is_refused():
+    line = Line(2)
+    for _ in range(2):
+        line.update(0)
+        line.begin(0)
+        line.arrive(len(line.syncs) - 1, keep=True)
+        line.finish(0)
+    before = line.values(1)
+    line.arrive(0)
+    assert isinstance(line.replies[0][2], Refused) and "exchange 1 after 2" in line.replies[0][2].reason
+    np.testing.assert_array_equal(line.values(1), before)
+
+
+# A server is made anew
+
+
+def disturbed(n: int) -> Line:
+    """A line in which everybody has something to tell, and messages are under way."""
+    line = Line(n)
+    for i in range(n):
+        line.update(i)
+    line.sweep()
+    for i in range(n):
+        line.update(i)
+    for i in range(n - 1):
+        line.begin(i)
+    return line
+
+
+@pytest.mark.parametrize(("n", "lost"), [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (4, 2)])
+def test_a_replaced_server_has_what_its_neighbours_had_and_these_lose_nothing(n, lost):
+    line = disturbed(n)
+    line.replace(lost)
+    line.restore(lost)
+    for i in range(n):
+        line.update(i)
+    line.sweep()
+    copies = [line.values(i) for i in range(n)]
+    for origin in range(n):
+        steps = made_of(line, copies[0], origin)
+        # The living's are all there, said or not; of the lost one's at least what had been said of them.
+        assert steps == ({0, 1, 2} if origin != lost else {0, 2})
+    for values in copies:
+        np.testing.assert_array_equal(values, copies[0])
+
+
+def test_the_first_message_of_the_old_account_is_not_taken_for_that_of_the_new_one():
+    line = Line(2)
+    line.update(0)
+    line.begin(0)
+    line.replace(1)
+    line.restore(1)
+    line.arrive(0)
+    assert isinstance(line.replies[0][2], Refused) and "account (0, 0)" in line.replies[0][2].reason
+    line.finish(0)
+    line.sweep()
+    for i in range(2):
+        assert made_of(line, line.values(i), 0) == {0}
+
+
+def test_messages_of_the_old_account_change_nothing():
+    line = disturbed(3)
+    line.arrive(0, keep=True)  # 0 -> 1, answered, and once more under way
+    line.arrive(1, keep=True)  # 1 -> 2
+    line.replace(1)
+    line.restore(1)
+    before = [line.values(i) for i in range(3)]
+    while line.syncs:
+        line.arrive(0)
+    while line.replies:
+        line.finish(0)
+    for i in range(3):
+        np.testing.assert_array_equal(line.values(i), before[i])
+    line.sweep()
+
+
+def test_an_opening_that_is_repeated_gets_the_same_values_and_nothing_is_counted_twice():
+    """The first answer was lost, and meanwhile the neighbour began to exchange under the new account."""
+    line = disturbed(2)
+    line.replace(1)
+    line.take_over(1, 0)
+    line.update(0)
+    line.begin(0)
+    line.begin_as(1, 0, line.take_over(1, 0))
+    line.arrive(len(line.syncs) - 1)
+    line.finish(len(line.replies) - 1)
+    line.sweep()
+    assert made_of(line, line.values(1), 0) == {0, 1, 2}
+
+
+def test_an_opening_that_arrives_again_after_exchanges_changes_nothing():
+    line = disturbed(3)
+    line.replace(1)
+    line.restore(1)
+    for i in range(3):
+        line.update(i)
+    line.flush(0)
+    line.flush(1)
+    before = line.values(2)
+    assert line.hand_on(1, 2) == Done()
+    np.testing.assert_array_equal(line.values(2), before)
+    line.take_over(1, 0)
+    line.sweep()
+    assert made_of(line, line.values(0), 2) == {0, 1, 2}
+
+
+def test_an_opening_of_an_earlier_account_is_refused():
+    line = disturbed(2)
+    old = line.account(0)
+    line.replace(1)
+    line.restore(1)
+    for values in (None, ones(50.0)):
+        assert isinstance(line.posts[0].ask(OpenAccount(0, "right", old, values)), Refused)
+    line.sweep()
+    np.testing.assert_array_equal(line.values(0), line.values(1))
+
+
+def test_exchanges_may_begin_before_the_openings_are_through():
+    """The left neighbour already talks to the new server, which has not opened its account itself."""
+    line = disturbed(2)
+    line.replace(1)
+    state = line.take_over(1, 0)
+    line.posts[1].say(Put(0, state.values, state.state, state.version))
+    line.update(0)
+    line.begin(0)
+    line.arrive(len(line.syncs) - 1)
+    line.posts[1].shard.open_account(0, "left", line.account(0))
+    line.finish(len(line.replies) - 1)
+    line.sweep()
+    np.testing.assert_array_equal(line.values(0), line.values(1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(n=st.integers(2, 4), before=events, lost=servers, repeats=st.integers(1, 3), after=events)
+def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost, repeats, after):
+    line = Line(n)
+    lost %= n
+    for event in before:
+        happen(line, event)
+    unsaid = {
+        i: made_of(line, line.values(i), i) - (made_of(line, line.values(lost), i)) for i in range(n) if i != lost
+    }
+    line.replace(lost)
+    for _ in range(repeats):
+        line.restore(lost)
+    for event in after:
+        happen(line, event)
+        for i in range(n):
+            for origin in range(n):
+                made_of(line, line.values(i), origin)
+    line.sweep()
+    for i in range(n):
+        np.testing.assert_array_equal(line.values(i), line.values(0))
+    for i, steps in unsaid.items():
+        # All that the side knows from which the new server takes over survives, said or not.
+        if i < lost or lost == 0:
+            assert steps <= made_of(line, line.values(0), i)

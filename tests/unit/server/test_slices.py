@@ -1,0 +1,83 @@
+"""How the flat parameters are cut."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singa_dask.server import partition
+from singa_dask.server.slices import ALIGNMENT, even_cuts
+
+members = st.integers(1, 9)
+
+
+@given(blocks=st.integers(0, 60), nworkers=members, nservers=members, beside=st.booleans())
+def test_every_element_is_in_one_slice_of_one_worker_and_one_server(blocks, nworkers, nservers, beside):
+    size = blocks * ALIGNMENT
+    cut = partition(size, nworkers, nservers, beside=beside)
+
+    ends = [0]
+    for index, s in enumerate(cut.slices):
+        assert s.index == index and s.start == ends[-1] and s.size > 0 and s.start % ALIGNMENT == 0
+        ends.append(s.stop)
+    assert ends[-1] == size == cut.size == sum(cut.counts)
+
+    assert len(cut.counts) == nworkers
+    worker_ends = [0, *accumulate(cut.counts)]
+    server_ends = [0, *accumulate(even_cuts(size, nservers))]
+    for s in cut.slices:
+        assert worker_ends[s.worker] <= s.start and s.stop <= worker_ends[s.worker + 1]
+        assert server_ends[s.server] <= s.start and s.stop <= server_ends[s.server + 1]
+    # Cut no finer than the two ranges demand: one message per worker and server that share elements.
+    assert len({(s.worker, s.server) for s in cut.slices}) == len(cut.slices)
+
+
+@given(blocks=st.integers(0, 60), nworkers=members, nservers=members, beside=st.booleans())
+def test_the_slices_of_workers_and_of_servers_are_all_slices(blocks, nworkers, nservers, beside):
+    cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=beside)
+    assert [s for i in range(nworkers) for s in cut.of_worker(i)] == list(cut.slices)
+    assert [s for i in range(nservers) for s in cut.of_server(i)] == list(cut.slices)
+    for i in range(nworkers):
+        assert sum(s.size for s in cut.of_worker(i)) == cut.counts[i]
+
+
+@given(blocks=st.integers(0, 60), nworkers=members, nservers=members)
+def test_beside_gives_each_server_the_range_of_the_worker_beside_it(blocks, nworkers, nservers):
+    cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=True)
+    if nservers <= nworkers:
+        assert all(s.worker == s.server for s in cut.slices)
+        assert not any(cut.counts[nservers:])
+    else:
+        assert list(cut.counts) == even_cuts(cut.size, nworkers)
+
+
+@given(blocks=st.integers(0, 60), nworkers=members, nservers=members)
+def test_separate_servers_leave_the_workers_equal_ranges(blocks, nworkers, nservers):
+    cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=False)
+    assert max(cut.counts) - min(cut.counts) <= ALIGNMENT
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_empty_net_has_no_slices(beside):
+    cut = partition(0, 3, 2, beside=beside)
+    assert cut.slices == () and cut.counts == (0, 0, 0) and cut.of_worker(2) == () == cut.of_server(1)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_more_members_than_blocks_leaves_some_with_nothing(beside):
+    cut = partition(2 * ALIGNMENT, 5, 4, beside=beside)
+    assert [(s.start, s.stop, s.worker, s.server) for s in cut.slices] == [(0, 16, 0, 0), (16, 32, 1, 1)]
+    assert cut.counts == (16, 16, 0, 0, 0) and cut.of_worker(4) == () == cut.of_server(3)
+
+
+def test_a_worker_between_two_servers_says_two_messages():
+    cut = partition(6 * ALIGNMENT, 3, 2, beside=False)
+    assert [(s.size // ALIGNMENT, s.worker, s.server) for s in cut.slices] == [
+        (2, 0, 0),
+        (1, 1, 0),
+        (1, 1, 1),
+        (2, 2, 1),
+    ]

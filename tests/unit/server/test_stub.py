@@ -1,0 +1,384 @@
+"""A worker's side of the exchange, and a server that many threads call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support.servers import ones, server_plan
+
+from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.ops import Ops
+from singa_dask.server import Exchanged, LocalLink, Partition, Server, Stub, partition
+from singa_dask.server.messages import Done, Fresh, Get, Inspect, Leave, Origin, Put, Refused, Reply, Request, Update
+
+
+class Slow:
+    """A link whose replies come when, and in the order in which, the test says so."""
+
+    local = False
+
+    def __init__(self, server: Server | None = None) -> None:
+        self.server = server
+        self.asked: list[tuple[Request, Future[Reply]]] = []
+
+    def send(self, request: Request, out: np.ndarray | None = None) -> Future[Reply]:
+        self.asked.append((request, Future()))
+        return self.asked[-1][1]
+
+    def answer(self, at: int = 0, reply: Reply | None = None) -> None:
+        request, future = self.asked.pop(at)
+        future.set_result(self.server.call(request).result(5) if reply is None else reply)
+
+
+def servers(cut: Partition, n: int, **options) -> dict[int, Server]:
+    return {i: Server(server_plan(cut, i, **options).shard(Ops())) for i in range(n)}
+
+
+def stubs_of(cut: Partition, links: dict, nworkers: int = 1, **options) -> list[Stub]:
+    return [Stub(cut.of_worker(i), links, **options) for i in range(nworkers)]
+
+
+@pytest.fixture
+def one():
+    """A server with one slice of zeros."""
+    cut = partition(16, 1, 1, beside=False)
+    server = servers(cut, 1)[0]
+    server.call(Put(0, ones(0.0)))
+    return cut, server
+
+
+def test_several_workers_exchange_with_several_servers():
+    cut = partition(96, 3, 2, beside=False)
+    links = {i: LocalLink(server) for i, server in servers(cut, 2).items()}
+    stubs = stubs_of(cut, links, 3)
+    assert [len(stub.slices) for stub in stubs] == [1, 2, 1]
+    initial = np.arange(96, dtype=np.float32)
+    ranges = [slice(32 * i, 32 * i + 32) for i in range(3)]
+    for stub, own in zip(stubs, ranges, strict=True):
+        stub.put(initial[own], {"velocity": np.zeros(32, np.float32)}, 0)
+    for stub, own in zip(stubs, ranges, strict=True):
+        out = np.zeros(32, np.float32)
+        assert stub.get(out, 0) == 0
+        np.testing.assert_array_equal(out, initial[own])
+        stub.begin(0)
+        for step in range(3):
+            stub.push(step, initial[own], out)
+            stub.pull(out)
+            np.testing.assert_array_equal(out, -(step) * initial[own])
+        state = stub.inspect()
+        np.testing.assert_array_equal(state.values, out)
+        assert state.version == 3 and state.state["velocity"].shape == (32,)
+        stub.leave()
+
+
+def test_a_worker_without_parameters_has_nothing_to_say():
+    cut = partition(16, 2, 1, beside=False)
+    stub = Stub(cut.of_worker(1), {0: Slow()})
+    empty = np.empty(0, np.float32)
+    stub.put(empty, {}, 0)
+    assert stub.get(empty, 4) == 4
+    stub.push(4, empty, empty)
+    stub.pull(empty)
+    stub.leave()
+    assert stub.inspect() is None and stub.take_figures().updates == 0
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_updates_arrive_in_the_parameters(one, behind):
+    cut, server = one
+    (stub,) = stubs_of(cut, {0: LocalLink(server)}, behind=behind)
+    out, gradient = ones(9.0), ones(0.0)
+    stub.get(out, 0)
+    stub.begin(0)
+    for step in range(10):
+        gradient[...], before = step + 1, out.copy()
+        stub.push(step, gradient, out)
+        if behind:
+            gradient[...] = np.nan
+            assert (out == before).all(), "the parameters are in use"
+        stub.pull(out)
+    stub.pull(out, everything=True)
+    assert (out == -55).all()
+
+
+def test_without_behind_the_reply_is_waited_for(one):
+    cut, server = one
+    link = Slow(server)
+    (stub,) = stubs_of(cut, {0: link}, patience_s=0.2)
+    stub.push(0, ones(), ones(0.0))
+    with pytest.raises(CommTimeout, match=r"group 0 wait for 0\.2 s"):
+        stub.pull(ones(0.0))
+
+
+def test_one_behind_computes_on_while_one_update_is_under_way(one):
+    cut, server = one
+    link = Slow(server)
+    (stub,) = stubs_of(cut, {0: link}, behind=1)
+    out = ones(0.0)
+    stub.push(0, ones(1.0), out)
+    stub.pull(out)  # nothing to wait for
+    assert (out == 0).all() and len(link.asked) == 1
+    link.answer()
+    assert (out == 0).all(), "the parameters are in use"
+    stub.push(1, ones(10.0), out)
+    stub.pull(out)
+    assert (out == -1).all() and len(link.asked) == 1
+    link.answer()
+    stub.pull(out, everything=True)
+    assert (out == -11).all()
+
+
+def test_gradients_stay_as_they_are_while_they_are_under_way(one):
+    cut, server = one
+    link = Slow(server)
+    (stub,) = stubs_of(cut, {0: link}, behind=1)
+    out, gradient = ones(0.0), ones()
+    for step in range(6):
+        gradient[...] = 10.0**step
+        stub.push(step, gradient, out)
+        gradient[...] = np.nan
+        assert [request.gradient[0] for request, _ in link.asked] == [
+            10.0**k for k in range(max(0, step - 1), step + 1)
+        ]
+        if step:
+            link.answer()
+        stub.pull(out)
+    link.answer()
+    stub.pull(out, everything=True)
+    assert (out == -111111).all()
+
+
+def test_replies_that_come_out_of_order_end_with_the_newest_parameters():
+    cut = partition(32, 1, 2, beside=False)
+    parts = servers(cut, 2)
+    links = {i: Slow(server) for i, server in parts.items()}
+    for i, server in parts.items():
+        server.call(Put(i, ones(0.0)))
+    (stub,) = stubs_of(cut, links, behind=1)
+    out = ones(0.0, 32)
+    stub.push(0, ones(1.0, 32), out)
+    stub.push(1, ones(1.0, 32), out)
+    # The first update's reply on server 1 comes last of all; on server 0 the second update gets there first.
+    request, future = links[0].asked.pop(1)
+    second = parts[0].call(request)
+    assert not second.done()
+    links[0].answer(0)
+    future.set_result(second.result(5))
+    first = links[1].asked.pop(0)
+    early = parts[1].call(first[0]).result(5)
+    links[1].answer(0)
+    first[1].set_result(early)
+    stub.pull(out, everything=True)
+    assert (out == -2).all()
+    stub.push(2, ones(1.0, 32), out)
+    assert [link.asked[0][0].based_on for link in links.values()] == [2, 2]
+
+
+def test_a_new_generation_begins_where_the_servers_are_with_one_clock():
+    cut = partition(32, 1, 2, beside=False)
+    links = {0: Slow(), 1: Slow()}
+    stub = Stub(cut.slices, links, group=3, generation=2)
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(stub.get, ones(0.0, 32), 5)
+        while not links[1].asked:
+            time.sleep(0.001)
+        assert links[0].asked[0][0] == Get(0, Origin(3, 2, 5))
+        links[0].answer(0, Fresh(ones(), 40, 7, clock=20))
+        links[1].answer(0, Fresh(ones(), 41, 6, clock=21))
+        assert step.result(5) == 7 and stub.clock == 21
+    stub.begin(8)
+    stub.push(8, ones(1.0, 32), ones(0.0, 32))
+    asked = [link.asked[0][0] for link in links.values()]
+    assert [(a.origin, a.step, a.based_on) for a in asked] == [
+        (Origin(3, 2, 8, 21), 8, 40),
+        (Origin(3, 2, 8, 21), 8, 41),
+    ]
+    stub.begin(8, clock=30)
+    assert stub.clock == 30
+
+
+def test_two_groups_hold_each_other_back(one):
+    cut, _ = one
+    server = servers(cut, 1, groups=(0, 1), max_staleness=1)[0]
+    fast, slow = (Stub(cut.slices, {0: LocalLink(server)}, group, patience_s=0.3) for group in (0, 1))
+    out = ones(0.0)
+    fast.put(out, {}, 0)
+    for stub in (fast, slow):
+        stub.begin(stub.get(out, 0))
+    fast.push(0, ones(), out)
+    fast.pull(out)
+    fast.push(1, ones(), out)
+    with pytest.raises(CommTimeout, match="max_staleness"):
+        fast.pull(out)
+    slow.push(0, ones(), out)
+    slow.pull(out)
+    assert (out == -3).all()
+
+
+# Figures
+
+
+def test_figures_of_a_link_that_travels(one):
+    cut, server = one
+    link = Slow(server)
+    (stub,) = stubs_of(cut, {0: link})
+    out = ones(0.0)
+    for step in range(2):
+        stub.push(step, ones(), out)
+        server.call(Update(0, Origin(7), 2 * step, ones()))
+        server.call(Update(0, Origin(7), 2 * step + 1, ones()))
+        threading.Timer(0.1, link.answer).start()
+        stub.pull(out)
+    taken = stub.take_figures()
+    assert taken.updates == 2 and taken.staleness == 4 and taken.staleness_max == 2
+    assert taken.nbytes == 2 * 2 * 16 * 4
+    assert 0.15 < taken.stall_s < 5 and 0.15 < taken.update_s < 5
+    assert stub.take_figures() == Exchanged()
+
+
+def test_nothing_travels_to_a_server_in_the_same_process(one):
+    cut, server = one
+    (stub,) = stubs_of(cut, {0: LocalLink(server)})
+    out = ones(0.0)
+    stub.push(0, ones(), out)
+    stub.pull(out)
+    assert stub.take_figures().nbytes == 0
+
+
+def test_an_update_is_as_stale_as_its_stalest_slice():
+    cut = partition(32, 1, 2, beside=False)
+    links = {0: Slow(), 1: Slow()}
+    (stub,) = stubs_of(cut, links)
+    stub.push(0, ones(1.0, 32), ones(0.0, 32))
+    links[0].answer(0, Fresh(ones(), 1, 1, staleness=5))
+    links[1].answer(0, Fresh(ones(), 1, 1, staleness=2))
+    stub.pull(ones(0.0, 32))
+    assert (stub.exchanged.updates, stub.exchanged.staleness, stub.exchanged.staleness_max) == (1, 5, 5)
+
+
+# What goes wrong
+
+
+def test_an_aborted_group_does_not_go_on_waiting(one):
+    cut, server = one
+    reasons = [""]
+    (stub,) = stubs_of(cut, {0: Slow(server)}, aborted=lambda: reasons[0])
+    stub.push(0, ones(), ones(0.0))
+    threading.Timer(0.2, lambda: reasons.append(reasons.pop(0) + "rank 2 was lost")).start()
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match="rank 2 was lost"):
+        stub.pull(ones(0.0))
+    assert time.monotonic() - began < 5
+
+
+def test_a_refusal_is_an_error_that_says_why(one):
+    cut, server = one
+    server.call(Get(0, Origin(4, 2)))
+    stub = Stub(cut.slices, {0: LocalLink(server)}, group=4, generation=1)
+    with pytest.raises(ClusterError, match=r"group 4: .*generation 2"):
+        stub.get(ones(0.0), 0)
+
+
+@pytest.mark.parametrize("error", [ClusterError("the server is lost"), TimeoutError("of the link itself")])
+def test_what_the_link_raises_is_raised_at_once(one, error):
+    cut, _ = one
+    link = Slow()
+    (stub,) = stubs_of(cut, {0: link}, patience_s=20)
+    stub.push(0, ones(), ones(0.0))
+    link.asked[0][1].set_exception(error)
+    began = time.monotonic()
+    with pytest.raises(type(error), match=str(error)):
+        stub.pull(ones(0.0))
+    assert time.monotonic() - began < 5
+
+
+# A server and many threads
+
+
+@pytest.mark.parametrize("bound", [None, 2])
+def test_a_server_that_many_threads_call_loses_nothing(bound):
+    ngroups, steps = 4, 150
+    cut = partition(64, 2, 1, beside=False)
+    server = servers(cut, 1, groups=range(ngroups), max_staleness=bound)[0]
+    woken = []
+    server.on_update = lambda: woken.append(1)
+    start = threading.Barrier(2 * ngroups)
+
+    def run(group: int, worker: int) -> float:
+        stub = Stub(cut.of_worker(worker), {0: LocalLink(server)}, group, behind=group % 2, patience_s=30)
+        out = ones(0.0, 32)
+        start.wait(10)
+        stub.put(out, {}, 0)
+        stub.begin(stub.get(out, 0))
+        for step in range(steps):
+            stub.push(step, ones(float(group + 1), 32), out)
+            stub.pull(out)
+            # Copies are whole: never half of another group's update.
+            assert (out == out[0]).all() and out[0] <= -(group + 1) * (step + 1 - stub.behind)
+        stub.pull(out, everything=True)
+        stub.leave()
+        return float(out[0])
+
+    with ThreadPoolExecutor(2 * ngroups) as pool:
+        futures = [pool.submit(run, group, worker) for group in range(ngroups) for worker in range(2)]
+        for future in futures:
+            future.result(40)
+    for index in range(2):
+        state = server.call(Inspect(index)).result(1)
+        assert (state.values == -steps * 10).all() and state.version == ngroups * steps
+    assert len(woken) == 2 * ngroups * steps
+
+
+def test_a_reply_goes_where_the_caller_wants_it_and_stays_as_it_is(one):
+    _, server = one
+    out = ones(7.0)
+    reply = server.call(Update(0, Origin(0), 0, ones()), out).result(1)
+    assert reply.values is out and (out == -1).all()
+    own = server.call(Get(0, Origin(0))).result(1)
+    state = server.call(Inspect(0)).result(1)
+    server.call(Update(0, Origin(0), 1, ones()))
+    assert (own.values == -1).all() and (out == -1).all()
+    assert (state.values == -1).all() and (state.state["velocity"] == -1).all()
+
+
+def test_a_live_server_replies_with_the_very_arrays():
+    cut = partition(16, 1, 1, beside=False)
+    values = ones(0.0)
+    server = Server(server_plan(cut).shard(Ops(), copy=False), live=True)
+    server.call(Put(0, values))
+    assert server.call(Get(0, Origin(0))).result(1).values is values
+
+
+def test_a_caller_that_gave_up_does_not_disturb_the_others():
+    cut = partition(16, 1, 1, beside=False)
+    server = servers(cut, 1, groups=(0, 1), max_staleness=0)[0]
+    server.call(Put(0, ones(0.0)))
+    gone = server.call(Update(0, Origin(0), 0, ones()))
+    assert gone.cancel()
+    waiting = server.call(Update(0, Origin(0), 0, ones()))
+    assert server.call(Update(0, Origin(1), 0, ones())).result(1).version == 2
+    assert waiting.result(1).version == 2
+
+
+def test_a_withdrawn_call_stays_unanswered_and_is_forgotten():
+    cut = partition(16, 1, 1, beside=False)
+    server = servers(cut, 1, groups=(0, 1), max_staleness=0)[0]
+    server.call(Put(0, ones(0.0)))
+    held = server.call(Update(0, Origin(0), 0, ones()))
+    assert server.withdraw(held, 0) and not server.withdraw(held, 0)
+    assert not server._open
+    assert server.call(Leave(0, Origin(1))).result(1) == Done()
+    assert not held.done()
+    assert server.call(Update(0, Origin(0), 0, ones())).result(1).version == 1
+    answered = server.call(Inspect(0))
+    assert answered.done() and not server.withdraw(answered, 0)
+
+
+def test_a_request_that_fails_is_refused_and_the_server_goes_on(one):
+    _, server = one
+    assert isinstance(server.call(Update(0, Origin(0), 0, ones(size=3))).result(1), Refused)
+    assert server.call(Update(0, Origin(0), 0, ones())).result(1).version == 1
