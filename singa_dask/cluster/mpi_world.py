@@ -70,7 +70,7 @@ def mpi_world(
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(log_level)
     # Launchers and batch systems signal every rank, but only the driver can end a job in order.
-    ignored = [] if world.rank == 0 else [signal.SIGINT, signal.SIGTERM]
+    ignored = [] if world.rank == 0 else [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     scheduler = ""
     try:

@@ -15,6 +15,7 @@ from distributed import get_worker, secede
 from distributed.core import Status
 
 from singa_dask.cluster.bootstrap import (
+    MpiUnusable,
     communicator,
     join_world,
     load_mpi,
@@ -207,9 +208,11 @@ def _take_up(plan: RankPlan, address: str) -> RankTask:
 
 
 def _joined(task: RankTask) -> Communicator:
-    """The communicator of the group. Raises JoinFailed, whatever went wrong."""
+    """The communicator of the group. Raises MpiUnusable, or JoinFailed whatever else went wrong."""
     try:
         comm = _join(task)
+    except MpiUnusable:
+        raise
     except Exception as error:
         raise JoinFailed(str(error)) from error
     task.joined(comm)

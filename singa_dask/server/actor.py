@@ -31,6 +31,8 @@ class ServerActor:
         publish(plan.key, self.server)
         self._worker = get_worker()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
+        # While the workers get ready. What it raises, the first update raises again, for whoever sent that.
+        self._warm = self._pool.submit(plan.warm_up)
         self._right: Address | None = None
         self._due = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
@@ -41,10 +43,12 @@ class ServerActor:
     async def call(self, request: Request) -> Reply:
         """The reply to a request, or NotYet when its time has not come for a while."""
         array = getattr(request, "gradient", None)
-        if array is None or array.nbytes <= SMALL_NBYTES:
+        if array is None or (array.nbytes <= SMALL_NBYTES and self._warm.done()):
             future = self.server.call(request)
         else:
             future = await self._compute(self.server.call, request)
+        if future.done():
+            return future.result()
         waiting = asyncio.wrap_future(future)
         done, _ = await asyncio.wait([waiting], timeout=HOLD_S)
         # What is as large as the slice must not wait inside once per repetition.

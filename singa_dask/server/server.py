@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
+
+import numpy as np
 
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.net.flat import Entry
+from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server.messages import Array, Fresh, Reply, Request, State, Sync, Update
 from singa_dask.server.shard import ParamShard
@@ -37,12 +39,9 @@ class ServerPlan:
     def shard(self, ops: Ops | None = None, *, copy: bool = True) -> ParamShard:
         """The shard, computing on `ops` (the CPU's by default)."""
         ops = ops or get_ops("cpu")
-        proto = UpdaterProto.FromString(self.updater)
 
         def updater(of: Slice) -> Updater:
-            made = make_updater(proto, ops)
-            made.bind(self.entries, of.start, of.stop)
-            return made
+            return self._updater(ops, of.start, of.stop)
 
         return ParamShard(
             self.slices,
@@ -55,11 +54,24 @@ class ServerPlan:
             copy=copy,
         )
 
+    def warm_up(self) -> None:
+        """Compile what updates on the CPU need, by one that is thrown away."""
+        if self.slices:
+            start, ops = self.slices[0].start, get_ops("cpu")
+            values, gradient = ops.zeros((ALIGNMENT,)), ops.zeros((ALIGNMENT,))
+            self._updater(ops, start, start + ALIGNMENT).update(0, values, gradient, made=0)
+
+    def _updater(self, ops: Ops, start: int, stop: int) -> Updater:
+        updater = make_updater(UpdaterProto.FromString(self.updater), ops)
+        updater.bind(self.entries, start, stop)
+        return updater
+
 
 class Server:
     """A shard behind a lock.
 
-    live: replies hold the shard's own arrays, for a caller that put them there and is alone; else copies.
+    live: replies hold the shard's own arrays, for a caller that put them there and is alone. Else parameters are lent:
+    they are copied only where the next message comes while a reply is still in use, or on its way.
     """
 
     def __init__(self, shard: ParamShard, *, live: bool = False) -> None:
@@ -69,6 +81,7 @@ class Server:
         self._lock = threading.Lock()
         self._numbers = count()
         self._open: dict[int, tuple[Future[Reply], Array | None]] = {}
+        self._lent: dict[int, list[ref[Array]]] = {}  # by slice
 
     def call(self, request: Request, out: Array | None = None) -> Future[Reply]:
         """The future of the reply. out: where its parameters shall go, instead of into an array of their own."""
@@ -77,9 +90,10 @@ class Server:
         with self._lock:
             number = next(self._numbers)
             self._open[number] = future, out
+            self._part_with(request.slice)
             for sender, reply in self.shard.handle(number, request):
                 waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
-                given.append((waiting, reply if self.live else _detached(reply, target)))
+                given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
         for waiting, reply in given:
             with suppress(InvalidStateError):  # whoever asked does not wait any more
                 waiting.set_result(reply)
@@ -104,12 +118,37 @@ class Server:
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
         """See ParamShard."""
         with self._lock:
+            self._part_with(sync.slice)
             self.shard.finish_sync(sync, reply)
 
     def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
         """See ParamShard; returns a copy."""
         with self._lock:
             return self.shard.open_account(index, side, generations).copy()
+
+    def _detached(self, index: int, reply: Reply, out: Array | None) -> Reply:
+        """The reply with arrays that later messages leave alone."""
+        if isinstance(reply, Fresh):
+            if out is None:
+                return replace(reply, values=self._lend(index, reply.values))
+            out[...] = reply.values
+            return replace(reply, values=out)
+        if isinstance(reply, State):
+            state: dict[str, Any] = {name: array.copy() for name, array in reply.state.items()}
+            return State(reply.values.copy(), state, reply.version)
+        return reply
+
+    def _lend(self, index: int, values: Array) -> Array:
+        """The values as a read-only array that lives as long as anybody uses it, views and messages included."""
+        lent = np.frombuffer(memoryview(values), values.dtype)  # a plain view would let its views outlive it
+        lent.flags.writeable = False
+        self._lent.setdefault(index, []).append(ref(lent))
+        return lent
+
+    def _part_with(self, index: int) -> None:
+        """Leave the values to whoever still uses them, and go on with a copy."""
+        if any(lent() is not None for lent in self._lent.pop(index, ())):
+            self.shard.part_with(index)
 
 
 _here: WeakValueDictionary[str, Server] = WeakValueDictionary()
@@ -123,16 +162,3 @@ def publish(key: str, server: Server) -> None:
 def server_here(key: str) -> Server | None:
     """The server of this key, if it is in this process."""
     return _here.get(key)
-
-
-def _detached(reply: Reply, out: Array | None) -> Reply:
-    """The reply with arrays that later messages leave alone."""
-    if isinstance(reply, Fresh):
-        if out is None:
-            return replace(reply, values=reply.values.copy())
-        out[...] = reply.values
-        return replace(reply, values=out)
-    if isinstance(reply, State):
-        state: dict[str, Any] = {name: array.copy() for name, array in reply.state.items()}
-        return State(reply.values.copy(), state, reply.version)
-    return reply

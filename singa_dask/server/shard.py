@@ -117,6 +117,11 @@ class ParamShard:
         """Forget a request that waits, because it will be repeated. False where it has been answered."""
         return self._slices[index].withdraw(sender)
 
+    def part_with(self, index: int) -> None:
+        """Go on with a copy of the values: the array so far stays as it is."""
+        state = self._slices[index]
+        state.values = state.values.copy()
+
     def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
         """The next message to the right neighbour, if an exchange is due (or forced); the last one again while it has
         not been answered."""

@@ -1,17 +1,19 @@
-"""`mpiexec -n 4 singa-dask train ... --mpi`: scheduler, driver and workers are one MPI job."""
+"""Clusters that mpiexec starts: all of a run in one MPI job (--mpi), or its workers (dask-mpi)."""
 
 from __future__ import annotations
 
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from distributed import Client
 from support.commands import COMMAND, Ran, cluster, example, sets, summary
-from support.launch import launched, mpiexec
+from support.launch import is_open_mpi, launched, mpiexec
 
 LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
 
@@ -23,7 +25,7 @@ def train_mpi(environment, tmp_path):
     def run(ranks: int, *args: object) -> Ran:
         command = [*mpiexec(ranks), *COMMAND, "train", *map(str, args), "--mpi"]
         done = subprocess.run(
-            command, cwd=tmp_path, env=launched(environment), capture_output=True, text=True, timeout=80
+            command, cwd=tmp_path, env=launched(environment), capture_output=True, text=True, timeout=100
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -70,7 +72,7 @@ def kill_all(process: subprocess.Popen) -> None:
         child.kill()
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(150)
 def test_one_mpi_job_trains_as_a_local_cluster_does(train_mpi, singa_dask, tmp_path, no_leaks):
     short = sets(train_steps=60, test_freq=30)
     args = (example(), "--cluster", cluster(), *short)
@@ -79,12 +81,30 @@ def test_one_mpi_job_trains_as_a_local_cluster_does(train_mpi, singa_dask, tmp_p
     assert ran.out.count("3 workers ready") == 1, "only rank 0 prints"
     assert "done at step 60" in ran.last_line
     assert ran.err.count("\n") <= 1, "on standard error, only that the data set is made"
-    local = singa_dask("train", *args, "--workspace", "local")
+    alone = sets(cluster__nworkers_per_group=1, cluster__nservers_per_group=1)
+    local = singa_dask("train", *args, *alone, "--workspace", "local")
     assert local.code == 0, local.err
     assert summary(tmp_path / "mpi")["test"] == pytest.approx(summary(tmp_path / "local")["test"], rel=1e-3)
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(150)
+def test_groups_of_one_mpi_job_train_side_by_side(train_mpi, tmp_path, no_leaks):
+    ran = train_mpi(5, example(), "--cluster", cluster("hybrid"), *sets(train_steps=60, test_freq=30))
+    assert ran.code == 0, ran.out + ran.err
+    told = summary(tmp_path / "runs" / "digits-hybrid")
+    assert told["step"] == 60 and told["test"]["accuracy"] > 0.8
+
+
+def test_a_local_cluster_under_open_mpi_points_to_mpi_jobs(singa_dask, no_leaks):
+    if not is_open_mpi():
+        pytest.skip("this environment's MPI can start inside Dask workers")
+    ran = singa_dask("train", example(), "--cluster", cluster())
+    assert ran.code == 1
+    assert ran.err.count("error:") == 1 and "Traceback" not in ran.err
+    assert re.search(r"Open MPI v\S+ cannot form groups inside running Dask workers.* --mpi`.*dask-mpi", ran.err)
+
+
+@pytest.mark.timeout(150)
 def test_too_few_ranks_and_wrong_jobs_end_before_anything_starts(train_mpi, tmp_path, no_leaks):
     ran = train_mpi(3, example(), "--cluster", cluster())
     assert ran.code == 2
@@ -104,7 +124,7 @@ def test_too_few_ranks_and_wrong_jobs_end_before_anything_starts(train_mpi, tmp_
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(150)
 def test_a_run_that_fails_gives_mpiexec_its_exit_code(train_mpi, tmp_path, no_leaks):
     ran = train_mpi(4, example(), "--cluster", cluster(), *sets(updater__learning_rate__base_lr=1e9))
     assert ran.code == 1
@@ -112,18 +132,20 @@ def test_a_run_that_fails_gives_mpiexec_its_exit_code(train_mpi, tmp_path, no_le
     assert summary(tmp_path / "runs" / "digits-allreduce")["status"] == "failed"
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_stopped_job_ends_with_a_checkpoint(running, tmp_path, no_leaks, number):
     running.send_signal(number)
     code = running.wait(timeout=40)
     told = summary(tmp_path / "run")
     assert told["status"] == "interrupted", said(tmp_path)
     assert told["checkpoint"].endswith(f"step-{told['step']:08d}.h5") and Path(told["checkpoint"]).exists()
-    assert code == 130, said(tmp_path)
+    # Open MPI's mpiexec answers these two itself: it ends with 1, and kills the ranks after a second.
+    own = is_open_mpi() and number != signal.SIGUSR1
+    assert code == (1 if own else 130), said(tmp_path)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(150)
 def test_a_dead_rank_ends_the_job_and_the_next_one_resumes(running, train_mpi, tmp_path, no_leaks):
     ranks_of(running)[2].kill()
     assert running.wait(timeout=30) != 0
@@ -133,3 +155,32 @@ def test_a_dead_rank_ends_the_job_and_the_next_one_resumes(running, train_mpi, t
     ran = train_mpi(4, *args, "--resume")
     assert ran.code == 0, ran.out + ran.err
     assert f"done at step {saved + 200}" in ran.last_line
+
+
+@pytest.mark.timeout(150)
+def test_workers_that_dask_mpi_starts(environment, singa_dask, tmp_path, no_leaks):
+    file = tmp_path / "scheduler.json"
+    dask_mpi = [Path(sys.executable).with_name("dask-mpi"), "--worker-class", "distributed.Worker", "--nthreads", "1"]
+    options = ["--memory-limit", "0", "--no-dashboard", "--interface", "lo", "--scheduler-file", file]
+    with open(tmp_path / "log", "w") as log:
+        command = [*mpiexec(4), *map(str, (*dask_mpi, *options))]
+        started = subprocess.Popen(
+            command, cwd=tmp_path, env=launched(environment), stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + 40
+        while not file.exists():
+            assert started.poll() is None and time.monotonic() < deadline, said(tmp_path)
+            time.sleep(0.05)
+        args = ("train", example(), "--cluster", cluster(), *sets(train_steps=60), "--scheduler-file", file)
+        for _ in range(2):
+            ran = singa_dask(*args)
+            assert ran.code == 0, ran.err + said(tmp_path)
+            assert "3 workers ready" in ran.out and "done at step 60" in ran.last_line
+        with Client(scheduler_file=str(file)) as client:
+            client.shutdown()
+        assert started.wait(timeout=30) == 0, said(tmp_path)
+    finally:
+        if started.poll() is None:
+            kill_all(started)
+        started.wait()

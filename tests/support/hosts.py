@@ -45,6 +45,16 @@ class Host:
         # nsenter would start them in the root folder.
         return subprocess.Popen(self._enter("env", "--chdir", folder, *args), **options)
 
+    def launcher(self, folder: Path) -> Path:
+        """A program that runs commands on this host as ssh would: its own options, a name, and the command."""
+        script = folder / f"on-{self.name}"
+        enter = " ".join(self._enter("env", "--chdir", folder))
+        script.write_text(
+            f'#!/bin/sh\nwhile [ "$1" != {self.address} ]; do shift; done\nshift\nexec {enter} sh -c "$*"\n'
+        )
+        script.chmod(0o755)
+        return script
+
     def processes(self) -> list[psutil.Process]:
         """What runs on this host."""
         mine = self._namespace(self.init)

@@ -1,0 +1,96 @@
+"""What the parameter servers cost: an update's round trip, and how long worker groups wait for their servers.
+
+make bench BENCH=server                  # or: python benchmarks/server.py --part round-trips --json server.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import round_trips
+import waiting
+from contest import UNSET
+from rich.console import Console
+from rich.table import Table
+
+SIZES = tuple(round_trips.PAIRS)
+PARTS = ("round-trips", "waiting")
+
+
+@click.command()
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
+@click.option("--mb", "sizes", multiple=True, type=float, default=SIZES, show_default=True, help="Of gradients.")
+@click.option("--rounds", default=5, show_default=True, help="Of the round trips, each with a server of its own.")
+@click.option("--net", "nets", multiple=True, type=click.Choice(waiting.NETS), help="Default: all.")
+@click.option("--steps", default=50, show_default=True, help="Of each training run.")
+@click.option("--repeats", default=3, show_default=True, help="Pairs of training runs.")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures to this file.")
+def main(
+    parts: tuple[str, ...],
+    sizes: tuple[float, ...],
+    rounds: int,
+    nets: tuple[str, ...],
+    steps: int,
+    repeats: int,
+    out: Path | None,
+) -> None:
+    """Time updates against raw Dask actors, and measure how long Downpour waits for its servers."""
+    for name in UNSET:
+        os.environ.pop(name, None)
+    console = Console(width=120)
+    figures: dict[str, Any] = {"machine": machine(), "load_before": _load()}
+    if not parts or "round-trips" in parts:
+        rows = figures["round_trips"] = round_trips.measure(sizes, rounds)
+        _show(console, "one update and back against a raw Dask actor; ratio = update / raw, of pairs", rows)
+    if not parts or "waiting" in parts:
+        rows = figures["waiting"] = [
+            row
+            for net in nets or waiting.NETS
+            for layout in waiting.LAYOUTS
+            for row in waiting.measure(net, layout, steps, repeats)
+        ]
+        _show(
+            console,
+            "Downpour, layout = groups x workers + servers; stall = share of a step; ratios to no one_behind",
+            rows,
+        )
+    figures["load_after"] = _load()
+    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
+    if out:
+        out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
+
+
+def _show(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    table = Table(title=title, box=None)
+    for row in rows:
+        shown = {name: value for name, value in row.items() if not isinstance(value, list)}
+        if not table.columns:
+            for name, value in shown.items():
+                table.add_column(name.replace("_", " "), justify="left" if isinstance(value, str) else "right")
+        table.add_row(*map(str, shown.values()))
+    console.print(table)
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""How long Downpour's worker groups wait for their servers, with and without `cluster.one_behind`, in turns."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from workloads import EXAMPLES
+
+from singa_dask import train
+from singa_dask.data import write_shards
+from singa_dask.job import load_job
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.monitor.progress import Display
+
+NETS = ("mnist", "mnist-mlp")
+DOWNPOUR = EXAMPLES / "clusters" / "downpour.conf"
+# Groups x workers + servers, each in a process of its own, and what that overrides in the cluster block.
+LAYOUTS = {
+    "2 x 2 + 2": (),
+    "2 x 1 + 1": ("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1"),
+}
+SAMPLES = 4096
+FIGURES = ("ms", "stall", "update_ms", "staleness")
+
+
+def measure(net: str, layout: str, steps: int, repeats: int) -> list[dict[str, Any]]:
+    """Two rows: without and with one_behind. Medians over the runs; `ms_ratio`, `stall_ratio`: medians of the paired
+    ratios to the row without."""
+    runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    with TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        draw = np.random.default_rng(0)
+        pictures = draw.integers(0, 256, (SAMPLES, 28, 28, 1), np.uint8)
+        write_shards(data, pictures, draw.integers(0, 10, SAMPLES), nshards=4, classes=10)
+        for number in range(repeats):
+            for behind in (False, True)[:: -1 if number % 2 else 1]:
+                job = _job(net, layout, data, steps, behind)
+                runs[behind].append(_run(job, Path(folder) / f"run-{number}-{behind}"))
+    rows = []
+    for behind, found in runs.items():
+        row: dict[str, Any] = {"net": net, "layout": layout, "one_behind": behind, "steps": steps, "runs": repeats}
+        row |= {name: round(statistics.median(run[name] for run in found), 3) for name in FIGURES}
+        row["ms_of_runs"] = [round(run["ms"], 1) for run in found]
+        for name in ("ms", "stall"):
+            ratios = [run[name] / base[name] for run, base in zip(found, runs[False], strict=True)]
+            row[f"{name}_ratio"] = round(statistics.median(ratios), 3)
+        rows.append(row)
+    return rows
+
+
+def _job(net: str, layout: str, data: Path, steps: int, behind: bool) -> JobProto:
+    """The example under Downpour, on `data`, without tests."""
+    overrides = (*LAYOUTS[layout], f"cluster.one_behind={str(behind).lower()}")
+    job = load_job(EXAMPLES / net / "job.conf", overrides, DOWNPOUR)
+    job.train_steps = job.disp_freq = steps
+    job.test_freq = job.test_steps = job.checkpoint_freq = 0
+    for layer in job.neuralnet.layer:
+        if layer.HasField("store_conf"):
+            layer.store_conf.path = str(data)
+    return job
+
+
+def _run(job: JobProto, workspace: Path) -> dict[str, float]:
+    """Means over the worker groups. ms: per step; stall: share of a step; staleness: updates."""
+    summary = train(job, workspace=workspace, display=Display()).summary
+    batch = next(layer.store_conf.batchsize for layer in job.neuralnet.layer if layer.HasField("store_conf"))
+    groups = [
+        {**group["server"], "ms": 1e3 * batch[0] / group["samples_per_s"]} for group in summary["groups"].values()
+    ]
+    return {name: statistics.mean(group[name] for group in groups) for name in FIGURES}
