@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ class WorkerInfo:
     """One Dask worker, as it described itself.
 
     address: of its Dask comm; host: the IP address in it; node: equal for processes that can share memory;
-    cores: that the process may run on; nanny: what respawns it, "" for none.
+    cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none.
     """
 
     address: str
@@ -36,6 +36,7 @@ class WorkerInfo:
     cores: int = 1
     nanny: str = ""
     mpi: MpiReport = field(default_factory=MpiReport)
+    cpus: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.address} (host {self.node.partition('/')[0] or self.host}, pid {self.pid})"
@@ -69,6 +70,7 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         name=str(dask_worker.name),
         pid=os.getpid(),
         cores=len(os.sched_getaffinity(0)),
+        cpus=frozenset(os.sched_getaffinity(0)),
         nanny=dask_worker.nanny or "",
         mpi=mpi_report(),
     )
@@ -111,7 +113,8 @@ def _answers(client: Any, timeout_s: float) -> tuple[list[WorkerInfo], str]:
 def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement:
     """Choose the Dask workers of a job: groups on one host where they fit, the same answer for the same workers.
 
-    A worker's cores are the host's cores // the job's processes on that host, at least 1.
+    A worker's cores are those it may run on // the job's processes on its host that may run on any of them, at
+    least 1: launchers often bind each process to cores of its own.
     Raises ClusterError when there are too few.
     """
     pool = _Pool(workers)
@@ -130,13 +133,18 @@ def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement
         spare = max(0, topology.nserver_processes - topology.nworker_processes)
         server_processes = _beside(topology, worker_processes, pool.take(spare))
     chosen = {info.address: info for info in (*worker_processes, *server_processes)}
-    busy = Counter(info.host for info in chosen.values())
-    cores = {info.address: max(1, info.cores // busy[info.host]) for info in worker_processes}
+    cores = {info.address: max(1, info.cores // _sharing(info, chosen.values())) for info in worker_processes}
     groups = _deal(worker_processes, held, topology.nworker_groups, topology.nworkers_per_group)
     servers = _deal(
         server_processes, topology.nservers_per_procs, topology.nserver_groups, topology.nservers_per_group
     )
     return Placement(groups, servers, cores)
+
+
+def _sharing(info: WorkerInfo, chosen: Iterable[WorkerInfo]) -> int:
+    """How many of the chosen processes, itself included, run on cores of this one."""
+    here = [other for other in chosen if other.host == info.host]
+    return sum(not info.cpus or not other.cpus or bool(info.cpus & other.cpus) for other in here)
 
 
 class _Pool:

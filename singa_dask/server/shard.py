@@ -1,8 +1,9 @@
 """A server's share of the parameters: the protocol of a ParamShard, without IO.
 
 A message goes in, replies to whoever can be answered now come out. A request whose time has not come waits inside:
-any before the slice's Put, a Get for a version that does not exist yet, an Update whose predecessor is under way, the
-reply to an Update of a group that is too far ahead.
+any before the slice's Put, a Get for a version that does not exist yet, an Update whose predecessor is under way or
+whose group is too far ahead. In lock-step that is until the updates of all groups are here: so whoever asks once more,
+as an answer was lost, gets what the others got.
 """
 
 from __future__ import annotations
@@ -154,22 +155,31 @@ class _SliceState:
     accounts: dict[str, Account] = field(default_factory=dict)
     untold: int = 0  # updates since the last exchange with the right neighbour
     heard: bool = False  # the left neighbour has told something since then
+    entered: int = 0  # generations that have begun
+    arrived: dict[int, int] = field(default_factory=dict)  # clocks with the updates that wait, at the begin of a pass
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         self.waiting.append(_Waiting(sender, request))
         given: list[tuple[_Waiting, Reply]] = []
         while True:  # what one request changes may make another one's time come
             still: list[_Waiting] = []
-            before = len(given), self.version
-            for entry in self.waiting:
+            before = len(given), self.version, self.entered
+            self._count_arrived()
+            for entry in self._in_turn():
                 reply = self._try_or_refuse(entry)
                 if reply is None:
                     still.append(entry)
                 else:
                     given.append((entry, reply))
             self.waiting = still
-            if (len(given), self.version) == before:
+            if (len(given), self.version, self.entered) == before:
                 return [Answer(entry.sender, self._dated(entry.request, reply)) for entry, reply in given]
+
+    def _in_turn(self) -> Sequence[_Waiting]:
+        """The waiting requests; in lock-step by group, as rounding and momentum depend on the order."""
+        if self.max_staleness != 0:
+            return self.waiting
+        return sorted(self.waiting, key=lambda e: e.request.origin.group if isinstance(e.request, Update) else -1)
 
     def withdraw(self, sender: Sender) -> bool:
         before = len(self.waiting)
@@ -248,6 +258,8 @@ class _SliceState:
                 slowest = self._slowest(without=origin.group)
                 clock = step if slowest is None else slowest
             self.members[origin.group] = _Member(origin.generation, step, max(0, clock - step))
+            self.entered += 1
+            self.arrived.pop(origin.group, None)  # counted with what the former generation left here
         return None
 
     def _update(self, entry: _Waiting, update: Update) -> Reply | None:
@@ -260,7 +272,8 @@ class _SliceState:
             clock = max(member.clock, origin.clock, origin.first)
             member.next, member.begun = max(member.next, origin.first), True
             member.excused = clock - member.next
-        if update.step > member.next:
+            self.entered += 1
+        if update.step > member.next or self._too_far(update.step + 1 + member.excused, origin.group):
             return None
         if update.step == member.next:
             self._must_fit("gradient", update.gradient)
@@ -269,8 +282,6 @@ class _SliceState:
             self.version += 1
             member.next += 1
             self.untold += 1
-        if self._too_far(update.step + 1 + member.excused, origin.group):
-            return None
         return Fresh(self.values, self.version, staleness=entry.staleness)
 
     def _must_fit(self, name: str, array: Array) -> None:
@@ -278,8 +289,22 @@ class _SliceState:
             raise ValueError(f"{name}: must have shape ({self.size},), has {array.shape}")
 
     def _too_far(self, clock: int, group: int) -> bool:
-        slowest = self._slowest(without=group)
-        return self.max_staleness is not None and slowest is not None and clock - slowest > self.max_staleness
+        if self.max_staleness is None:
+            return False
+        others = [self.arrived.get(g, m.clock) for g, m in self.members.items() if m.active and g != group]
+        return clock - min(others, default=clock) > self.max_staleness
+
+    def _count_arrived(self) -> None:
+        """Up to which clock the updates of every group are here, in the slice or waiting."""
+        if self.max_staleness is None:
+            return
+        origins = ((e.request.origin, e.request.step) for e in self.waiting if isinstance(e.request, Update))
+        here = {(origin.group, origin.generation, step) for origin, step in origins}
+        for group, member in self.members.items():
+            step = member.next
+            while member.begun and (group, member.generation, step) in here:
+                step += 1
+            self.arrived[group] = step + member.excused
 
     def _slowest(self, without: int) -> int | None:
         others = [m.clock for group, m in self.members.items() if m.active and group != without]

@@ -36,6 +36,13 @@ def test_sandblaster_has_servers_of_their_own_that_share_the_cores():
     assert placement.cores == {"tcp://a:1": 2}
 
 
+def test_processes_that_are_bound_to_cores_of_their_own_keep_them():
+    bound = [WorkerInfo(f"tcp://a:{i}", host="a", cores=4, cpus=frozenset(range(4 * i, 4 * i + 4))) for i in range(2)]
+    assert set(place(ClusterTopology.allreduce(2), bound).cores.values()) == {4}
+    free = [WorkerInfo(f"tcp://a:{i}", host="a", cores=8, cpus=frozenset(range(8))) for i in range(2)]
+    assert set(place(ClusterTopology.allreduce(2), free).cores.values()) == {4}
+
+
 def test_hogwild_has_each_worker_with_its_own_servers():
     placement = place(ClusterTopology.hogwild(3), _workers(a=2, b=1))
     assert placement.workers == placement.servers and len(placement.addresses) == 3

@@ -254,6 +254,10 @@ class Protocol(RuleBasedStateMachine):
             assert sum_ == sum(2**step for step in steps) and len(steps) == n, "an update was applied twice"
             assert steps[: len(before)] == before, "an earlier step was applied after a later one"
             self.applied[index][group] = steps
+        if self.undisturbed and self.bound is not None:
+            progress = [len(steps) for group, steps in self.applied[index].items() if group in state.groups]
+            gone = [not state.members[group].active for group in state.groups]
+            assert any(gone) or max(progress) - min(progress) <= self.bound
         assert state.version == sum(map(len, self.applied[index].values()))
 
     def check(self, asked: Ticket, reply: Fresh) -> None:

@@ -312,6 +312,29 @@ def test_lock_step_gives_every_group_the_sum_of_all_of_each_step():
             assert to.got[number].values[0] == -111 * (step + 1) and to.got[number].version == 3 * (step + 1)
 
 
+def test_in_lock_step_whoever_asks_once_more_gets_what_the_others_got():
+    to = post(groups=(0, 1), max_staleness=0)
+    to.say(Get(0, Origin(0)))
+    to.say(Get(0, Origin(1)))
+    to.say(update(0, 0))
+    assert to.ask(Get(0, Origin(1))).version == 0
+    to.say(update(1, 0))  # whose answer arrives; that of group 0 is lost
+    to.say(update(1, 1))
+    again = to.ask(update(0, 0))
+    assert again.version == 2 and again.values[0] == -2 and again.next_step == 1
+
+
+def test_lock_step_does_not_depend_on_who_comes_first():
+    results = []
+    for order in [(0, 1, 2), (2, 0, 1), (1, 2, 0)]:
+        to = post(1.0, groups=(0, 1, 2), max_staleness=0)
+        for step in range(4):
+            for group in order:
+                to.say(update(group, step, 0.1 * (group + 1) / (step + 3)))
+        results.append(value(to))
+    assert len(set(results)) == 1
+
+
 def test_a_group_that_is_expected_is_waited_for_even_when_it_comes_after_the_first_update():
     to = post(groups=(0, 1), max_staleness=0)
     to.say(Get(0, Origin(0)))
