@@ -26,7 +26,7 @@ class RawActor:
     """Takes an array, and returns one as large from its own memory."""
 
     def __init__(self, size: int) -> None:
-        self.values = np.zeros(size, np.float32)
+        self.values = np.full(size, 0.5, np.float32)  # zeros would have no memory of their own yet
 
     def swap(self, array: np.ndarray) -> np.ndarray:
         return self.values

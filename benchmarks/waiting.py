@@ -24,7 +24,7 @@ LAYOUTS = {
     "2 x 1 + 1": ("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1"),
 }
 SAMPLES = 4096
-FIGURES = ("ms", "stall", "update_ms", "staleness")
+FIGURES = ("ms", "stall", "stall_ms", "update_ms", "staleness")
 
 
 def measure(net: str, layout: str, steps: int, repeats: int) -> list[dict[str, Any]]:
@@ -65,10 +65,11 @@ def _job(net: str, layout: str, data: Path, steps: int, behind: bool) -> JobProt
 
 
 def _run(job: JobProto, workspace: Path) -> dict[str, float]:
-    """Means over the worker groups. ms: per step; stall: share of a step; staleness: updates."""
+    """Means over the worker groups. ms, stall_ms: per step; stall: share of a step; staleness: updates."""
     summary = train(job, workspace=workspace, display=Display()).summary
     batch = next(layer.store_conf.batchsize for layer in job.neuralnet.layer if layer.HasField("store_conf"))
-    groups = [
-        {**group["server"], "ms": 1e3 * batch[0] / group["samples_per_s"]} for group in summary["groups"].values()
-    ]
+    groups = []
+    for group in summary["groups"].values():
+        ms = 1e3 * batch[0] / group["samples_per_s"]
+        groups.append({**group["server"], "ms": ms, "stall_ms": ms * group["server"]["stall"]})
     return {name: statistics.mean(group[name] for group in groups) for name in FIGURES}

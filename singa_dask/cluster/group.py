@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from singa_dask.cluster.bootstrap import MpiUnusable
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, tell_rank
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
@@ -230,7 +231,7 @@ class Group:
         raised = {rank: future.exception(timeout=_ANSWER_S) for rank, future in errors.items()}
         rank = min(raised, key=lambda r: (_is_consequence(raised[r]), r))
         error = raised[rank]
-        if isinstance(error, ClusterError):
+        if _is_consequence(error):
             # MPI may miss a rank before Dask does.
             silent = self._silent()
             if silent is not None:
@@ -248,4 +249,4 @@ class Group:
 def _is_consequence(error: BaseException) -> int:
     if isinstance(error, CommTimeout):
         return 1
-    return 2 if isinstance(error, ClusterError) else 0
+    return 2 if isinstance(error, ClusterError) and not isinstance(error, MpiUnusable) else 0
