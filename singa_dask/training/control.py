@@ -5,7 +5,7 @@ A run listens on a topic of its Dask scheduler; `singa-dask join` and `singa-das
 
 from __future__ import annotations
 
-import queue
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TOPIC = "singa-dask-control"
 _ANSWER_S = 10.0
 _OTHERS_S = 0.5
+_LOOK_S = 0.05
 
 
 class Controlled(Protocol):
@@ -80,19 +81,20 @@ def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str
 
 
 def _answers(client: Client, message: dict[str, Any], first_s: float) -> list[dict[str, Any]]:
-    """All answers to a message: the first within `first_s`, the others soon after."""
+    """All answers to a message: the first within `first_s`, the others soon after.
+
+    The scheduler keeps them, so they are fetched: a subscription goes by another connection than the message, and may
+    come later than the first answer.
+    """
     reply = f"{TOPIC}-{uuid.uuid4().hex[:12]}"
-    came: queue.Queue[dict[str, Any]] = queue.Queue()
-    client.subscribe_topic(reply, lambda stamped: came.put(stamped[1]))
-    try:
-        client.log_event(TOPIC, {**message, "reply": reply})
-        answers = []
-        try:
-            answers.append(came.get(timeout=first_s))
-            while message["op"] == "who":
-                answers.append(came.get(timeout=_OTHERS_S))
-        except queue.Empty:
-            pass
-        return answers
-    finally:
-        client.unsubscribe_topic(reply)
+    client.log_event(TOPIC, {**message, "reply": reply})
+    deadline = time.monotonic() + first_s
+    answers: list[dict[str, Any]] = []
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        came = [said for _, said in client.get_events(reply)]
+        if came and message["op"] != "who":
+            return came
+        if len(came) > len(answers):
+            answers, deadline = came, time.monotonic() + _OTHERS_S
+    return answers

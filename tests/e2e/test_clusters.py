@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -85,10 +86,10 @@ def test_a_scheduler_file_and_an_address(environment, singa_dask, tmp_path, no_l
 
 
 def test_no_scheduler_there(singa_dask, tmp_path):
-    ran = singa_dask("train", example(), "--scheduler-file", tmp_path / "none.json")
-    assert ran.code == 1
-    assert "none.json: no scheduler has written this file within 10 s" in ran.err
-    ran = singa_dask("train", example(), "--scheduler", "tcp://127.0.0.1:9")
-    assert ran.code == 1
-    assert "No Dask scheduler answers at tcp://127.0.0.1:9" in ran.err
-    assert "Traceback" not in ran.err
+    options = (["--scheduler-file", tmp_path / "none.json"], ["--scheduler", "tcp://127.0.0.1:9"])
+    with ThreadPoolExecutor() as both:  # each waits for 10 s
+        no_file, nobody = both.map(lambda option: singa_dask("train", example(), *option), options)
+    assert (no_file.code, nobody.code) == (1, 1)
+    assert "none.json: no scheduler has written this file within 10 s" in no_file.err
+    assert "No Dask scheduler answers at tcp://127.0.0.1:9" in nobody.err
+    assert "Traceback" not in no_file.err + nobody.err

@@ -23,16 +23,14 @@ ENDLESS = sets(train_steps=100_000, disp_freq=10, test_freq=0, test_steps=0, che
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["sandblaster", "downpour", "hogwild", "hybrid"])
 def test_an_example_cluster_trains_the_digits(singa_dask, tmp_path, no_leaks, name):
-    steps = sets(train_steps=200, test_freq=200, disp_freq=100)
-    ran = singa_dask("train", example(), "--cluster", cluster(name), *steps, timeout=100)
+    ran = singa_dask("train", example(), "--cluster", cluster(name), timeout=100)
     assert ran.code == 0, ran.out + ran.err
     told = summary(tmp_path / "runs" / f"digits-{name}")
-    assert (told["status"], told["step"], told["framework"]) == ("completed", 200, name)
-    # A hybrid's two copies exchange every ten updates, and at this learning rate overshoot in the beginning.
-    assert told["test"]["accuracy"] > (0.5 if name == "hybrid" else 0.85)
+    assert (told["status"], told["step"], told["framework"]) == ("completed", 600, name)
+    assert told["test"]["accuracy"] >= 0.97
     groups = told["topology"]["nworker_groups"]
     assert sorted(told["groups"]) == [str(g) for g in range(groups)]
-    assert all(group["step"] == 200 and group["server"]["update_ms"] > 0 for group in told["groups"].values())
+    assert all(group["step"] == 600 and group["server"]["update_ms"] > 0 for group in told["groups"].values())
     separate = told["topology"]["server_worker_separate"]
     assert all((group["server"]["bytes"] > 0) == separate for group in told["groups"].values())
     if groups > 1:
@@ -61,8 +59,7 @@ def test_sandblaster_equals_allreduce(singa_dask, tmp_path, no_leaks):
     ids=["two workers in a process", "more servers than workers", "two groups in a process"],
 )
 def test_unusual_topologies(singa_dask, tmp_path, no_leaks, numbers):
-    # Two groups that are one update behind overshoot with the example's rate, in these first steps.
-    settings = sets(updater__learning_rate__base_lr=0.01, **{f"cluster__{name}": v for name, v in numbers.items()})
+    settings = sets(**{f"cluster__{name}": v for name, v in numbers.items()})
     ran = singa_dask("train", example(), *settings, *SHORT, "--workspace", "run")
     assert ran.code == 0, ran.out + ran.err
     told = summary(tmp_path / "run")
@@ -111,7 +108,8 @@ def holds_mpi(process):
 
 @pytest.mark.timeout(150)
 def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(environment, tmp_path, no_leaks):
-    with started(["--cluster", cluster("downpour"), *ENDLESS], environment, tmp_path) as run:
+    every_step = sets(disp_freq=1)
+    with started(["--cluster", cluster("downpour"), *ENDLESS, *every_step], environment, tmp_path) as run:
         wait_until(lambda: len(steps(tmp_path)) == 2 and min(steps(tmp_path).values()) >= 50, run, tmp_path)
         processes = [c for c in psutil.Process(run.pid).children(recursive=True) if "spawn_main" in str(c.cmdline())]
         victim = next(p for p in processes if holds_mpi(p))
@@ -130,9 +128,8 @@ def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(envir
     assert "died" in told["restarted"][0]["cause"]
     assert re.search(rf"group {dead} .*from step {before}|group {dead} .*from step \d\d+", said(tmp_path))
     times = [row["time"] for row in metrics(tmp_path / "run") if row["group"] != dead and row["phase"] == "train"]
-    around = [b - a for a, b in pairwise(times) if b > killed]
-    # Rows are ten steps apart, and the machine may be slow while processes start: ten steps in less than 5 s.
-    assert max(around) < 5.0, around
+    pauses = [after - before for before, after in pairwise(times) if after > killed]
+    assert len(pauses) >= 50 and max(pauses) < 1.0, sorted(pauses)[-5:]
 
 
 @pytest.mark.timeout(150)

@@ -100,7 +100,7 @@ def test_the_layer_in_the_docs_trains(singa_dask, tmp_path, no_leaks):
     ran = singa_dask("train", "job.conf", "--cluster", cluster(), *sets(train_steps=60, test_freq=60))
     assert ran.code == 0, ran.err
     workspace = tmp_path / "runs" / "digits-allreduce"
-    assert summary(workspace)["test"]["accuracy"] > 0.9
+    assert summary(workspace)["test"]["accuracy"] > 0.8
     assert abs(parameters(workspace, 60)["s_factor"][0] - 1) > 1e-3
 
 
