@@ -81,7 +81,7 @@ def probe(client: Any, timeout_s: float = 10.0) -> list[WorkerInfo]:
 
     Raises ClusterError when none does.
     """
-    workers, silent = _answers(client, timeout_s)
+    workers, silent = answering(client, timeout_s)
     if not workers:
         raise ClusterError(f"no Dask worker answers ({silent or 'the cluster has none'}); start workers first")
     return workers
@@ -92,7 +92,7 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
     deadline = time.monotonic() + timeout_s
     while True:
         # Asked again soon: a worker that is just being replaced is listed, and will never answer.
-        workers, silent = _answers(client, _ANSWER_S)
+        workers, silent = answering(client)
         if len(workers) >= count:
             return workers
         if time.monotonic() >= deadline:
@@ -103,8 +103,9 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
         time.sleep(0.05)
 
 
-def _answers(client: Any, timeout_s: float) -> tuple[list[WorkerInfo], str]:
-    """The workers that answer, and what came of the others."""
+def answering(client: Any, timeout_s: float = _ANSWER_S) -> tuple[list[WorkerInfo], str]:
+    """The workers that answer, in order of address, and what came of the others: the scheduler lists lost ones too,
+    until it has missed them for long enough."""
     answers = run_each(client, describe, dict.fromkeys(sorted(alive(client)), ()), timeout_s)
     workers = [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
     return workers, "; ".join(f"{a}: {error!r}" for a, error in answers.items() if isinstance(error, Exception))

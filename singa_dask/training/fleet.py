@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed, WorkerInfo, form_group, place, probe, wait_workers
 from singa_dask.cluster.remote import alive
+from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.crew import CrewPlan, on_dask_worker
@@ -449,13 +450,14 @@ class Fleet:
         """Put free Dask workers in the place of those that are gone; their nannies bring them back, elsewhere."""
         deadline = time.monotonic() + self.patience_s
         while True:
-            wanted = {address for where in _places(crews, groups) for address in where}
-            lost = sorted(wanted - alive(self.client, wanted))
+            there = [info.address for info in answering(self.client)[0]]
+            lost = sorted({address for where in _places(crews, groups) for address in where}.difference(there))
             if not lost:
                 return
-            free = self._free()
+            used = self._used()
+            free = [address for address in there if address not in used]
             if len(free) >= len(lost):
-                self._moved(dict(zip(lost, (info.address for info in free), strict=False)))
+                self._moved(dict(zip(lost, free, strict=False)))
                 return
             if time.monotonic() > deadline:
                 raise NoReplacement(

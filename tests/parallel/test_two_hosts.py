@@ -144,6 +144,7 @@ def test_a_killed_worker_of_the_far_host_is_replaced(hosts, tmp_path):
     assert told["test"]["accuracy"] > 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_cut_network_is_noticed_and_survived(hosts, tmp_path):
     run = hosts.train(*sets(train_steps=600, disp_freq=20, test_freq=600, checkpoint_freq=50))
@@ -165,6 +166,6 @@ def test_a_host_that_stays_away_ends_the_run(hosts, tmp_path):
     until(lambda: "saved" in hosts.log, run, hosts, within=60)
     hosts.far.link("down")
     assert run.wait(timeout=90) == 1, hosts.log
-    assert "only 2 of 4 Dask workers came within 30 s" in hosts.log
+    assert re.search(r"error: 2 Dask workers were lost .*only 0 free ones are there after 30 s", hosts.log), hosts.log
     told = summary(tmp_path / "run")
     assert told["status"] == "failed" and Path(told["checkpoint"]).exists()
