@@ -47,7 +47,7 @@ def main(
     figures: dict[str, Any] = {"machine": machine(), "load_before": _load()}
     if not parts or "round-trips" in parts:
         rows = figures["round_trips"] = round_trips.measure(sizes, rounds)
-        _show(console, "one update and back against a raw Dask actor; ratio = update / raw, of pairs", rows)
+        _show(console, "one update and back / a raw Dask actor", rows)
     if not parts or "waiting" in parts:
         rows = figures["waiting"] = [
             row
