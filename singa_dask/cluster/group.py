@@ -133,9 +133,10 @@ class Group:
         """
         self.tell("stop", True)
 
-    def tell(self, name: str, value: Any) -> None:
-        """Tell every rank something that can be pickled: `current_task().told[name]` there."""
-        run_each(self._client, tell_rank, dict.fromkeys(self.addresses, (self.id, name, value)), _ANSWER_S)
+    def tell(self, name: str, value: Any) -> bool:
+        """Tell every rank something that can be pickled: `current_task().told[name]` there. Whether all heard it."""
+        told = run_each(self._client, tell_rank, dict.fromkeys(self.addresses, (self.id, name, value)), _ANSWER_S)
+        return not any(isinstance(answer, Exception) for answer in told.values())
 
     def abort(self, reason: str) -> None:
         """End all ranks: their collectives raise ClusterError; a process that does not leave in 3 s exits.

@@ -14,6 +14,7 @@ from typing import Any
 from distributed import get_worker, secede
 from distributed.core import Status
 
+from singa_dask.cluster import claims
 from singa_dask.cluster.bootstrap import (
     MpiUnusable,
     communicator,
@@ -102,17 +103,6 @@ class RankTask:
             comm.abort(self.abort_reason)
 
 
-@dataclass
-class _Claim:
-    """Which group a Dask worker belongs to: until `expires`, or for as long as it has a task."""
-
-    group: str
-    expires: float
-    task: RankTask | None = None
-
-
-_claims: dict[str, _Claim] = {}
-_claims_lock = threading.Lock()
 _current: ContextVar[RankTask | None] = ContextVar("singa_dask_rank", default=None)
 
 
@@ -126,20 +116,12 @@ def current_task() -> RankTask:
 
 def claim(group: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
     """Reserve this worker for a group: what the worker is, or the name of the group that has it."""
-    with _claims_lock:
-        held = _claims.get(dask_worker.address)
-        if held and held.group != group and (held.task or held.expires > time.monotonic()):
-            return held.group
-        _claims[dask_worker.address] = _Claim(group, time.monotonic() + lease_s)
-    return describe(dask_worker)
+    return claims.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
 
 
 def release(group: str, dask_worker: Any = None) -> None:
     """Give up a reservation that has no task yet."""
-    with _claims_lock:
-        held = _claims.get(dask_worker.address)
-        if held and held.group == group and held.task is None:
-            del _claims[dask_worker.address]
+    claims.unreserve(dask_worker.address, group)
 
 
 def rank_formed(group: str, dask_worker: Any = None) -> bool:
@@ -191,20 +173,17 @@ def run_rank(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     finally:
         _current.reset(token)
         watchdog.stop()
-        with _claims_lock:
-            _claims.pop(worker.address, None)
+        claims.end(worker.address)
 
 
 def _take_up(plan: RankPlan, address: str) -> RankTask:
-    """Turn the worker's reservation into a task. A process that replaced the reserved one has none."""
-    with _claims_lock:
-        held = _claims.get(address)
-        if held is None or held.group != plan.group or held.task is not None:
-            raise ClusterError(
-                f"rank {plan.rank}: the process at {address} is not the one that was chosen for {plan.group}"
-            )
-        held.task = RankTask(plan)
-        return held.task
+    """Turn the worker's reservation into a task."""
+    task = RankTask(plan)
+    if not claims.take_up(address, plan.group, task):
+        raise ClusterError(
+            f"rank {plan.rank}: the process at {address} is not the one that was chosen for {plan.group}"
+        )
+    return task
 
 
 def _joined(task: RankTask) -> Communicator:
@@ -238,9 +217,7 @@ def _join(task: RankTask) -> Communicator:
 
 
 def _task_of(group: str, worker: Any) -> RankTask | None:
-    with _claims_lock:
-        held = _claims.get(worker.address)
-        return held.task if held and held.group == group else None
+    return claims.task_of(worker.address, group)
 
 
 class _Watchdog(threading.Thread):

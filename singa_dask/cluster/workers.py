@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from singa_dask.cluster import claims
 from singa_dask.cluster.bootstrap import MpiReport, mpi_report
 from singa_dask.cluster.remote import alive, run_each
 from singa_dask.errors import ClusterError
@@ -25,7 +26,8 @@ class WorkerInfo:
     """One Dask worker, as it described itself.
 
     address: of its Dask comm; host: the IP address in it; node: equal for processes that can share memory;
-    cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none.
+    cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none;
+    group: that it belongs to, "" while it is free.
     """
 
     address: str
@@ -37,6 +39,7 @@ class WorkerInfo:
     nanny: str = ""
     mpi: MpiReport = field(default_factory=MpiReport)
     cpus: frozenset[int] = frozenset()
+    group: str = ""
 
     def __str__(self) -> str:
         return f"{self.address} (host {self.node.partition('/')[0] or self.host}, pid {self.pid})"
@@ -73,6 +76,7 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         cpus=frozenset(os.sched_getaffinity(0)),
         nanny=dask_worker.nanny or "",
         mpi=mpi_report(),
+        group=claims.holder(address),
     )
 
 
@@ -114,11 +118,14 @@ def answering(client: Any, timeout_s: float = _ANSWER_S) -> tuple[list[WorkerInf
 def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement:
     """Choose the Dask workers of a job: groups on one host where they fit, the same answer for the same workers.
 
+    Workers that other groups have are left alone where the free ones are enough.
     A worker's cores are those it may run on // the job's processes on its host that may run on any of them, at
     least 1: launchers often bind each process to cores of its own.
     Raises ClusterError when there are too few.
     """
-    pool = _Pool(workers)
+    workers = list(workers)
+    free = [info for info in workers if not info.group]
+    pool = _Pool(free if len(free) >= topology.nprocesses else workers)
     if len(pool) < topology.nprocesses:
         lack = topology.nprocesses - len(pool)
         raise ClusterError(

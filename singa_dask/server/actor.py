@@ -12,7 +12,7 @@ from distributed import get_worker
 
 from singa_dask.errors import ClusterError
 from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
-from singa_dask.server.messages import NotYet, OpenAccount, Put, Reply, Request, State, Sync, Update
+from singa_dask.server.messages import Leave, NotYet, OpenAccount, Origin, Put, Reply, Request, State, Sync, Update
 from singa_dask.server.server import Server, ServerPlan, publish, server_here
 
 T = TypeVar("T")
@@ -55,6 +55,11 @@ class ServerActor:
         if not done and (not isinstance(request, Update | Sync) or self.server.withdraw(future, request.slice)):
             return NotYet()
         return await waiting
+
+    async def dismiss(self, origin: Origin) -> None:
+        """Take it that a worker group has left, before anything was said by this generation of it or after."""
+        for index in self._slices:
+            await self.call(Leave(index, origin))
 
     # Neighbours
 

@@ -46,10 +46,13 @@ def listening(client: Client, name: str, workspace: str, run: Controlled) -> Ite
 
     def answer(message: dict[str, Any]) -> None:
         said = {"run": name, "workspace": workspace}
-        if message["op"] == "join":
-            said["answer"] = run.join()
-        elif message["op"] == "leave":
-            said["answer"] = run.leave(int(message["group"]))
+        try:
+            if message["op"] == "join":
+                said["answer"] = run.join()
+            elif message["op"] == "leave":
+                said["answer"] = run.leave(int(message["group"]))
+        except Exception as error:  # whoever asks must not end the run
+            said["answer"] = f"refused: {error}"
         client.log_event(message["reply"], said)
 
     client.subscribe_topic(TOPIC, receive)

@@ -33,16 +33,21 @@ def parameter_partition(topology: ClusterTopology, size: int) -> Partition:
 
 
 def server_plan(
-    job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, ...], key: str, server_group: int, **more: Any
+    job: JobProto,
+    entries: tuple[Entry, ...],
+    slices: tuple[Slice, ...],
+    key: str,
+    groups: tuple[int, ...],
+    **more: Any,
 ) -> ServerPlan:
-    """What a server of this job, in this server group, must know."""
+    """What a server of this job must know that these worker groups will come to."""
     topology = ClusterTopology.from_proto(job.cluster)
     return ServerPlan(
         key=key,
         updater=job.updater.SerializeToString(),
         entries=entries,
         slices=slices,
-        groups=tuple(topology.worker_groups_of(server_group)),
+        groups=groups,
         max_staleness=topology.max_staleness,
         sync_freq=topology.sync_freq,
         **more,
@@ -81,7 +86,7 @@ class Replica:
         self.private = links is None
         slices = cut.of_worker(comm.rank)
         if links is None:
-            plan = server_plan(job, tuple(flat.entries), slices, "", 0)
+            plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
             links = {s.server: LocalLink(Server(plan.shard(ops, copy=False), live=True)) for s in slices}
         self.stub = Stub(slices, links, behind=int(topology.one_behind), **stub)
         # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
@@ -137,11 +142,11 @@ class Replica:
     def fetch(self, first: int = 0) -> int:
         """Take the servers' parameters; returns the step with which the group begins: `first`, or a later one that the
         servers know of. Every worker must call it."""
-        steps = np.zeros(self.comm.size)
-        steps[self.comm.rank] = self.stub.get(self._own, first)
-        self.comm.all_reduce(steps)
-        begin = int(steps.max())
-        self.stub.begin(begin)
+        seen = np.zeros((2, self.comm.size))  # steps and clocks, by worker
+        seen[:, self.comm.rank] = self.stub.get(self._own, first), self.stub.clock
+        self.comm.all_reduce(seen.reshape(-1))
+        begin, clock = map(int, seen.max(axis=1))
+        self.stub.begin(begin, clock)
         self._spread()
         return begin
 

@@ -22,6 +22,7 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.control import listening
 from singa_dask.training.fleet import Fleet
+from singa_dask.training.forming import Former
 from singa_dask.training.prepare import Prepared, training_data
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
@@ -138,18 +139,18 @@ class Run:
             job=self.prepared.job.SerializeToString(), checkpoints=self.workspace.checkpoints, data=self.prepared.data
         )
         with _events(client, self._handle) as topic:
-            fleet = self._fleet = Fleet(
+            former = Former(
                 client,
                 self.prepared,
                 worker_plan,
                 topic=topic,
-                note=self.display.note,
+                steps=self._steps,
                 newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
                 rewound=self._rewound,
-                steps=self._steps,
-                ended=self._ended,
-                max_restarts=self.max_restarts,
                 patience_s=self.patience_s,
+            )
+            fleet = self._fleet = Fleet(
+                former, note=self.display.note, steps=self._steps, ended=self._ended, max_restarts=self.max_restarts
             )
             with listening(client, self.prepared.job.name, str(self.workspace.folder), fleet):
                 self._reports = fleet.run()

@@ -12,6 +12,7 @@ from uuid import uuid4
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, ServerActor, ServerPlan
+from singa_dask.server.messages import Origin
 
 _START_S = 60.0
 _ALIVE_EVERY_S = 0.5
@@ -81,6 +82,10 @@ class ServerGroup:
         """Make a living neighbour begin anew with what this group has."""
         self._each("hand_on", self._introduce(neighbour))
 
+    def dismiss(self, group: int, generation: int) -> None:
+        """Wait no more for a worker group: it will not come, or not come back."""
+        self._each("dismiss", [(Origin(group, generation),)] * len(self._actors), timeout_s=2.0)
+
     def flush(self) -> None:
         """Exchange everything with the right neighbour."""
         self._each("flush", [()] * len(self._actors))
@@ -105,11 +110,13 @@ class ServerGroup:
 
     def _each(self, method: str, args: Sequence[tuple], timeout_s: float = _CALL_S) -> None:
         """Call every server, and wait for all. Raises ClusterError when one fails."""
-        calls = [getattr(actor, method)(*given) for actor, given in zip(self._actors, args, strict=True)]
-        for call, address in zip(calls, self.addresses, strict=True):
-            try:
-                call.result(timeout=timeout_s)
-            except Exception as error:
-                raise ClusterError(
-                    f"server group {self.number}: {method} failed at {address.worker}: {error!r}"
-                ) from error
+        deadline = time.monotonic() + timeout_s
+        where = ""
+        try:
+            calls = []
+            for actor, given, where in zip(self._actors, args, self.where, strict=True):  # noqa: B007
+                calls.append(getattr(actor, method)(*given))  # of a lost actor this raises
+            for call, where in zip(calls, self.where, strict=True):  # noqa: B007
+                call.result(timeout=max(0.0, deadline - time.monotonic()))
+        except Exception as error:
+            raise ClusterError(f"server group {self.number}: {method} failed at {where}: {error!r}") from error

@@ -37,6 +37,8 @@ from singa_dask.training.schedule import (
 PROGRESS_EVERY_S = 0.25
 # Compiling kernels takes seconds, and more where several workers share a core; so does writing a large checkpoint.
 MEETING_TIMEOUT_S = 300.0
+# For the other worker groups to end, once everybody was asked to stop.
+STOP_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class _Run:
             for phase in evaluations_due(self.job, self.step) if self.group.leads else ():
                 cut_short = cut_short or self._evaluate(phase)
             ended = ended or cut_short
-            if self.group.leads and self.step > start and (ended or checkpoint_due(self.job, self.step)):
+            if self.group.leads and (ended or checkpoint_due(self.job, self.step)):
                 self._save()
             if ended:
                 return self._report(interrupted=cut_short)
@@ -255,10 +257,12 @@ class _Run:
         self.replica.stub.leave()
         if not self.group.leads or self.job.cluster.nworker_groups == 1:
             return
-        ended = np.zeros(1)
+        ended, last = np.zeros(1), math.inf
         while not ended[0]:
             time.sleep(0.05)
-            ended[0] = self.comm.rank == 0 and self.surroundings.others_ended()
+            if self.surroundings.stop_requested():  # of the others too
+                last = min(last, time.monotonic() + STOP_S)
+            ended[0] = self.comm.rank == 0 and (self.surroundings.others_ended() or time.monotonic() > last)
             self.comm.all_reduce(ended)
         self.replica.fetch(self.step)
 
@@ -294,10 +298,16 @@ class _Run:
         return bool(wish[0])
 
     def _save(self) -> None:
+        """Save what is not saved yet: a group that is formed anew begins where an earlier one may have been saving."""
+        path = checkpoints.path_of(self.plan.checkpoints, self.step)
+        there = np.array([float(self.step == 0 or path.exists())])
+        self.comm.broadcast(there)
+        if there[0]:
+            return
         self.replica.settle()
         snapshot = self.replica.snapshot(self.step, job_to_text(self.job), self.plan.data)
         if snapshot is not None:
-            self.saved = checkpoints.save(snapshot, checkpoints.path_of(self.plan.checkpoints, self.step))
+            self.saved = checkpoints.save(snapshot, path)
             self._emit("checkpoint", step=self.step, path=str(self.saved))
         self._meet()
 

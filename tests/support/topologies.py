@@ -76,7 +76,7 @@ def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
                 prepared.entries,
                 cut.of_server(i),
                 f"{group}/{i}",
-                group,
+                tuple(topology.worker_groups_of(group)),
                 accounts={side: (0, 0) for side, there in sides.items() if there},
             )
             servers[group, i] = Server(plan.shard())

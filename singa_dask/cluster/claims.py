@@ -1,0 +1,73 @@
+"""Which group a Dask worker belongs to. Reservations live in the workers and expire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class _Claim:
+    """Until `expires`, or for as long as there is a task."""
+
+    group: str
+    expires: float
+    task: Any = None
+
+    @property
+    def holds(self) -> bool:
+        return self.task is not None or self.expires > time.monotonic()
+
+
+_claims: dict[str, _Claim] = {}  # by address, as a process may hold several Dask workers
+_lock = threading.Lock()
+
+
+def holder(address: str) -> str:
+    """The group that has this worker, "" for none."""
+    with _lock:
+        held = _claims.get(address)
+        return held.group if held and held.holds else ""
+
+
+def reserve(address: str, group: str, lease_s: float) -> str:
+    """Reserve the worker for a group; returns the name of another one that has it, "" where it worked."""
+    with _lock:
+        held = _claims.get(address)
+        if held and held.group != group and held.holds:
+            return held.group
+        _claims[address] = _Claim(group, time.monotonic() + lease_s)
+        return ""
+
+
+def unreserve(address: str, group: str) -> None:
+    """Give up a reservation that has no task yet."""
+    with _lock:
+        held = _claims.get(address)
+        if held and held.group == group and held.task is None:
+            del _claims[address]
+
+
+def take_up(address: str, group: str, task: Any) -> bool:
+    """Turn the reservation into a task. False where there is none: this process replaced the reserved one."""
+    with _lock:
+        held = _claims.get(address)
+        if held is None or held.group != group or held.task is not None:
+            return False
+        held.task = task
+        return True
+
+
+def task_of(address: str, group: str) -> Any:
+    """The group's task on this worker, None where it has none."""
+    with _lock:
+        held = _claims.get(address)
+        return held.task if held and held.group == group else None
+
+
+def end(address: str) -> None:
+    """The task is over: the worker is free."""
+    with _lock:
+        _claims.pop(address, None)
