@@ -1,5 +1,6 @@
 """Training on Dask clusters that are already there."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from support.commands import cluster, example, sets, summary
+from support.commands import COMMAND, cluster, example, sets, summary
 
 from singa_dask import ClusterTopology, Job, layers, train, updaters
 from singa_dask.errors import ClusterError
@@ -83,6 +84,33 @@ def test_a_scheduler_file_and_an_address(environment, singa_dask, tmp_path, no_l
         for process in reversed(started):
             process.terminate()
             process.wait(timeout=20)
+
+
+@pytest.mark.timeout(120)
+def test_two_runs_share_a_cluster(environment, singa_dask, tmp_path, no_leaks):
+    with LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as dask:
+        here = ("--scheduler", dask.scheduler_address, "--cluster", cluster())
+        two = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2)
+        long = sets(train_steps=100_000, test_freq=0, test_steps=0)
+        with open(tmp_path / "log", "w") as log:
+            first = subprocess.Popen(
+                [*COMMAND, "train", *map(str, (example(), *here, *two, *long, "--workspace", "first"))],
+                cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 60
+            while "2 workers ready" not in (tmp_path / "log").read_text():
+                assert first.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            ran = singa_dask("train", example(), *here, *two, *sets(train_steps=30), "--workspace", "second")
+            assert ran.code == 0, ran.err
+            assert first.poll() is None
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(timeout=30) == 130
+        finally:
+            first.kill()
+            first.wait()
+    assert summary(tmp_path / "first")["restarts"] == 0
 
 
 def test_no_scheduler_there(singa_dask, tmp_path):

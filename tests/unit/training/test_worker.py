@@ -94,6 +94,17 @@ def test_a_resumed_run_measures_and_reaches_what_a_whole_one_does(prepared, tmp_
         np.testing.assert_array_equal(value, parameters(tmp_path / "whole", 8)[name])
 
 
+def test_a_group_that_begins_at_its_end_saves_what_an_earlier_one_could_not(prepared, tmp_path):
+    run(prepared(), tmp_path / "whole")
+    last = checkpoints.path_of(tmp_path / "whole", 8)
+    _, events = run(prepared(), tmp_path / "rest", resume=last)
+    assert told(events)[-2:] == [("checkpoint", None, 8), ("end", None, 8)]
+    for name, value in parameters(tmp_path / "rest", 8).items():
+        np.testing.assert_array_equal(value, checkpoints.load(last).parameters[name])
+    _, events = run(prepared(), tmp_path / "rest", resume=last)
+    assert "checkpoint" not in {event["kind"] for event in events}
+
+
 def test_a_stop_in_training_saves_and_leaves_out_the_test(prepared, tmp_path):
     many = prepared("train_steps=100000", "disp_freq=1", "test_freq=100000", "checkpoint_freq=0")
     report, events = run(many, tmp_path, stop_at=lambda e: e.get("phase") == "train" and e["step"] == 3)
