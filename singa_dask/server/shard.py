@@ -52,7 +52,7 @@ class _Member:
 
     next: step of its next update. excused: steps that a group which comes late is not waited for. begun: whether an
     update of this generation has arrived. clock: by which the groups are compared. A group that comes with step 40
-    when the slowest is at clock 100 is excused 60 steps, so its clock is 100 : nobody waits for what never comes.
+    when the slowest is at clock 100 is excused 60 steps, so its clock is 100: nobody waits for what never comes.
     """
 
     generation: int
