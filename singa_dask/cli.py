@@ -228,10 +228,11 @@ def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.progress import figures
     from singa_dask.training import evaluate
+    from singa_dask.training.checkpoint import find
 
     phase = Phase.kVal if validation else Phase.kTest
     prepared = _prepare(job, overrides, cluster, phase)
-    path = evaluate.find_checkpoint(checkpoint)
+    path = find(checkpoint)
     metrics = evaluate.measure(prepared.job, path, phase)
     click.echo(f"{'validate' if validation else 'test'} {figures(metrics)}; {path}")
 
@@ -247,9 +248,10 @@ def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpo
     """Write what a checkpoint of JOB predicts for each sample of its test data, as CSV."""
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.training import evaluate
+    from singa_dask.training.checkpoint import find
 
     prepared = _prepare(job, overrides, cluster, Phase.kTest)
-    path = evaluate.find_checkpoint(checkpoint)
+    path = find(checkpoint)
     lines = evaluate.predict(prepared.job, path, out)
     click.echo(f"{lines} predictions by {path} in {out}")
 

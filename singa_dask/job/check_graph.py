@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from singa_dask.errors import nearest
+from singa_dask.job.energy import without_feedback
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, LayerProto, Phase
-from singa_dask.job.layer_facts import LOSSES, parameter_roles, type_name
+from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_name
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.phases import active_phases, runs_in
 
@@ -64,7 +65,8 @@ def _check_sources_run(findings: Findings, nodes: Sequence[_Node], present: Sequ
 
 def _check_circles(findings: Findings, present: Sequence[_Node]) -> None:
     by_name = {node.layer.name: node for node in reversed(present)}
-    for circle in _circles({name: tuple(node.layer.srclayers) for name, node in by_name.items()}):
+    onward = without_feedback(node.layer for node in by_name.values())
+    for circle in _circles({layer.name: tuple(layer.srclayers) for layer in onward}):
         start = min(range(len(circle)), key=lambda i: by_name[circle[i]].path)
         ordered = [*circle[start:], *circle[:start]]
         way = " -> ".join([*ordered, ordered[0]])
@@ -101,14 +103,22 @@ def _stuck(sources: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
 
 
 def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> None:
-    """A phase needs data, and training by back-propagation a loss. A user's layer may be either."""
+    """A phase needs data, and training what its algorithm trains. A user's layer may be anything."""
     types = {type_name(node.layer) for node in present}
     where: Path = ("neuralnet",)
     if "kUserLayer" not in types and all(node.layer.srclayers for node in present):
         hint = 'Add one of type kRecordInput: store_conf { path: "dataset:digits/train" batchsize: 64 }.'
         findings.add(where, f"no layer reads data in phase {Phase.Name(phase)}", hint=hint)
-    by_gradient = findings.job.train_one_batch.alg == AlgProto.kBP
-    if phase == Phase.kTrain and by_gradient and not types & (LOSSES | {"kUserLayer"}):
+    if phase != Phase.kTrain:
+        return
+    alg = findings.job.train_one_batch.alg
+    if alg == AlgProto.kCD and not types >= ENERGY:
+        hint = "Add a kRBMVis and a kRBMHid that read each other."
+        findings.add(where, "no RBM runs in phase kTrain, and alg: kCD trains nothing else", hint=hint)
+    if alg == AlgProto.kBP and types & ENERGY:
+        hint = "Use train_one_batch { alg: kCD }, or layers of type kInnerProduct with the RBM's parameters."
+        findings.add(where, "an RBM runs in phase kTrain, and alg: kBP cannot train it", hint=hint)
+    elif alg == AlgProto.kBP and not types & (LOSSES | {"kUserLayer"}):
         hint = "Add one of type kSoftmaxLoss or kEuclideanLoss."
         findings.add(where, "no loss layer runs in phase kTrain, so there is nothing to learn from", hint=hint)
 

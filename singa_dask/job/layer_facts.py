@@ -74,12 +74,13 @@ DEPRECATED: dict[str, str] = {
     "kLabel": f"{_SHARDS}; labels come with it: name it as second source of the loss.",
 }
 
+ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
 LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # read a prediction and a label
 
-_AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv"})
+_AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
 # Their parameters are not known here.
-_OPEN = frozenset({"kUserLayer", "kRBMHid", "kRBMVis", "kGRU", "kEmbedding", "kBM", "kCudnnBM"})
+_OPEN = frozenset({"kUserLayer", "kGRU", "kEmbedding", "kBM", "kCudnnBM"})
 
 
 def type_name(layer: LayerProto) -> str:

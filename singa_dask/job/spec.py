@@ -154,7 +154,8 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
     return value
 
 
-def _algorithm(alg: str | AlgProto) -> AlgProto:
+def _algorithm(alg: Any) -> AlgProto:
+    alg = getattr(alg, "proto", alg)  # of a description, as CD(cd_k=2)
     if isinstance(alg, AlgProto):
         return alg
     if isinstance(alg, str):

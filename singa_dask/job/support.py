@@ -24,13 +24,10 @@ class Gap(NamedTuple):
 
 
 ALGORITHMS: dict[int, str] = {
-    AlgProto.kCD: "contrastive divergence",
     AlgProto.kBPTT: "back-propagation through time",
 }
 
 LAYER_TYPES: dict[str, str] = {
-    "kRBMVis": "restricted Boltzmann machines",
-    "kRBMHid": "restricted Boltzmann machines",
     "kCharRNN": "recurrent nets",
     "kRNNLabel": "recurrent nets",
     "kOneHot": "recurrent nets",

@@ -17,6 +17,7 @@ from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
+from singa_dask.layers.rbm import RBMHid, RBMVis
 from singa_dask.layers.registry import layer_class
 from singa_dask.layers.softmax import Softmax
 
@@ -42,6 +43,8 @@ __all__ = [
     "OutputLayer",
     "Param",
     "Pooling",
+    "RBMHid",
+    "RBMVis",
     "ReLU",
     "RecordInput",
     "RecordOutput",

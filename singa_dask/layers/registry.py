@@ -18,6 +18,7 @@ from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
+from singa_dask.layers.rbm import RBMHid, RBMVis
 from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.user_code import user_code
 
@@ -36,6 +37,8 @@ LAYERS: tuple[type[Layer], ...] = (
     InnerProduct,
     LRN,
     Pooling,
+    RBMHid,
+    RBMVis,
     ReLU,
     RecordInput,
     RecordOutput,

@@ -100,7 +100,8 @@ def layout(params: Sequence[Param]) -> list[Entry]:
     entries = []
     start = 0
     for p in params:
-        entry = Entry(p.name, p.shape, start, p.size, p.proto.lr_scale, p.proto.wd_scale)
+        lr_scale = 0.0 if p.frozen else p.proto.lr_scale
+        entry = Entry(p.name, p.shape, start, p.size, lr_scale, p.proto.wd_scale)
         entries.append(entry)
         start = _aligned(entry.stop)
     return entries

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.energy import without_feedback
 from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
 from singa_dask.job.phases import runs_in
 
@@ -44,6 +45,7 @@ def build_graph(net: NetProto, phase: int) -> Graph:
     problems = _repeated_names(present) + _missing_sources(net.layer, present, phase)
     if problems:
         raise ConfigError(problems)
+    present = without_feedback(present)
     layers = {layer.name: layer for layer in _topological(present)}
     consumers: dict[str, list[Edge]] = {layer.name: [] for layer in present}
     for layer in present:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from singa_dask.errors import SingaError, nearest
@@ -11,6 +12,7 @@ from singa_dask.job.job_pb2 import NetProto
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Context, InputLayer, Layer, Metric, OutputLayer, Step
 from singa_dask.layers.param import Array, Param
+from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
 from singa_dask.net.init import initial_value
@@ -57,6 +59,7 @@ class Net:
         every = [param for layer in self.layers.values() for param in layer.params]
         self.params: list[Param] = resolve_sharing(every, None if share is None else share.named_params)
         self.named_params: dict[str, Param] = {param.name: param for param in every}
+        _freeze(self.layers)
         self.flat: FlatParams = FlatParams.of(self.params, ops) if share is None else share.flat
         self.contexts = {name: Context(ops) for name in self.layers}
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
@@ -73,6 +76,11 @@ class Net:
         values = {param.name: initial_value(param, seed) for param in self._parameter_net.params}
         self.flat.values[...] = self.ops.asarray(self.flat.flattened(values))
 
+    @property
+    def drawn(self) -> frozenset[str]:
+        """The parameters whose initial value the job describes, by an `init` block."""
+        return frozenset(param.name for param in self.params if param.proto.HasField("init"))
+
     def forward(self, feed: Mapping[str, Any], step: Step) -> None:
         """Run every layer once. feed: input layer -> Batch (anything with `features` and `labels`).
 
@@ -87,6 +95,13 @@ class Net:
         soon as its gradient is complete. Raises TrainingError where a layer fails.
         """
         self._passes.backward(on_gradient)
+
+    @contextmanager
+    def gradients(self, on_gradient: Callable[[Param], None] | None = None) -> Iterator[None]:
+        """Inside, `flat.grads` are filled in another way than by `backward`; what is not, becomes zero."""
+        self._passes.start()
+        yield
+        self._passes.complete(on_gradient)
 
     def metrics(self) -> dict[str, Metric]:
         """What the last forward call measured: "loss", "accuracy"; "<layer>.loss" where several layers measure one."""
@@ -127,6 +142,14 @@ class Net:
     def _partition(self, layer: Layer) -> str:
         dim = layer.proto.partition_dim if layer.proto.partition_dim >= 0 else self.proto.partition_dim
         return {0: "batch", 1: "features"}.get(dim, "none")
+
+
+def _freeze(layers: Mapping[str, Layer]) -> None:
+    """Below an RBM nothing learns: no algorithm gives those layers a gradient, nor must weight decay change them."""
+    machines = {param.owner for layer in layers.values() if isinstance(layer, RBM) for param in layer.params}
+    if machines:
+        for param in (param for layer in layers.values() for param in layer.params):
+            param.owner.frozen = param.owner not in machines
 
 
 def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, Any]:

@@ -65,8 +65,7 @@ class Passes:
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
         """Run the layers below the losses in reverse order; see Net.backward."""
         self._gradients[:] = [None] * len(self._gradients)
-        for owner in self._params:
-            owner.start_step()
+        self.start()
         try:
             for plan in self._plan.backward:
                 dy = None if plan.is_loss else self._take(plan)
@@ -82,6 +81,16 @@ class Passes:
             inputs = [self.values[slot] for slot in plan.arguments]
             raise failure(plan.layer, self._phase, "backward", inputs, error) from error
         for owner in self._plan.idle:
+            _complete(owner, on_gradient)
+
+    def start(self) -> None:
+        """Forget the gradients so far."""
+        for owner in self._params:
+            owner.start_step()
+
+    def complete(self, on_gradient: Callable[[Param], None] | None) -> None:
+        """What nothing has contributed to is zero."""
+        for owner in self._params:
             _complete(owner, on_gradient)
 
     def _fed(self, plan: LayerPlan, feed: Mapping[str, Any]) -> Array:

@@ -6,6 +6,7 @@ are counted over the rows of the group's whole mini-batch, so a mask does not de
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import Any
 
@@ -67,6 +68,23 @@ class RandomOps:
         bits = random_bits(self.xp, key, first, x.size) >> self.xp.uint64(32)
         mask[...] = (bits >= self.xp.uint64(drop_threshold(ratio))).reshape(x.shape)
         return self.dropout_backward(x, mask, ratio, out)
+
+    def bernoulli(self, p: Array, key: int, first: int, out: Array) -> Array:
+        """out = 1 with probability p, else 0.   p: any shape -> out: the same; random numbers as in `dropout`."""
+        bits = random_bits(self.xp, key, first, p.size) >> self.xp.uint64(40)
+        uniform = bits.astype(p.dtype).reshape(p.shape)  # of 24 bits, which float32 holds exactly
+        uniform *= 2.0**-24
+        out[...] = uniform < p
+        return out
+
+    def normal(self, mean: Array, key: int, first: int, out: Array) -> Array:
+        """out ~ N(mean, 1), by Box and Muller (1958).   mean: any shape -> out: the same."""
+        xp, bits = self.xp, random_bits(self.xp, key, first, mean.size)
+        radius = xp.sqrt(-2 * xp.log1p(-((bits >> xp.uint64(32)).astype(xp.float64) * 2.0**-32)))
+        angle = (bits & xp.uint64(0xFFFFFFFF)).astype(xp.float64) * (2 * math.pi * 2.0**-32)
+        out[...] = (radius * xp.cos(angle)).reshape(mean.shape)
+        out += mean
+        return out
 
     def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
         """out = dy mask / (1 - ratio)."""

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,11 +87,36 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
-    """The parameters of several checkpoints, later ones winning. Raises CheckpointError as `load` does."""
+    """The parameters of several checkpoints (files, or what `find` finds in a workspace), later ones winning."""
     parameters: dict[str, np.ndarray] = {}
     for path in paths:
-        parameters.update(load(Path(path)).parameters)
+        parameters.update(load(find(Path(path))).parameters)
     return parameters
+
+
+def fitting(
+    given: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], drawn: Set[str]
+) -> dict[str, np.ndarray]:
+    """Those of the given parameters that a net starts from, matched by name.
+
+    shapes: of the net's parameters; drawn: which of them have an `init` block, and so a value of their own where none
+    is given. Raises CheckpointError, with everything that does not fit, where the net lacks one or a shape differs.
+    """
+    missing = [name for name in shapes if name not in given and name not in drawn]
+    unused = [name for name in given if name not in shapes]
+    faults = [
+        f"{name} has shape {given[name].shape}, in this net {shape}"
+        for name, shape in shapes.items()
+        if name in given and given[name].shape != shape
+    ]
+    if missing:
+        faults.append(f"missing, and without an init block to draw them by: {', '.join(missing)}")
+    if not faults and not given.keys() & shapes.keys():
+        faults.append(f"none is of this net, which has {', '.join(shapes)}")
+    if faults:
+        rest = [f"not of this net: {', '.join(unused)}"] if unused else []
+        raise CheckpointError(f"checkpoint_path: its parameters do not fit. {'; '.join([*faults, *rest])}.")
+    return {name: given[name] for name in shapes if name in given}
 
 
 @dataclass(frozen=True)
@@ -121,6 +146,22 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
         except CheckpointError as error:
             faults.append(str(error))
     return None, faults
+
+
+def find(where: Path) -> Path:
+    """`where` itself, or the newest valid checkpoint of the workspace or folder `where`.
+
+    Raises CheckpointError where there is none.
+    """
+    if where.is_file():
+        return where
+    for folder in (where / "checkpoint", where):
+        found, faults = newest(folder)
+        if found:
+            return found.path
+        if faults:
+            raise CheckpointError("No valid checkpoint: " + " ".join(faults))
+    raise CheckpointError(f"{where}: no checkpoint there. Give a workspace of a finished run, or a .h5 file.")
 
 
 def _image(checkpoint: Checkpoint) -> bytes:

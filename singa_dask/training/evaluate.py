@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.data import Loader, Manifest, make_stream
-from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import LossLayer, Metric, Step
 from singa_dask.net import Batch, Net
@@ -30,22 +30,6 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     train = Net(job.neuralnet, Phase.kTrain, ops)
     train.flat.values[...] = ops.asarray(train.flat.flattened(checkpoints.load(path).parameters))
     return Net(job.neuralnet, phase, ops, share=train)
-
-
-def find_checkpoint(where: Path) -> Path:
-    """`where` itself, or the newest valid checkpoint of the workspace or folder `where`.
-
-    Raises CheckpointError where there is none.
-    """
-    if where.is_file():
-        return where
-    for folder in (where / "checkpoint", where):
-        found, faults = checkpoints.newest(folder)
-        if found:
-            return found.path
-        if faults:
-            raise CheckpointError("No valid checkpoint: " + " ".join(faults))
-    raise CheckpointError(f"{where}: no checkpoint there. Give a workspace of a finished run, or a .h5 file.")
 
 
 def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:

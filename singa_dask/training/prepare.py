@@ -29,7 +29,7 @@ class Prepared:
 
     data: fingerprint of the order of samples, by phase and input layer ("train/data"). layers: per phase ("train",
     "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. entries: where each of them
-    lies among `size` elements. updater_state: names of the updater's arrays.
+    lies among `size` elements. drawn: those with an `init` block. updater_state: names of the updater's arrays.
     """
 
     job: JobProto
@@ -39,6 +39,7 @@ class Prepared:
     parameters: int
     entries: tuple[Entry, ...]
     size: int
+    drawn: frozenset[str]
     updater_state: tuple[str, ...]
 
     @property
@@ -81,6 +82,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         parameters=sum(entry.size for entry in flat.entries),
         entries=tuple(flat.entries),
         size=flat.size,
+        drawn=nets[Phase.kTrain].drawn,
         updater_state=tuple(updater.state),
     )
 

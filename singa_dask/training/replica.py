@@ -18,7 +18,7 @@ from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Partition, Server, ServerPlan, Slice, Stub, partition
-from singa_dask.training.checkpoint import Checkpoint
+from singa_dask.training.checkpoint import Checkpoint, fitting
 from singa_dask.updaters import updater_class
 
 
@@ -98,20 +98,15 @@ class Replica:
     def initialise(self, given: Mapping[str, np.ndarray] | None = None) -> None:
         """Draw the initial parameters, put the given ones in their place, and put them on the servers.
 
-        The first worker's reach every worker. Raises CheckpointError where none of the given ones is of this net, or
-        one has another shape.
+        The first worker's reach every worker. Raises CheckpointError where the given ones do not fit (`fitting`).
         """
         self.net.initialise(self.job.seed)
         if given:
             flat = self.net.flat
             values = flat.named(self.ops.to_host(flat.values).copy())
-            names = values.keys() & given.keys()
-            if not names:
-                raise CheckpointError(
-                    f"checkpoint_path: none of its parameters is of this net. They are {', '.join(sorted(given))}; "
-                    f"the net has {', '.join(values)}."
-                )
-            flat.values[...] = self.ops.asarray(flat.flattened(values | {name: given[name] for name in names}))
+            shapes = {name: value.shape for name, value in values.items()}
+            fit = fitting(given, shapes, self.net.drawn)
+            flat.values[...] = self.ops.asarray(flat.flattened(values | fit))
         self._put({}, 0)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:

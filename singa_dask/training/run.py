@@ -119,18 +119,17 @@ class Run:
             )
 
     def _check_given(self) -> None:
-        """The checkpoints that a fresh run starts from must be there, and must stay there."""
+        """The checkpoints that a fresh run starts from must be there, must fit, and must stay there."""
         problems = []
-        for path in self.prepared.job.checkpoint_path:
-            try:
-                checkpoints.load(Path(path))
-            except CheckpointError as error:
-                problems.append(Problem("checkpoint_path", str(error)))
-            if self.workspace.folder in Path(path).absolute().parents:
+        paths = self.prepared.job.checkpoint_path
+        for path in paths:
+            if self.workspace.folder in (where := Path(path).absolute()).parents or where == self.workspace.folder:
                 hint = "Pass another --workspace."
                 problems.append(Problem("checkpoint_path", "lies in the workspace that this run replaces", path, hint))
         if problems:
             raise ConfigError(problems)
+        if paths:
+            checkpoints.fitting(checkpoints.load_parameters(paths), self.prepared.shapes, self.prepared.drawn)
 
     # Training
 

@@ -156,6 +156,11 @@ BROKEN = [
     ),
     ('name: "accuracy"', 'name: "loss"', "neuralnet.layer[6].name", 40, 11, "another layer of the same phase"),
     ("type: kSoftmaxLoss", "type: kAccuracy", "neuralnet", 11, 1, "no loss layer runs in phase kTrain"),
+    ("alg: kBP", "alg: kCD", "neuralnet", 11, 1, "no RBM runs in phase kTrain"),
+    (
+        *('type: kReLU srclayers: "conv1"', 'type: kRBMVis srclayers: "conv1" rbm_conf { hdim: 3 }'),
+        *("neuralnet", 11, 1, "an RBM runs in phase kTrain, and alg: kBP cannot train it"),
+    ),
     (
         *('param { name: "b1"', 'param { name: "b1" share_from: "ip1_wight"'),
         *("neuralnet.layer[conv1].param[1].share_from", 30, 24, "Did you mean ip1_weight?"),
@@ -180,7 +185,6 @@ BROKEN = [
     ),
     ("nservers_per_group: 3", "start_port: 70000", "cluster.start_port", 42, 33, "must be from 0 to 65535"),
     # what is to come
-    ("alg: kBP", "alg: kCD", "train_one_batch.alg", 5, 19, "contrastive divergence: not yet supported"),
     ("alg: kBP", "alg: kBPTT", "train_one_batch.alg", 5, 19, "not yet supported"),
     ("type: kReLU", "type: kGRU", "neuralnet.layer[relu1].type", 32, 25, "recurrent nets: not yet supported"),
     ("type: kReLU", "type: kReLU partition_dim: 1", "neuralnet.layer[relu1].partition_dim", 32, 37, "not yet"),

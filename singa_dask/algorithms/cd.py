@@ -1,0 +1,97 @@
+"""Contrastive divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import AlgProto
+from singa_dask.layers import RBMHid, RBMVis
+from singa_dask.layers.base import Context, Metric, Step
+from singa_dask.layers.param import Array, Param
+from singa_dask.net import Net
+
+
+class CD(TrainOneBatch):
+    """CD-k for the restricted Boltzmann machines of a net (Hinton 2002); what is below them stays as it is.
+
+    Positive phase: v, h = E(h | v). Then k times: s ~ p(h | v), v' = E(v | s), h' = E(h | v').
+
+        dW = (v'^T h' - v^T h) / T      da = sum(v' - v) / T      db = sum(h' - h) / T
+
+    T: rows of the group's mini-batch. cd_conf: cd_k. Raises ConfigError for a net without RBMs.
+    """
+
+    type: ClassVar[str] = "kCD"
+
+    def __init__(self, cd_k: int = 1) -> None:
+        super().__init__()
+        self.proto.cd_conf.cd_k = cd_k
+
+    def train_one_batch(
+        self,
+        net: Net,
+        feed: Mapping[str, Any],
+        step: Step,
+        on_gradient: Callable[[Param], None] | None = None,
+    ) -> dict[str, Metric]:
+        net.forward(feed, step)
+        with net.gradients(on_gradient):
+            for machine in _machines(net):
+                visible, hidden = machine.chain(self.proto.cd_conf.cd_k)
+                machine.learn(visible, hidden, step.total_rows)
+        return net.metrics()
+
+    def test_one_batch(self, net: Net, feed: Mapping[str, Any], step: Step) -> dict[str, Metric]:
+        net.forward(feed, step)
+        for machine in _machines(net):
+            machine.chain(1)
+        return net.metrics()
+
+
+class _Machine:
+    """One RBM of a net, and what its layers remember."""
+
+    def __init__(self, vis: RBMVis, hid: RBMHid, vis_ctx: Context, hid_ctx: Context) -> None:
+        self.vis, self.hid, self.vis_ctx, self.hid_ctx = vis, hid, vis_ctx, hid_ctx
+
+    def chain(self, k: int) -> tuple[Array, Array]:
+        """k steps of Gibbs sampling from the data; measures the first reconstruction."""
+        hidden = self.hid_ctx.mean
+        for number in range(k):
+            visible = self.vis.reconstruct(self.vis_ctx, self.hid.sample(self.hid_ctx, hidden, number))
+            if number == 0:
+                self.vis.measure(self.vis_ctx, visible)
+            hidden = self.hid.infer(self.hid_ctx, visible)
+        return visible, hidden
+
+    def learn(self, visible: Array, hidden: Array, rows: int) -> None:
+        """Write the gradients: negative minus positive statistics."""
+        ops, data, mean = self.vis_ctx.ops, self.vis_ctx.data, self.hid_ctx.mean
+        weight = self.vis.weight
+        positive = ops.gemm(data.T, mean, out=self.vis_ctx.buffer("statistics", weight.shape))
+        ops.gemm(visible.T, hidden, out=weight.grad)
+        weight.grad -= positive
+        for layer, negative, positive in ((self.vis, visible, data), (self.hid, hidden, mean)):
+            if layer.bias is not None:
+                ops.column_sums(negative, layer.bias.grad)
+                layer.bias.grad -= positive.sum(axis=0)
+        for param in (*self.vis.params, *self.hid.params):
+            if not param.claim():
+                param.grad[...] /= rows
+
+
+def _machines(net: Net) -> Iterator[_Machine]:
+    found = False
+    for name, hid in net.layers.items():
+        below = hid.proto.srclayers[0] if isinstance(hid, RBMHid) else ""
+        vis = net.layers.get(below)
+        if isinstance(hid, RBMHid) and isinstance(vis, RBMVis):
+            found = True
+            yield _Machine(vis, hid, net.contexts[below], net.contexts[name])
+    if not found:
+        hint = "Add a kRBMVis and a kRBMHid that reads it."
+        alg = AlgProto.AlgType.Name(AlgProto.kCD)
+        raise ConfigError(Problem("train_one_batch.alg", "the net has no restricted Boltzmann machine", alg, hint))

@@ -1,0 +1,98 @@
+"""The two layers of a restricted Boltzmann machine.   B rows, V visible units, H hidden units.
+
+    E(v, h) = -v W h' - v a' - h b'          (Smolensky 1986; Hinton 2002)
+
+W: (V, H), a: (V,), b: (H,). Forward they give the positive phase, v and p(h | v); `algorithms/cd.py` runs the chain.
+An InnerProduct from V to H has a weight of the same shape, so nets that are built on an RBM can take over its W and b.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, ClassVar
+
+from singa_dask.layers.base import Context, Layer, Metric
+from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.ops.random import stream_key
+
+
+class RBM(Layer):
+    """What both layers share.   rbm_conf: hdim (H), bias_term, gaussian (linear units with unit variance)."""
+
+    conf_field: ClassVar[str | None] = "rbm_conf"
+    weight: Param
+    bias: Param | None
+
+    def _declare(self, visible: int, units: int) -> None:
+        hidden = self.conf.hdim
+        if hidden < 1:
+            raise self.problem("rbm_conf.hdim must be at least 1", hidden)
+        self.weight = self.declare("weight", (visible, hidden), visible, hidden)
+        self.bias = self.declare("bias", (units,), visible, hidden) if self.conf.bias_term else None
+
+    def _mean(self, ctx: Context, x: Array, weight: Array, key: str) -> Array:
+        """The units' expected values, given what the other layer's are."""
+        out = ctx.buffer(key, (x.shape[0], weight.shape[1]))
+        mean = ctx.ops.affine(x, weight, None if self.bias is None else self.bias.value, out=out)
+        return mean if self.conf.gaussian else ctx.ops.sigmoid(mean, mean)
+
+    def backward(self, ctx: Context, dy: Any) -> Any:
+        raise self.problem("no gradient goes through an RBM", hint="Train it with train_one_batch { alg: kCD }.")
+
+
+class RBMVis(RBM):
+    """The visible units: forward hands on its source, flattened.   x: (B, ...) of V elements -> (B, V).
+
+    Metric: squared_error, the sum over a row of (v - reconstruction)^2.
+    """
+
+    type: ClassVar[str] = "kRBMVis"
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        visible = prod(shape)
+        self._declare(visible, visible)
+        return (visible,)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.error = None
+        ctx.data = x[0].reshape(x[0].shape[0], -1)
+        return ctx.data
+
+    def reconstruct(self, ctx: Context, hidden: Array) -> Array:
+        """E(v | h): sigmoid(h W' + a), or h W' + a for gaussian units. Not sampled (Hinton & Salakhutdinov 2006)."""
+        return self._mean(ctx, hidden, self.weight.value.T, "reconstruction")
+
+    def measure(self, ctx: Context, reconstruction: Array) -> None:
+        """Remember how far the reconstruction is from the data."""
+        difference = (ctx.data - reconstruction).reshape(-1)
+        ctx.error = ctx.ops.xp.dot(difference, difference)
+
+    def metrics(self, ctx: Context) -> dict[str, Metric]:
+        return {} if ctx.error is None else {"squared_error": Metric(float(ctx.error), ctx.data.shape[0])}
+
+
+class RBMHid(RBM):
+    """The hidden units: forward gives p(h = 1 | v), for gaussian units their mean.   v: (B, V) -> (B, H)."""
+
+    type: ClassVar[str] = "kRBMHid"
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        self._declare(prod(shape), self.conf.hdim)
+        return (self.conf.hdim,)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.mean = self._mean(ctx, x[0].reshape(x[0].shape[0], -1), self.weight.value, "positive")
+        return ctx.mean
+
+    def infer(self, ctx: Context, visible: Array) -> Array:
+        """E(h | v) of the negative phase."""
+        return self._mean(ctx, visible, self.weight.value, "negative")
+
+    def sample(self, ctx: Context, mean: Array, number: int) -> Array:
+        """h ~ p(h | v): the `number`-th draw of this step, a function of (seed, step, layer, row, unit)."""
+        step, out = ctx.step, ctx.buffer("sample", mean.shape)
+        key = stream_key(step.seed, step.number, f"{self.name}/{step.phase}/{number}")
+        draw = ctx.ops.normal if self.conf.gaussian else ctx.ops.bernoulli
+        return draw(mean, key, step.first_row * mean.shape[1], out)

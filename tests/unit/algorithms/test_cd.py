@@ -1,0 +1,194 @@
+"""Contrastive divergence: its statistics against exact enumeration, and that it learns."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from singa_dask import updaters
+from singa_dask.algorithms import CD, algorithm
+from singa_dask.errors import ConfigError
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers import InnerProduct, RBMHid, RBMVis, RecordInput, Sigmoid
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+from singa_dask.updaters import make_updater
+
+ROWS = 40_000
+
+
+def machine(visible=4, hidden=3, gaussian=False, below=(), phase=Phase.kTrain, dtype=np.float64, seed=1):
+    """A net of one RBM, in SINGA's wiring: each of its layers reads the other."""
+    source = below[-1].name if below else "data"
+    layers = [
+        RecordInput("data", shape=[below[0].conf.num_output if below else visible], batchsize=10),
+        *below,
+        RBMVis("vis", [source, "hid"], hdim=hidden, param=[{"name": "w"}, {"name": "a"}]),
+        RBMHid("hid", "vis", hdim=hidden, gaussian=gaussian, param=[{"name": "w_", "share_from": "w"}, {"name": "b"}]),
+    ]
+    net = Net(NetProto(layer=[layer.proto for layer in layers]), phase, get_ops("cpu", dtype))
+    draw = np.random.default_rng(seed)
+    net.flat.values[...] = draw.normal(size=net.flat.size)
+    return net
+
+
+def parameters(net):
+    return [net.named_params[name].value.astype(np.float64) for name in "wab"]
+
+
+def gradients(net):
+    return [net.named_params[name].grad.astype(np.float64) for name in "wab"]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def train(net, data, k=1, number=0, first_row=0, total=None):
+    step = Step(number=number, seed=3, first_row=first_row, total_rows=total or len(data))
+    return CD(k).train_one_batch(net, {"data": Batch(data)}, step)
+
+
+def exact(net, v, k):
+    """Expected gradient of CD-k for one row: the sum over all ways that the k samples can come out."""
+    w, a, b = parameters(net)
+    states = np.array(list(product([0, 1], repeat=w.shape[1])), float)
+    positive = sigmoid(v @ w + b)
+
+    def follow(mean, left):
+        if left == 0:
+            return []
+        found = []
+        for s in states:
+            p = np.prod(np.where(s == 1, mean, 1 - mean))
+            visible = sigmoid(s @ w.T + a)
+            hidden = sigmoid(visible @ w + b)
+            ways = follow(hidden, left - 1) or [(1.0, visible, hidden)]
+            found += [(p * q, end, last) for q, end, last in ways]
+        return found
+
+    ways = follow(positive, k)
+    assert sum(p for p, _, _ in ways) == pytest.approx(1)
+    return (
+        sum(p * np.outer(visible, hidden) for p, visible, hidden in ways) - np.outer(v, positive),
+        sum(p * visible for p, visible, _ in ways) - v,
+        sum(p * hidden for p, _, hidden in ways) - positive,
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_gradient_is_that_of_enumerating_all_samples(k):
+    net = machine()
+    v = np.array([1.0, 0.0, 0.3, 1.0])
+    train(net, np.tile(v, (ROWS, 1)), k)
+    for found, wanted in zip(gradients(net), exact(net, v, k), strict=True):
+        # Five standard errors of a mean of values below 1.
+        np.testing.assert_allclose(found, wanted, atol=5 * 0.5 / np.sqrt(ROWS))
+
+
+def test_gaussian_hidden_units_are_sampled_around_their_mean():
+    net = machine(hidden=1, gaussian=True)
+    w, a, b = parameters(net)
+    v = np.array([1.0, 0.0, 0.3, 1.0])
+    train(net, np.tile(v, (ROWS, 1)))
+    mean = v @ w + b
+    points, weights = np.polynomial.hermite_e.hermegauss(60)
+    ways = [(p, sigmoid((mean + x) @ w.T + a)) for x, p in zip(points, weights / weights.sum(), strict=True)]
+    expected = sum(p * visible for p, visible in ways)
+    np.testing.assert_allclose(gradients(net)[1], expected - v, atol=0.015)
+    np.testing.assert_allclose(gradients(net)[2], expected @ w + b - mean, atol=0.03)
+
+
+def log_likelihood(net, data):
+    """Exactly: every hidden state is summed over, for the data and for the partition function."""
+    w, a, b = parameters(net)
+    every = np.array(list(product([0, 1], repeat=w.shape[0])), float)
+
+    def free(v):
+        return v @ a + np.logaddexp(0, v @ w + b).sum(axis=1)
+
+    return free(data).mean() - np.log(np.exp(free(every)).sum())
+
+
+def test_training_raises_the_exact_likelihood_of_the_data():
+    bars = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], float)
+    data = np.tile(bars, (20, 1))
+    net = machine(visible=6, hidden=4)
+    net.flat.values[...] *= 0.1
+    updater = make_updater(updaters.SGD(lr=0.2, momentum=0.5).proto, net.ops)
+    updater.bind(net.flat.entries, 0, net.flat.size)
+    before = log_likelihood(net, data)
+    for number in range(1500):
+        metrics = train(net, data, number=number)
+        updater.update(number, net.flat.values, net.flat.grads)
+    assert before == pytest.approx(-6 * np.log(2), abs=0.3)
+    assert log_likelihood(net, data) > -2.0  # three equal bars have -log 3 = -1.1
+    assert metrics["squared_error"].mean < 0.5
+
+
+def test_shares_of_a_batch_add_up_to_the_whole():
+    data = np.random.default_rng(0).random((10, 4))
+    whole = machine()
+    metrics = train(whole, data)
+    total, error = np.zeros_like(whole.flat.grads), 0.0
+    for first, share in ((0, data[:3]), (3, data[3:])):
+        part = machine()
+        error += train(part, share, first_row=first, total=10)["squared_error"].total
+        total += part.flat.grads
+    np.testing.assert_allclose(total, whole.flat.grads, rtol=1e-12, atol=1e-14)
+    assert error == pytest.approx(metrics["squared_error"].total)
+
+
+@pytest.mark.parametrize(
+    "updater", [updaters.SGD(lr=0.1, momentum=0.9, weight_decay=0.1), updaters.Adam(lr=0.1, weight_decay=0.1)]
+)
+def test_what_is_below_the_machine_keeps_its_values(updater):
+    below = (InnerProduct("ip", "data", num_output=4), Sigmoid("sigmoid", "ip"))
+    net = machine(below=below)
+    updater = make_updater(updater.proto, net.ops)
+    updater.bind(net.flat.entries, 0, net.flat.size)
+    frozen = {name: net.named_params[name].value.copy() for name in ("ip_weight", "ip_bias")}
+    before = parameters(net)
+    for number in range(3):
+        train(net, np.random.default_rng(0).random((10, 4)), number=number)
+        updater.update(number, net.flat.values, net.flat.grads)
+    for name, value in frozen.items():
+        np.testing.assert_array_equal(net.named_params[name].value, value)
+    assert all(np.abs(now - then).max() > 0.01 for now, then in zip(parameters(net), before, strict=True))
+
+
+def test_evaluation_measures_and_leaves_the_gradients_alone():
+    net, data = machine(), np.random.default_rng(0).random((10, 4))
+    net.flat.grads[...] = 7
+    metrics = CD().test_one_batch(net, {"data": Batch(data)}, Step(phase=Phase.kTest, total_rows=10))
+    assert metrics["squared_error"].count == 10 and metrics["squared_error"].mean > 0
+    assert (net.flat.grads == 7).all()
+
+
+def test_the_hidden_layer_takes_the_weight_of_its_partner():
+    layers = [
+        RecordInput("data", shape=[4], batchsize=10),
+        RBMVis("vis", "data", hdim=3),
+        RBMHid("hid", "vis", hdim=3),
+    ]
+    net = Net(NetProto(layer=[layer.proto for layer in layers]), Phase.kTrain, get_ops("cpu"))
+    assert [(param.name, param.shape) for param in net.params] == [
+        ("vis_weight", (4, 3)),
+        ("vis_bias", (4,)),
+        ("hid_bias", (3,)),
+    ]
+
+
+def test_a_net_without_a_machine_is_refused():
+    layers = [RecordInput("data", shape=[4], batchsize=10), InnerProduct("ip", "data", num_output=3)]
+    net = Net(NetProto(layer=[layer.proto for layer in layers]), Phase.kTrain, get_ops("cpu"))
+    with pytest.raises(ConfigError, match="no restricted Boltzmann machine"):
+        train(net, np.zeros((2, 4)))
+
+
+def test_the_job_names_it():
+    found = algorithm(CD(cd_k=5).proto)
+    assert isinstance(found, CD) and found.proto.cd_conf.cd_k == 5
