@@ -79,8 +79,9 @@ SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not
 LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # read a prediction and a label
 
 _AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
+_NORMS = frozenset({"kBM", "kCudnnBM"})
 # Their parameters are not known here.
-_OPEN = frozenset({"kUserLayer", "kGRU", "kEmbedding", "kBM", "kCudnnBM"})
+_OPEN = frozenset({"kUserLayer", "kGRU", "kEmbedding"})
 
 
 def type_name(layer: LayerProto) -> str:
@@ -93,6 +94,8 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
     name = type_name(layer)
     if name in _OPEN or name in DEPRECATED:
         return None
+    if name in _NORMS:
+        return ("scale", "bias", "mean", "var")
     if name not in _AFFINE:
         return ()
     return ("weight", "bias") if getattr(layer, CONF[name]).bias_term else ("weight",)

@@ -35,8 +35,6 @@ LAYER_TYPES: dict[str, str] = {
     "kEmbedding": "recurrent nets",
     "kCharRNNOutput": "recurrent nets",
     "kRNNDummy": "recurrent nets",
-    "kBM": "batch normalisation",
-    "kCudnnBM": "batch normalisation",
     "kBridgeSrc": "layers split over workers",
     "kBridgeDst": "layers split over workers",
 }

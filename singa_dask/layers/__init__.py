@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Context, InputLayer, Layer, LossLayer, Metric, OutputLayer, Step
+from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import Concate, Slice, Split
 from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
@@ -26,6 +27,7 @@ __all__ = [
     "Accuracy",
     "Activation",
     "ArgSort",
+    "BatchNorm",
     "CSVInput",
     "CSVOutput",
     "Concate",

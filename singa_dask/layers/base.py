@@ -13,7 +13,7 @@ Shapes leave out the batch: (features,) or, for images, (height, width, channels
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,18 +55,24 @@ class Metric:
         return self.total / self.count if self.count else float("nan")
 
 
+def _alone(array: Array) -> Array:
+    return array
+
+
 @dataclass
 class Context:
     """One layer's memory between its forward and backward call, and its store of reused buffers.
 
     A layer may set any attribute on it. The net sets `step` before each forward call, `labels` of an input layer from
     its feed, and `needs_input_grad`, once: False where no layer below has a use for the gradient of its output.
+    group_sum: a host array summed over the workers of the group, all of which must call it, in place.
     """
 
     ops: Ops
     step: Step = field(default_factory=Step)
     labels: Array = None
     needs_input_grad: bool = True
+    group_sum: Callable[[Array], Array] = _alone
     _buffers: dict[str, Array] = field(default_factory=dict)
 
     def buffer(self, key: str, shape: Shape, dtype: Any = None) -> Array:

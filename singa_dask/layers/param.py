@@ -15,8 +15,8 @@ class Param:
 
     A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
 
-    name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them; frozen: whether
-    it keeps its value.
+    name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them. frozen: it
+    keeps its value. statistic: its gradient is subtracted as it is, by no updater's rule.
     """
 
     def __init__(self, proto: ParamProto, name: str, shape: Shape, fan_in: int, fan_out: int):
@@ -27,6 +27,7 @@ class Param:
         self.fan_out = fan_out
         self.owner: Param = self
         self.frozen = False
+        self.statistic = False
         self._value: Array = None
         self._grad: Array = None
         self._has_gradient = False

@@ -6,6 +6,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Layer
+from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import Concate, Slice, Split
 from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
@@ -26,6 +27,7 @@ LAYERS: tuple[type[Layer], ...] = (
     Accuracy,
     Activation,
     ArgSort,
+    BatchNorm,
     CSVInput,
     CSVOutput,
     Concate,
@@ -56,6 +58,7 @@ _SPELLINGS = {
     "kCConvolution": Convolution,
     "kCPooling": Pooling,
     "kCudnnActivation": Activation,
+    "kCudnnBM": BatchNorm,
     "kCudnnConv": Convolution,
     "kCudnnLRN": LRN,
     "kCudnnPool": Pooling,

@@ -23,7 +23,10 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one parameter lives in the flat arrays, and its factors on learning rate and weight decay."""
+    """Where one parameter lives in the flat arrays, and its factors on learning rate and weight decay.
+
+    statistic: its gradient is subtracted as it is.
+    """
 
     name: str
     shape: Shape
@@ -31,6 +34,7 @@ class Entry:
     size: int
     lr_scale: float = 1.0
     wd_scale: float = 1.0
+    statistic: bool = False
 
     @property
     def stop(self) -> int:
@@ -101,7 +105,7 @@ def layout(params: Sequence[Param]) -> list[Entry]:
     start = 0
     for p in params:
         lr_scale = 0.0 if p.frozen else p.proto.lr_scale
-        entry = Entry(p.name, p.shape, start, p.size, lr_scale, p.proto.wd_scale)
+        entry = Entry(p.name, p.shape, start, p.size, lr_scale, p.proto.wd_scale, p.statistic and not p.frozen)
         entries.append(entry)
         start = _aligned(entry.stop)
     return entries

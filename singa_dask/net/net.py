@@ -71,6 +71,11 @@ class Net:
             if type(layer).metrics is not Layer.metrics
         ]
 
+    def share_sums(self, group_sum: Callable[[Array], Array]) -> None:
+        """Have layers sum over the group's mini-batch by `group_sum`, not over their own rows."""
+        for ctx in self.contexts.values():
+            ctx.group_sum = group_sum
+
     def initialise(self, seed: int) -> None:
         """Give every parameter its initial value, a function of (seed, its name) and its `init` block."""
         values = {param.name: initial_value(param, seed) for param in self._parameter_net.params}

@@ -154,7 +154,7 @@ def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
             hint = "A mini-batch has the same rows in every input layer."
             problems.append(Problem("neuralnet", "input layers differ in batchsize", str(batches), hint))
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(dict.fromkeys(problems)))  # phases share layers
     return fingerprints
 
 

@@ -78,6 +78,8 @@ class Replica:
             if phase != Phase.kTrain:
                 self.nets[phase] = Net(job.neuralnet, phase, ops, share=self.net)
         self.algorithm = algorithm(job.train_one_batch)
+        for net in self.nets.values():
+            net.share_sums(self._group_sum)
 
         flat = self.net.flat
         topology = ClusterTopology.from_proto(job.cluster)
@@ -178,6 +180,10 @@ class Replica:
         if self.comm.rank != 0:
             return None
         return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data)
+
+    def _group_sum(self, array: np.ndarray) -> np.ndarray:
+        self.comm.all_reduce(array.reshape(-1))
+        return array
 
     def _state_names(self) -> tuple[str, ...]:
         return tuple(updater_class(self.job.updater).states)

@@ -67,7 +67,7 @@ class Run:
                         self.display.note(f"the earlier run in this workspace is now {aside}")
                     if client is None:
                         nworkers = self.prepared.topology.nprocesses
-                        self.display.note(f"starting a local Dask cluster of {nworkers} workers")
+                        self.display.note(f"starting a local Dask cluster of {nworkers} worker{'s' * (nworkers > 1)}")
                         client = stack.enter_context(local_cluster(nworkers))
                     self._train(client)
             except BaseException as caught:

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """A run of the slice whose parameters share their scales. start, stop: within the slice; states: views."""
+    """A run of the slice whose parameters share their scales, of learning rate and weight decay; None: statistics.
+
+    start, stop: within the slice; states: views.
+    """
 
     start: int
     stop: int
-    lr_scale: float
-    wd_scale: float
+    scales: tuple[float, float] | None
     states: tuple[Array, ...]
 
 
@@ -137,8 +139,8 @@ class Updater(ABC):
         """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
         self._state = {name: self.ops.zeros((stop - start,)) for name in self.states}
         self._segments = [
-            Segment(a, b, lr_scale, wd_scale, tuple(self._state[name][a:b] for name in self.states))
-            for a, b, lr_scale, wd_scale in segments(entries, start, stop)
+            Segment(a, b, scales, tuple(self._state[name][a:b] for name in self.states))
+            for a, b, scales in segments(entries, start, stop)
         ]
 
     def update(self, step: int, w: Array, g: Array, made: int | None = None) -> None:
@@ -149,8 +151,12 @@ class Updater(ABC):
         """
         lr = self.schedule(step)
         made = step if made is None else made
-        for start, stop, lr_scale, wd_scale, states in self._segments:
-            self.apply(made, lr * lr_scale, self.weight_decay * wd_scale, w[start:stop], g[start:stop], *states)
+        for start, stop, scales, states in self._segments:
+            if scales is None:
+                w[start:stop] -= g[start:stop]
+            else:
+                rates = lr * scales[0], self.weight_decay * scales[1]
+                self.apply(made, *rates, w[start:stop], g[start:stop], *states)
 
     @abstractmethod
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
@@ -182,21 +188,22 @@ class Updater(ABC):
 _COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high")
 
 
-def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int, int, float, float]]:
-    """Cut [start, stop) where the scales change: (start, stop, lr_scale, wd_scale), counted from the slice's start.
+def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int, int, tuple[float, float] | None]]:
+    """Cut [start, stop) where the scales change: (start, stop, (lr_scale, wd_scale)), counted from the slice's start;
+    None in place of the scales of a statistic.
 
     The padding behind a parameter goes with it, so that equal neighbours are one run.
     """
-    runs: list[tuple[int, int, float, float]] = []
+    runs: list[tuple[int, int, tuple[float, float] | None]] = []
     for i, entry in enumerate(entries):
         end = entries[i + 1].start if i + 1 < len(entries) else max(stop, entry.stop)
         a, b = max(entry.start, start) - start, min(end, stop) - start
         if a >= b:
             continue
-        scales = as_written(entry.lr_scale), as_written(entry.wd_scale)
-        if runs and runs[-1][2:] == scales:
+        scales = None if entry.statistic else (as_written(entry.lr_scale), as_written(entry.wd_scale))
+        if runs and runs[-1][2] == scales:
             a = runs.pop()[0]
-        runs.append((a, b, *scales))
+        runs.append((a, b, scales))
     return runs
 
 

@@ -19,6 +19,7 @@ from singa_dask.layers import (
     Accuracy,
     Activation,
     ArgSort,
+    BatchNorm,
     Concate,
     Context,
     Convolution,
@@ -80,6 +81,7 @@ class Bench:
             value = self.ops.asarray(rng.standard_normal(param.shape), self.ops.dtype)
             param.bind(value, self.ops.zeros(param.shape))
         self.ctx = Context(self.ops, Step(self.phase, number=3, seed=11, first_row=0, total_rows=2 * B))
+        self.ctx.group_sum = lambda own: 2 * own  # as if the other worker had the same rows
         for source in self.sources:
             if source is LABELS:
                 self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), B)))
@@ -134,6 +136,11 @@ def step_results(set_up: Bench, differentiable: bool = True) -> list[np.ndarray]
         results += [host(dx) for dx in set_up.backward(weights) if dx is not None]
         results += [host(param.grad) for param in set_up.layer.params]
     return results
+
+
+def _normalised(x: np.ndarray) -> np.ndarray:
+    axes = tuple(range(x.ndim - 1))
+    return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + 1e-5)
 
 
 def _convolve(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]) -> Callable[..., np.ndarray]:
@@ -276,6 +283,18 @@ CASES: dict[str, Case] = {
         'name: "n" type: kLRN srclayers: "x" lrn_conf { beta: 0.5 knorm: 2 }',
         ((2, 1, 4),),
         _lrn(5, 1, 0.5, 2),
+    ),
+    "BatchNorm of images": Case(
+        BatchNorm("n", "x"),
+        'name: "n" type: kBM srclayers: "x"',
+        ((2, 3, 4),),
+        lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+    ),
+    "BatchNorm of vectors": Case(
+        BatchNorm("n", "x", factor=0.5),
+        'name: "n" type: kBM srclayers: "x" bm_conf { factor: 0.5 }',
+        ((5,),),
+        lambda x, scale, bias, *_: _normalised(x) * scale + bias,
     ),
     "Dropout": Case(
         Dropout("drop", "x", dropout_ratio=0.25),

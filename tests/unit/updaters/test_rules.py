@@ -171,8 +171,8 @@ def test_neighbours_of_equal_scales_are_one_kernel_call():
         Entry("c", (3,), 32, 3, 2.0),
         Entry("d", (9,), 48, 9),
     ]
-    assert updaters.base.segments(entries, 0, 64) == [(0, 32, 1, 1), (32, 48, 2, 1), (48, 64, 1, 1)]
-    assert updaters.base.segments(entries, 16, 48) == [(0, 16, 1, 1), (16, 32, 2, 1)]
+    assert updaters.base.segments(entries, 0, 64) == [(0, 32, (1, 1)), (32, 48, (2, 1)), (48, 64, (1, 1))]
+    assert updaters.base.segments(entries, 16, 48) == [(0, 16, (1, 1)), (16, 32, (2, 1))]
     assert updaters.base.segments(entries, 16, 16) == []
 
 

@@ -1,0 +1,92 @@
+"""Batch normalisation.   C channels or features, N = rows of the group's mini-batch x positions per row."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array, Param, Shape
+
+EPSILON = 1e-5
+
+
+class BatchNorm(Layer):
+    """y = scale (x - mean) / sqrt(var + 1e-5) + bias, channel by channel.   x: (B, ..., C) -> y: the same shape.
+
+    In kTrain mean and var are those of the N elements of a channel that all workers of the group have (Ioffe & Szegedy
+    2015), and the running statistics become factor * running + (1 - factor) * batch, with the unbiased variance; other
+    phases use those. Parameters: scale, bias, mean, var; servers add up the last two.   bm_conf: factor.
+    """
+
+    type: ClassVar[str] = "kBM"
+    conf_field: ClassVar[str | None] = "bm_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        if not 0 <= self.conf.factor < 1:
+            raise self.problem("bm_conf.factor must lie in [0, 1)", self.conf.factor)
+        channels = (shape[-1],)
+        self._positions = prod(shape[:-1])
+        self.scale = self.declare("scale", channels, 0, 0, value=1.0)
+        self.bias = self.declare("bias", channels, 0, 0, value=0.0)
+        self.mean = self._statistic("mean", channels, 0.0)
+        self.var = self._statistic("var", channels, 1.0)
+        return shape
+
+    def _statistic(self, role: str, shape: Shape, value: float) -> Param:
+        param = self.declare(role, shape, 0, 0, value=value)
+        param.statistic = True
+        return param
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        xp = ctx.ops.xp
+        y, x_NC = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
+        if ctx.step.phase & Phase.kTrain:
+            ctx.count = ctx.step.total_rows * self._positions
+            ctx.batch_mean = self._group_sum(ctx, x_NC.sum(axis=0, dtype=np.float64)) / ctx.count
+            centred = xp.subtract(x_NC, ctx.batch_mean.astype(x_NC.dtype), out=ctx.buffer("normal", x_NC.shape))
+            ctx.batch_var = self._group_sum(ctx, xp.square(centred).sum(axis=0, dtype=np.float64)) / ctx.count
+            ctx.deviation = xp.sqrt(ctx.batch_var + EPSILON).astype(x_NC.dtype)
+        else:
+            centred = xp.subtract(x_NC, self.mean.value, out=ctx.buffer("normal", x_NC.shape))
+            ctx.deviation = xp.sqrt(self.var.value + EPSILON)
+        ctx.normal = xp.divide(centred, ctx.deviation, out=centred)
+        y_NC = xp.multiply(ctx.normal, self.scale.value, out=y.reshape(x_NC.shape))
+        y_NC += self.bias.value
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        """dx = scale / deviation (dy - mean(dy) - normal mean(dy normal)), the means over the group's N elements."""
+        xp, dy_NC = ctx.ops.xp, dy.reshape(ctx.normal.shape)
+        sums = xp.stack([dy_NC.sum(axis=0, dtype=np.float64), (dy_NC * ctx.normal).sum(axis=0, dtype=np.float64)])
+        self._add(self.bias, sums[0])
+        self._add(self.scale, sums[1])
+        self._learn_statistics(ctx, dy.shape[0])
+        means = (self._group_sum(ctx, sums) / ctx.count).astype(dy.dtype)
+        dy_NC -= means[0]
+        dy_NC -= ctx.normal * means[1]
+        dy_NC *= self.scale.value / ctx.deviation
+        return dy
+
+    def _learn_statistics(self, ctx: Context, rows: int) -> None:
+        """What servers subtract, this worker's share of it: (1 - factor) (running - batch)."""
+        share = (1 - self.conf.factor) * rows / ctx.step.total_rows
+        unbiased = ctx.batch_var * (ctx.count / max(1, ctx.count - 1))
+        self._add(self.mean, share * (self.mean.value - ctx.batch_mean))
+        self._add(self.var, share * (self.var.value - unbiased))
+
+    @staticmethod
+    def _add(param: Param, gradient: Array) -> None:
+        if param.claim():
+            param.grad += gradient.astype(param.grad.dtype)
+        else:
+            param.grad[...] = gradient
+
+    @staticmethod
+    def _group_sum(ctx: Context, array: Array) -> Array:
+        """The sum of all workers' arrays, float64."""
+        return ctx.ops.asarray(ctx.group_sum(ctx.ops.to_host(array)), np.float64)
