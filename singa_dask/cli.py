@@ -256,6 +256,45 @@ def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpo
     click.echo(f"{lines} predictions by {path} in {out}")
 
 
+@main.command()
+@JOB
+@CLUSTER
+@SET
+@CHECKPOINT
+@click.option("--onnx", "out", type=click.Path(path_type=Path), required=True, help="The file to write.")
+@click.option("--output", "outputs", multiple=True, metavar="LAYER", help="What it gives. Default: the predictions.")
+@_reports_errors
+def export(
+    job: Path,
+    cluster: Path | None,
+    overrides: tuple[str, ...],
+    checkpoint: Path,
+    out: Path,
+    outputs: tuple[str, ...],
+) -> None:
+    """Write a checkpoint of JOB as an ONNX model, which takes raw samples."""
+    from singa_dask.errors import ConfigError, Problem
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.training import evaluate
+    from singa_dask.training.checkpoint import find
+
+    try:
+        import onnx
+
+        from singa_dask.export.onnx import export as to_onnx
+    except ImportError as error:
+        raise ConfigError(Problem("--onnx", str(error), hint="pip install 'singa-dask[onnx]'.")) from error
+    prepared = _prepare(job, overrides, cluster, Phase.kTest)
+    path = find(checkpoint)
+    net = evaluate.restore_net(prepared.job, Phase.kTest, path)
+    model = to_onnx(net, outputs or [evaluate.scores_layer(net)[0]], prepared.job.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, out)
+    gives = ", ".join(result.name for result in model.graph.output)
+    takes = ", ".join(given.name for given in model.graph.input)
+    click.echo(f"{path} as ONNX in {out}: takes {takes}, gives {gives}")
+
+
 def _load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
     from singa_dask.job import Job
 

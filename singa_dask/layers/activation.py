@@ -87,11 +87,11 @@ class Activation(_Elementwise):
     def setup(self, *src: Shape) -> Shape:
         kind = ActivationProto.ActivationType.Name(self.conf.type)
         classes = {"RELU": ReLU, "SIGMOID": Sigmoid, "TANH": Tanh, "STANH": STanh}
-        self._rule = classes[kind].from_proto(self.proto)
+        self.rule = classes[kind].from_proto(self.proto)
         return super().setup(*src)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        return self._rule.forward(ctx, *x)
+        return self.rule.forward(ctx, *x)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        return self._rule.backward(ctx, dy)
+        return self.rule.backward(ctx, dy)

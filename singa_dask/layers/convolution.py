@@ -23,31 +23,31 @@ class Convolution(Layer):
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
-        self._window = window_of(self, shape)
-        filters, channels, area = self.conf.num_filters, shape[2], self._window.area
+        self.window = window_of(self, shape)
+        filters, channels, area = self.conf.num_filters, shape[2], self.window.area
         if filters < 1:
             raise self.problem("convolution_conf.num_filters must be at least 1", filters)
         fans = area * channels, area * filters
-        self.weight = self.declare("weight", (*self._window.kernel, channels, filters), *fans)
+        self.weight = self.declare("weight", (*self.window.kernel, channels, filters), *fans)
         self.bias = self.declare("bias", (filters,), *fans) if self.conf.bias_term else None
-        self._shape = (*self._window.output_size(*shape[:2]), filters)
+        self._shape = (*self.window.output_size(*shape[:2]), filters)
         return self._shape
 
     def _columns(self, ctx: Context) -> Array:
         limit_nbytes = self.conf.workspace_byte_limit << 20
-        return ctx.buffer("columns", ctx.ops.columns_shape(ctx.x.shape, self._window, limit_nbytes))
+        return ctx.buffer("columns", ctx.ops.columns_shape(ctx.x.shape, self.window, limit_nbytes))
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x = x[0]
         bias = None if self.bias is None else self.bias.value
         y = ctx.buffer("y", (ctx.x.shape[0], *self._shape))
-        return ctx.ops.convolve(ctx.x, self.weight.value, bias, self._window, y, self._columns(ctx))
+        return ctx.ops.convolve(ctx.x, self.weight.value, bias, self.window, y, self._columns(ctx))
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         ops, weight, bias, columns = ctx.ops, self.weight, self.bias, self._columns(ctx)
-        ops.convolve_backward_weight(ctx.x, dy, self._window, weight.grad, columns, accumulate=weight.claim())
+        ops.convolve_backward_weight(ctx.x, dy, self.window, weight.grad, columns, accumulate=weight.claim())
         if bias is not None:
             ops.column_sums(dy.reshape(-1, dy.shape[-1]), bias.grad, accumulate=bias.claim())
         if not ctx.needs_input_grad:
             return None
-        return ops.convolve_backward_input(dy, weight.value, self._window, ctx.buffer("dx", ctx.x.shape), columns)
+        return ops.convolve_backward_input(dy, weight.value, self.window, ctx.buffer("dx", ctx.x.shape), columns)

@@ -22,22 +22,22 @@ class Pooling(Layer):
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
-        self._window = window_of(self, shape)
-        self._max = self.conf.pool == PoolingProto.MAX
-        self._shape = (*self._window.output_size(*shape[:2]), shape[2])
+        self.window = window_of(self, shape)
+        self.is_max = self.conf.pool == PoolingProto.MAX
+        self._shape = (*self.window.output_size(*shape[:2]), shape[2])
         return self._shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops = ctx.ops
         ctx.x_shape = x[0].shape
         y = ctx.buffer("y", (x[0].shape[0], *self._shape))
-        if not self._max:
-            return ops.average_pool(x[0], self._window, y)
-        ctx.argmax = ctx.buffer("argmax", y.shape, ops.argmax_dtype(self._window))
-        return ops.max_pool(x[0], self._window, y, ctx.argmax)
+        if not self.is_max:
+            return ops.average_pool(x[0], self.window, y)
+        ctx.argmax = ctx.buffer("argmax", y.shape, ops.argmax_dtype(self.window))
+        return ops.max_pool(x[0], self.window, y, ctx.argmax)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         dx = ctx.buffer("dx", ctx.x_shape)
-        if self._max:
-            return ctx.ops.max_pool_backward(dy, ctx.argmax, self._window, dx)
-        return ctx.ops.average_pool_backward(dy, self._window, dx)
+        if self.is_max:
+            return ctx.ops.max_pool_backward(dy, ctx.argmax, self.window, dx)
+        return ctx.ops.average_pool_backward(dy, self.window, dx)

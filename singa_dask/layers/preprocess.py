@@ -33,16 +33,16 @@ class ImagePreprocess(Layer):
         crop = self.conf.cropsize
         if not 0 <= crop <= min(height, width):
             raise self.problem("cropsize must lie between 0 and the image's size", f"{crop} for {height} x {width}")
-        self._mean = np.zeros(shape)
+        self.mean_image = np.zeros(shape)
         if self.conf.meanfile:
-            self._mean = read_statistic(self, self.conf.meanfile, "mean", shape)
+            self.mean_image = read_statistic(self, self.conf.meanfile, "mean", shape)
         self._size = (crop, crop) if crop else (height, width)
         return *self._size, channels
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops, images = ctx.ops, x[0]
         if getattr(ctx, "mean", None) is None:
-            ctx.mean = ops.asarray(self._mean, ops.dtype)
+            ctx.mean = ops.asarray(self.mean_image, ops.dtype)
         top, left, mirror = (ops.asarray(draw) for draw in self._draws(ctx, images.shape))
         y = ctx.buffer("y", (images.shape[0], *self._size, images.shape[3]))
         return ops.crop(images, top, left, mirror, ctx.mean, self.conf.scale, y)

@@ -48,7 +48,7 @@ class Net:
         self.phase = phase
         self.ops = ops
         self._parameter_net: Net = self if share is None else share._parameter_net
-        graph = build_graph(proto, phase)
+        self._graph = graph = build_graph(proto, phase)
         self.layers: dict[str, Layer] = {
             name: layer_class(message).from_proto(message) for name, message in graph.layers.items()
         }
@@ -123,6 +123,16 @@ class Net:
         if name not in self._output_slots:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self._output_slots)}")
         return self._passes.values[self._output_slots[name]]
+
+    def piece(self, name: str, position: int) -> int:
+        """Which output of its `position`-th source the layer `name` reads, where that has one for each destination."""
+        source = self.layers[name].proto.srclayers[position]
+        edges = self._graph.consumers[source]
+        return next(i for i, edge in enumerate(edges) if (edge.consumer, edge.position) == (name, position))
+
+    def source_shape(self, name: str, position: int) -> Any:
+        """The sample shape that the layer `name` reads from its `position`-th source."""
+        return _source_shape(self.layers, self._graph, self.shapes, name, position)
 
     def describe(self) -> list[LayerRow]:
         """One row per layer, in order: for people who want to see what a job builds."""

@@ -55,7 +55,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     Raises ConfigError where the net has no output to predict with.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
-    scores, classifies = _scores_layer(net)
+    scores, classifies = scores_layer(net)
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
     total = min(Manifest.load(Path(store.path)).total for store in stores)
     batch = min(total, stores[0].batchsize[0])
@@ -86,7 +86,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     return written
 
 
-def _scores_layer(net: Net) -> tuple[str, bool]:
+def scores_layer(net: Net) -> tuple[str, bool]:
     for layer in net.layers.values():
         if isinstance(layer, LossLayer):
             return layer.name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")

@@ -1,6 +1,7 @@
 """The other commands, and what they say when something is wrong."""
 
 import numpy as np
+import onnxruntime
 import pytest
 from support.commands import ROOT, cluster, example, metrics
 
@@ -89,6 +90,12 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
     assert table[:, 0].tolist() == list(range(300))
     assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+    ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "model/clouds.onnx")
+    assert ran.code == 0, ran.err
+    assert "takes data, gives loss" in ran.out
+    raw = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3), dtype=np.float32)
+    scores = onnxruntime.InferenceSession(tmp_path / "model" / "clouds.onnx").run(["loss"], {"data": raw})[0]
+    assert scores.argmax(axis=1).tolist() == table[:, 2].astype(int).tolist()
 
 
 def test_help_is_there_at_once_and_without_dask(singa_dask):

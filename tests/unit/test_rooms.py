@@ -22,6 +22,7 @@ ROOMS = [
     ["data"],
     ["cluster"],
     ["monitor", "training"],
+    ["export"],
     ["cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}

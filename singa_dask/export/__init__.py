@@ -1,0 +1,1 @@
+"""Trained nets in the formats of other systems."""

@@ -1,0 +1,325 @@
+"""A net with its parameters as an ONNX model (opset 17).
+
+The model takes raw samples, as the job declares them: images as channels, height, width. What the loader and the
+layers do to them in evaluation is inside. A layer of a user's own takes part with a method
+
+    def to_onnx(self, graph, *inputs):            # names of ONNX tensors, images as (batch, channels, height, width)
+        return graph.add("Relu", inputs)          # the name of its output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singa_dask import layers as kinds
+from singa_dask.data import Manifest
+from singa_dask.data.store import make_normaliser
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.layers import Layer
+from singa_dask.layers.base import InputLayer
+from singa_dask.layers.batch_norm import EPSILON
+from singa_dask.layers.input import arrange
+from singa_dask.layers.param import Param, Shape
+from singa_dask.net import Net
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 17
+
+
+class Graph:
+    """ONNX nodes and constants in the making. Tensors are known by name."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.nodes: list[Any] = []
+        self.constants: dict[str, Any] = {}
+
+    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Append a node with one output; returns the output's name."""
+        return self.add_several(op, inputs, 1, **attributes)[0]
+
+    def add_several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """Append a node with `count` outputs; returns their names."""
+        from onnx import helper
+
+        outputs = [f"{op}_{len(self.nodes)}" + (f"_{i}" if count > 1 else "") for i in range(count)]
+        self.nodes.append(helper.make_node(op, list(inputs), outputs, **attributes))
+        return outputs
+
+    def constant(self, name: str, array: Any) -> str:
+        """A constant of this name, which is the same one wherever it is used."""
+        from onnx import numpy_helper
+
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return name
+
+    def parameter(self, param: Param | None, turn: tuple[int, ...] | None = None) -> list[str]:
+        """A parameter as a list of one name, none where the layer has none. turn: order of its axes in ONNX."""
+        if param is None:
+            return []
+        value = np.asarray(self.net.ops.to_host(param.value), np.float32)
+        name = param.owner.name if turn is None else f"{param.owner.name}_{''.join(map(str, turn))}"
+        return [self.constant(name, value if turn is None else value.transpose(turn))]
+
+    def flat(self, name: str, shape: Shape) -> str:
+        """Samples as vectors, in the order of our own: height, width, channels."""
+        if len(shape) == 1:
+            return name
+        return self.reshape(self.add("Transpose", [name], perm=[0, 2, 3, 1]), (prod(shape),))
+
+    def unflat(self, name: str, shape: Shape) -> str:
+        """The inverse of `flat`."""
+        if len(shape) == 1:
+            return name
+        return self.add("Transpose", [self.reshape(name, shape)], perm=[0, 3, 1, 2])
+
+    def reshape(self, name: str, shape: Shape) -> str:
+        """Samples of another shape."""
+        wanted = self.constant("shape_" + "x".join(map(str, shape)), np.array([-1, *shape], np.int64))
+        return self.add("Reshape", [name, wanted])
+
+
+def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.ModelProto:
+    """The ONNX model of a net of an evaluation phase. outputs: the layers whose outputs it gives, under their names.
+
+    Raises ConfigError where there is no such layer, and for layers that ONNX has no counterpart for.
+    """
+    from onnx import TensorProto, checker, helper
+
+    graph = Graph(net)
+    tensors: dict[str, str | list[str]] = {}
+    wanted = _needed(net, outputs)
+    inputs = []
+    for layer_name, layer in net.layers.items():
+        if layer_name not in wanted:
+            continue
+        if isinstance(layer, InputLayer) and layer_name in net.input_layers:
+            inputs.append(helper.make_tensor_value_info(layer_name, TensorProto.FLOAT, _declared(net, layer_name)))
+            tensors[layer_name] = _normalised(graph, layer)
+        else:
+            tensors[layer_name] = _converter(layer)(graph, layer, *_sources(net, tensors, layer))
+    results = []
+    for output in outputs:
+        tensor = tensors[output]
+        graph.nodes.append(helper.make_node("Identity", [tensor if isinstance(tensor, str) else tensor[0]], [output]))
+        results.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, _declared(net, output)))
+    made = helper.make_graph(graph.nodes, name, inputs, results, list(graph.constants.values()))
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="singa_dask")
+    model.ir_version = 8  # the one of opset 17's time, for older runtimes
+    checker.check_model(model, full_check=True)
+    return model
+
+
+def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
+    """The layers that the outputs depend on by their features."""
+    for output in outputs:
+        if output not in net.layers or output in net.input_layers:
+            raise ConfigError(
+                Problem("output", "no such layer in this net", output, nearest(output, net.layers.keys()))
+            )
+    needed, open_ = set(), list(outputs)
+    while open_:
+        name = open_.pop()
+        if name not in needed:
+            needed.add(name)
+            open_ += _features(net.layers[name]).values()
+    return needed
+
+
+def _features(layer: Layer) -> dict[int, str]:
+    """The sources whose features the layer's output depends on, by position."""
+    sources = list(layer.proto.srclayers)
+    others = {1} if isinstance(layer, kinds.EuclideanLoss) else {i % len(sources) for i in layer.label_sources}
+    return {i: source for i, source in enumerate(sources) if i not in others}
+
+
+def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
+    """The tensors that a layer reads; of a source with several outputs, the layer's own piece."""
+    names = []
+    for position, source in _features(layer).items():
+        tensor = tensors[source]
+        names.append(tensor if isinstance(tensor, str) else tensor[net.piece(layer.name, position)])
+    return names
+
+
+def _declared(net: Net, name: str) -> list[Any]:
+    return _as_onnx(net.shapes[name])
+
+
+def _as_onnx(shape: Shape) -> list[Any]:
+    return ["batch", *((shape[2], *shape[:2]) if len(shape) == 3 else shape)]
+
+
+def _normalised(graph: Graph, layer: Layer) -> str:
+    """(x - mean) / std, as the loader does it."""
+    store, shape, name = layer.proto.store_conf, graph.net.shapes[layer.name], layer.name
+    manifest = Manifest.load(Path(store.path))
+    rule = make_normaliser(store, manifest)
+    for op, value, neutral in (("Sub", rule.mean, 0), ("Div", rule.std, 1)):
+        if value is None or np.all(np.asarray(value) == neutral):
+            continue
+        array = np.asarray(value, np.float32)
+        if array.ndim:
+            array = arrange(np, array.reshape(1, *manifest.shape), shape)[0]
+            array = array.transpose(2, 0, 1) if array.ndim == 3 else array
+        name = graph.add(op, [name, graph.constant(f"{layer.name}_{op}", array)])
+    return name
+
+
+# One function per layer: (graph, layer, names of the sources) -> name of the output, or names of several.
+
+
+def _same(graph: Graph, layer: Layer, x: str) -> str:
+    return x
+
+
+def _inner_product(graph: Graph, layer: Any, x: str) -> str:
+    flat = graph.flat(x, _shape(graph, layer))
+    weight, bias = graph.parameter(layer.weight), graph.parameter(layer.bias)
+    return graph.add("Gemm", [flat, *weight, *bias], transB=int(layer.conf.transpose))
+
+
+def _convolution(graph: Graph, layer: Any, x: str) -> str:
+    weight, bias = graph.parameter(layer.weight, (3, 2, 0, 1)), graph.parameter(layer.bias)
+    return graph.add("Conv", [x, *weight, *bias], **_window(layer))
+
+
+def _pooling(graph: Graph, layer: Any, x: str) -> str:
+    if layer.is_max:
+        return graph.add("MaxPool", [x], **_window(layer))
+    return graph.add("AveragePool", [x], count_include_pad=1, **_window(layer))
+
+
+def _window(layer: Any) -> dict[str, Any]:
+    window = layer.window
+    return {"kernel_shape": window.kernel, "strides": window.stride, "pads": [*window.pad, *window.pad]}
+
+
+def _relu(graph: Graph, layer: Any, x: str) -> str:
+    slope = layer.conf.negative_slope
+    return graph.add("LeakyRelu", [x], alpha=slope) if slope else graph.add("Relu", [x])
+
+
+def _stanh(graph: Graph, layer: Layer, x: str) -> str:
+    inner, outer = (graph.constant(f"stanh_{i}", np.float32(v)) for i, v in enumerate((0.6666667, 1.7159047)))
+    return graph.add("Mul", [graph.add("Tanh", [graph.add("Mul", [x, inner])]), outer])
+
+
+def _activation(graph: Graph, layer: Any, x: str) -> str:
+    return _converter(layer.rule)(graph, layer.rule, x)
+
+
+def _softmax(graph: Graph, layer: Any, x: str) -> str:
+    shape = _shape(graph, layer)
+    flat, size = graph.flat(x, shape), prod(shape)
+    parts = layer.conf.num_softmax_per_instance
+    y = graph.add("Softmax", [graph.reshape(flat, (size // parts,)) if parts > 1 else flat], axis=-1)
+    return graph.unflat(graph.reshape(y, (size,)) if parts > 1 else y, shape)
+
+
+def _softmax_loss(graph: Graph, layer: Layer, x: str) -> str:
+    return graph.add("Softmax", [graph.flat(x, _shape(graph, layer))], axis=-1)
+
+
+def _lrn(graph: Graph, layer: Any, x: str) -> str:
+    conf = layer.conf
+    return graph.add("LRN", [x], size=conf.local_size, alpha=conf.alpha, beta=conf.beta, bias=conf.knorm)
+
+
+def _batch_norm(graph: Graph, layer: Any, x: str) -> str:
+    params = [name for p in (layer.scale, layer.bias, layer.mean, layer.var) for name in graph.parameter(p)]
+    return graph.add("BatchNormalization", [x, *params], epsilon=EPSILON)
+
+
+def _preprocess(graph: Graph, layer: Any, x: str) -> str:
+    height, width, _ = _shape(graph, layer)
+    rows, columns, _ = graph.net.shapes[layer.name]
+    top, left = (height - rows) // 2, (width - columns) // 2
+    if layer.conf.meanfile:
+        mean = graph.constant(f"{layer.name}_mean", layer.mean_image.transpose(2, 0, 1).astype(np.float32))
+        x = graph.add("Sub", [x, mean])
+    if (rows, columns) != (height, width):
+        bounds = {"from": [top, left], "to": [top + rows, left + columns], "axes": [2, 3]}
+        cut = [graph.constant(f"{layer.name}_{key}", np.array(v, np.int64)) for key, v in bounds.items()]
+        x = graph.add("Slice", [x, *cut])
+    return graph.add("Mul", [x, graph.constant(f"{layer.name}_scale", np.float32(layer.conf.scale))])
+
+
+def _rbm_visible(graph: Graph, layer: Layer, x: str) -> str:
+    return graph.flat(x, _shape(graph, layer))
+
+
+def _rbm_hidden(graph: Graph, layer: Any, x: str) -> str:
+    y = graph.add("Gemm", [x, *graph.parameter(layer.weight), *graph.parameter(layer.bias)])
+    return y if layer.conf.gaussian else graph.add("Sigmoid", [y])
+
+
+def _split(graph: Graph, layer: Any, x: str) -> list[str]:
+    return [x] * layer.conf.num_splits
+
+
+def _slice(graph: Graph, layer: Any, x: str) -> list[str]:
+    dim, shape = layer.conf.slice_dim, _as_onnx(_shape(graph, layer))
+    if dim == 0:
+        raise layer.problem("cuts the batch, which a model for any batch cannot", "slice_dim: 0")
+    size, count = shape[dim], layer.conf.num_slices
+    sizes = [size // count] * (count - 1) + [size - size // count * (count - 1)]
+    parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
+    return graph.add_several("Split", [x, parts], count, axis=dim)
+
+
+def _concate(graph: Graph, layer: Any, *x: str) -> str:
+    return graph.add("Concat", x, axis=layer.conf.concate_dim)
+
+
+def _plain(op: str) -> Callable[..., str]:
+    return lambda graph, layer, *x: graph.add(op, x)
+
+
+_CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
+    kinds.Activation: _activation,
+    kinds.BatchNorm: _batch_norm,
+    kinds.Concate: _concate,
+    kinds.Convolution: _convolution,
+    kinds.Dropout: _same,
+    kinds.EuclideanLoss: _same,
+    kinds.ImagePreprocess: _preprocess,
+    kinds.InnerProduct: _inner_product,
+    kinds.LRN: _lrn,
+    kinds.Pooling: _pooling,
+    kinds.RBMHid: _rbm_hidden,
+    kinds.RBMVis: _rbm_visible,
+    kinds.ReLU: _relu,
+    kinds.STanh: _stanh,
+    kinds.Sigmoid: _plain("Sigmoid"),
+    kinds.Slice: _slice,
+    kinds.Softmax: _softmax,
+    kinds.SoftmaxLoss: _softmax_loss,
+    kinds.Split: _split,
+    kinds.Tanh: _plain("Tanh"),
+}
+
+
+def _converter(layer: Layer) -> Callable[..., Any]:
+    own = getattr(layer, "to_onnx", None)
+    if own is not None:
+        return lambda graph, _, *x: own(graph, *x)
+    found = _CONVERTERS.get(type(layer))
+    if found is None:
+        hint = "Export a layer below it, or give a class of your own a method to_onnx."
+        raise layer.problem("has no counterpart in ONNX", type(layer).__name__, hint)
+    return found
+
+
+def _shape(graph: Graph, layer: Layer) -> Shape:
+    """The sample shape of a layer's first source."""
+    shape: Shape = graph.net.source_shape(layer.name, 0)
+    return shape

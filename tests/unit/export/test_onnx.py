@@ -1,0 +1,169 @@
+"""ONNX models give what our nets give, by onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from google.protobuf import text_format
+
+from singa_dask.data import Manifest, write_shards
+from singa_dask.data.store import make_normaliser
+from singa_dask.errors import ConfigError
+from singa_dask.export.onnx import export
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers import Layer, Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+
+ROWS = 5
+IMAGES = {
+    "convolution": "type: kConvolution convolution_conf { num_filters: 4 kernel: 3 pad: 1 stride: 2 }",
+    "uneven convolution": """type: kConvolution
+        convolution_conf { num_filters: 4 kernel_x: 3 kernel_y: 2 pad_x: 1 stride_y: 2 bias_term: false }""",
+    "max pooling": "type: kPooling pooling_conf { pool: MAX kernel: 3 stride: 2 pad: 1 }",
+    "average pooling": "type: kPooling pooling_conf { pool: AVG kernel: 3 stride: 2 pad: 1 }",
+    "lrn": "type: kLRN lrn_conf { local_size: 3 alpha: 0.5 beta: 0.75 knorm: 2 }",
+    "batch norm": "type: kBM",
+    "relu": "type: kReLU relu_conf { negative_slope: 0.1 }",
+    "activation": "type: kActivation activation_conf { type: STANH }",
+    "sigmoid": "type: kSigmoid",
+    "tanh": "type: kTanh",
+    "dropout": "type: kDropout",
+    "softmax": "type: kSoftmax softmax_conf { num_softmax_per_instance: 3 }",
+    "inner product": "type: kInnerProduct innerproduct_conf { num_output: 6 }",
+    "transposed": "type: kInnerProduct innerproduct_conf { num_output: 6 transpose: true bias_term: false }",
+    "crop": "type: kImagePreprocess rgbimage_conf { cropsize: 4 scale: 0.5 mirror: true }",
+    "rbm": "type: kRBMVis rbm_conf { hdim: 3 }",
+}
+
+
+def image_net(layers, shape="shape: 3 shape: 6 shape: 7", extra=""):
+    return f"""
+      layer {{ name: "data" type: kRecordInput
+              store_conf {{ path: "%(folder)s" batchsize: 5 {shape} mean_value: 100 std_value: 50 {extra} }} }}
+      {layers}"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Images of 6 x 7 pixels and 3 channels."""
+    folder = tmp_path_factory.mktemp("data") / "shards"
+    draw = np.random.default_rng(0)
+    write_shards(folder, draw.integers(0, 256, (40, 6, 7, 3)).astype(np.uint8), draw.integers(0, 4, 40))
+    return folder
+
+
+def made(text, folder):
+    """The evaluation net of a text, with random parameters."""
+    proto = text_format.Parse(text % {"folder": folder}, NetProto())
+    ops = get_ops("cpu")
+    train = Net(proto, Phase.kTrain, ops)
+    train.initialise(3)
+    draw = np.random.default_rng(1)
+    train.flat.values[...] += draw.uniform(0.01, 0.1, train.flat.size)  # variances stay positive
+    return Net(proto, Phase.kTest, ops, share=train)
+
+
+def compared(net, folder, *outputs):
+    """Both systems' outputs for raw samples, images as channels, height, width."""
+    shape = Manifest.load(folder).shape
+    raw = np.random.default_rng(2).integers(0, 256, (ROWS, *shape)).astype(np.float32)
+    rule = make_normaliser(net.layers["data"].proto.store_conf, Manifest.load(folder))
+    normal = rule.reference(raw.reshape(ROWS, -1), np.arange(ROWS)).reshape(raw.shape)
+    net.forward({"data": Batch(normal, np.zeros(ROWS, np.int64))}, Step(Phase.kTest, total_rows=ROWS))
+    session = onnxruntime.InferenceSession(export(net, outputs).SerializeToString())
+    fed = raw.transpose(0, 3, 1, 2) if len(net.shapes["data"]) == 3 else raw.reshape(ROWS, -1)
+    results = session.run(list(outputs), {"data": fed})
+    for name, result in zip(outputs, results, strict=True):
+        ours = net.output(name)
+        yield (ours.transpose(0, 3, 1, 2) if ours.ndim == 4 else ours), result
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_every_layer_gives_the_same(kind, folder):
+    net = made(image_net(f'layer {{ name: "x" srclayers: "data" {IMAGES[kind]} }}'), folder)
+    for ours, theirs in compared(net, folder, "x"):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+NET = """
+  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 8 kernel: 3 pad: 1 } }
+  layer { name: "norm" type: kCudnnBM srclayers: "conv" }
+  layer { name: "parts" type: kSlice srclayers: "norm" slice_conf { slice_dim: 1 num_slices: 2 } }
+  layer { name: "left" type: kReLU srclayers: "parts" }
+  layer { name: "right" type: kTanh srclayers: "parts" }
+  layer { name: "both" type: kConcate srclayers: "right" srclayers: "left" concate_conf { concate_dim: 1 } }
+  layer { name: "pool" type: kPooling srclayers: "both" pooling_conf { kernel: 2 stride: 2 } }
+  layer { name: "ip1" type: kInnerProduct srclayers: "pool" innerproduct_conf { num_output: 10 }
+          param { name: "w" } param { name: "b" } }
+  layer { name: "copies" type: kSplit srclayers: "ip1" split_conf { num_splits: 2 } }
+  layer { name: "back" type: kInnerProduct srclayers: "copies" innerproduct_conf { num_output: 72 transpose: true }
+          param { name: "w_" share_from: "w" } }
+  layer { name: "ip2" type: kInnerProduct srclayers: "copies" innerproduct_conf { num_output: 4 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip2" srclayers: "data" }
+  layer { name: "error" type: kEuclideanLoss srclayers: "back" srclayers: "pool" }
+"""
+
+
+def test_a_net_with_branches_and_shared_weights(folder):
+    net = made(image_net(NET), folder)
+    for ours, theirs in compared(net, folder, "loss", "back", "pool"):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mean_image_and_flat_samples(folder):
+    text = image_net('layer { name: "x" srclayers: "data" type: kInnerProduct innerproduct_conf { num_output: 6 } }')
+    mean = f'mean_file: "{folder}/statistics.h5"'
+    for shape in ("shape: 3 shape: 6 shape: 7", "shape: 126"):
+        net = made(text.replace("mean_value: 100", mean).replace("shape: 3 shape: 6 shape: 7", shape), folder)
+        for ours, theirs in compared(net, folder, "x"):
+            np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)
+
+
+def test_an_rbm_gives_its_hidden_units(folder):
+    machine = """
+      layer { name: "vis" type: kRBMVis srclayers: "data" srclayers: "hid" rbm_conf { hdim: 3 } }
+      layer { name: "hid" type: kRBMHid srclayers: "vis" rbm_conf { hdim: 3 } }"""
+    for ours, theirs in compared(made(image_net(machine), folder), folder, "hid"):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+class Shift(Layer):
+    """x + shift, for ONNX too."""
+
+    def setup(self, *src):
+        self.shift = self.declare("shift", src[0], 1, 1)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0] + self.shift.value
+
+    def to_onnx(self, graph, *inputs):
+        return graph.add("Add", [*inputs, *graph.parameter(self.shift, (2, 0, 1))])
+
+
+class Mystery(Layer):
+    """Nobody told ONNX."""
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+
+def user(cls):
+    return image_net(f'layer {{ name: "x" srclayers: "data" user_type: "{__name__}:{cls}" }}')
+
+
+def test_a_layer_of_ones_own_takes_part(folder):
+    for ours, theirs in compared(made(user("Shift"), folder), folder, "x"):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_exported_is_named(folder):
+    with pytest.raises(ConfigError, match=r"layer 'x'.*no counterpart in ONNX.*Mystery.*to_onnx"):
+        export(made(user("Mystery"), folder), ["x"])
+    with pytest.raises(ConfigError, match=r"no such layer in this net.*loss"):
+        export(made(image_net(NET), folder), ["lass"])
