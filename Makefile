@@ -9,7 +9,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test test-slow test-gpu test-openmpi check format proto lock peers bench clean
+.PHONY: help setup train test test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -35,6 +35,9 @@ test-slow: setup  ## run the tests that take minutes: published accuracies on re
 
 test-gpu: setup  ## run the GPU tests (needs the `gpu` extra and a GPU)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+test-peers: peers  ## run the tests that compare with PyTorch
+	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 # Open MPI in place of MPICH: both bring an mpiexec, so they need an environment each.
 OPENMPI := .venv-openmpi

@@ -1,0 +1,145 @@
+"""Layers and updaters against PyTorch, on random inputs; skipped where that is not installed (`make test-peers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layer_cases import Bench
+
+from singa_dask import updaters
+from singa_dask.layers import (
+    LRN,
+    BatchNorm,
+    Convolution,
+    InnerProduct,
+    Pooling,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    SoftmaxLoss,
+    STanh,
+    Tanh,
+)
+from singa_dask.net.flat import Entry
+from singa_dask.ops import get_ops
+from singa_dask.updaters import make_updater
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+Tensor = Any
+IMAGE = (7, 9, 6)
+
+
+def as_vectors(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda x, *params: function(x.reshape(len(x), -1), *params)
+
+
+def as_images(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of (B, C, H, W) on our (B, H, W, C)."""
+    return lambda x, *params: function(x.permute(0, 3, 1, 2), *params).permute(0, 2, 3, 1)
+
+
+def convolution(**options: Any) -> Callable[..., Tensor]:
+    return as_images(lambda x, w, b: F.conv2d(x, w.permute(3, 2, 0, 1), b, **options))
+
+
+LAYERS = {
+    "inner product": (InnerProduct("n", "x", num_output=11), as_vectors(lambda x, w, b: x @ w + b)),
+    "convolution": (Convolution("n", "x", num_filters=5, kernel=3, pad=1), convolution(padding=1)),
+    "strided convolution": (
+        Convolution("n", "x", num_filters=5, kernel_x=5, kernel_y=3, pad_x=2, stride=2),
+        convolution(padding=(0, 2), stride=2),
+    ),
+    "max pooling": (
+        Pooling("n", "x", kernel=3, stride=2, pad=1),
+        as_images(lambda x: F.max_pool2d(x, 3, 2, 1)),
+    ),
+    "average pooling": (
+        Pooling("n", "x", pool="AVG", kernel=3, stride=2, pad=1),
+        as_images(lambda x: F.avg_pool2d(x, 3, 2, 1)),
+    ),
+    "lrn": (
+        LRN("n", "x", local_size=5, alpha=0.3, beta=0.75, knorm=2),
+        as_images(lambda x: F.local_response_norm(x, 5, 0.3, 0.75, 2)),
+    ),
+    "batch norm": (
+        BatchNorm("n", "x"),
+        as_images(lambda x, scale, bias, *_: F.batch_norm(x, None, None, scale, bias, True)),
+    ),
+    "relu": (ReLU("n", "x", negative_slope=0.1), lambda x: F.leaky_relu(x, 0.1)),
+    "sigmoid": (Sigmoid("n", "x"), torch.sigmoid),
+    "tanh": (Tanh("n", "x"), torch.tanh),
+    "stanh": (STanh("n", "x"), lambda x: 1.7159047 * torch.tanh(0.6666667 * x)),
+    "softmax": (Softmax("n", "x"), lambda x: torch.softmax(x.flatten(1), -1).reshape(x.shape)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_outputs_and_gradients_of_a_layer(name):
+    layer, peer = LAYERS[name]
+    ours = Bench(layer, (IMAGE,), get_ops("cpu", np.float32))
+    x = torch.tensor(ours.inputs[0], requires_grad=True)
+    params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
+    y = peer(x, *params)
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    (dx,) = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
+    for param, theirs in zip(ours.layer.params, params, strict=True):
+        if not param.statistic:
+            np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=5e-5, err_msg=param.name)
+
+
+def test_the_loss():
+    draw = np.random.default_rng(0)
+    logits, labels = draw.normal(size=(6, 10)).astype(np.float32), draw.integers(0, 10, 6)
+    ours = Bench(SoftmaxLoss("n", ["x", "data"]), ((10,), "labels"), get_ops("cpu", np.float32))
+    ours.inputs = [logits, labels]
+    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
+    x = torch.tensor(logits, requires_grad=True)
+    loss = F.cross_entropy(x, torch.tensor(labels))
+    loss.backward()
+    ours.forward()
+    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(ours.backward([np.zeros((6, 10))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+OPTIMISERS = {
+    "sgd": (updaters.SGD(lr=0.1), lambda w: torch.optim.SGD(w, 0.1)),
+    "momentum": (
+        updaters.SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
+        lambda w: torch.optim.SGD(w, 0.1, momentum=0.9, weight_decay=0.01),
+    ),
+    "nesterov": (
+        updaters.Nesterov(lr=0.1, momentum=0.9),
+        lambda w: torch.optim.SGD(w, 0.1, momentum=0.9, nesterov=True),
+    ),
+    "adagrad": (updaters.AdaGrad(lr=0.1, delta=1e-8), lambda w: torch.optim.Adagrad(w, 0.1, eps=1e-8)),
+    "adam": (
+        updaters.Adam(lr=0.1, beta1=0.9, beta2=0.999, delta=1e-8),
+        lambda w: torch.optim.Adam(w, 0.1, (0.9, 0.999), 1e-8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_ten_steps_of_an_updater(name):
+    updater, peer = OPTIMISERS[name]
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=64).astype(np.float32)
+    theirs = torch.nn.Parameter(torch.tensor(values))
+    optimiser = peer([theirs])
+    ours = make_updater(updater.proto, get_ops("cpu", np.float32))
+    ours.bind([Entry("w", (64,), 0, 64)], 0, 64)
+    for step in range(10):
+        gradient = draw.normal(size=64).astype(np.float32)
+        ours.update(step, values, gradient)
+        theirs.grad = torch.tensor(gradient)
+        optimiser.step()
+    np.testing.assert_allclose(values, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
