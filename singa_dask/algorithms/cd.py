@@ -74,10 +74,10 @@ class _Machine:
         positive = ops.gemm(data.T, mean, out=self.vis_ctx.buffer("statistics", weight.shape))
         ops.gemm(visible.T, hidden, out=weight.grad)
         weight.grad -= positive
-        for layer, negative, positive in ((self.vis, visible, data), (self.hid, hidden, mean)):
+        for layer, model, observed in ((self.vis, visible, data), (self.hid, hidden, mean)):
             if layer.bias is not None:
-                ops.column_sums(negative, layer.bias.grad)
-                layer.bias.grad -= positive.sum(axis=0)
+                ops.column_sums(model, layer.bias.grad)
+                layer.bias.grad -= observed.sum(axis=0)
         for param in (*self.vis.params, *self.hid.params):
             if not param.claim():
                 param.grad[...] /= rows
