@@ -166,9 +166,11 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
     """Say whether JOB would run here, and print its net: shapes, parameters, partition."""
     from singa_dask.cluster import mpi_library
     from singa_dask.monitor.tables import net_tables
-    from singa_dask.training.prepare import prepare
+    from singa_dask.training.prepare import check_given, prepare
 
     prepared = prepare(_load(job, overrides, cluster), with_data=not no_data)
+    if not no_data:
+        check_given(prepared)
     _print(*net_tables(prepared))
     held = [sum(s.size for s in prepared.partition.of_server(i)) for i in range(prepared.topology.nservers_per_group)]
     slices = ", ".join(f"{size:,}" for size in held)

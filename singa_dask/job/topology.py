@@ -106,9 +106,10 @@ class ClusterTopology:
                 str(self.max_staleness),
                 "Use nserver_groups: 1, or leave it out.",
             )
-        if groups == 1 and self.one_behind:
+        if groups == 1 and (self.one_behind or self.max_staleness is not None):
+            name, received = ("one_behind", "true") if self.one_behind else ("max_staleness", str(self.max_staleness))
             hint = "Use several worker groups, or leave it out."
-            yield Problem("cluster.one_behind", "a single worker group is synchronous", "true", hint)
+            yield Problem(f"cluster.{name}", "a single worker group is synchronous", received, hint)
         yield from _wrong_packing("worker", self.nworkers_per_procs, groups, self.nworkers_per_group)
         yield from _wrong_packing("server", self.nservers_per_procs, copies, self.nservers_per_group)
 

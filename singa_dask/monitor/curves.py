@@ -52,7 +52,7 @@ def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:
             panels.setdefault(metric, {}).setdefault(key, {})[row["step"]] = value
         if row.get("server"):
             staleness.setdefault(key, {})[row["step"]] = row["server"]["staleness"]
-    return panels | ({"staleness": staleness} if staleness else {})
+    return panels | ({"staleness": staleness} if any(any(line.values()) for line in staleness.values()) else {})
 
 
 def _draw(panel: Axes, name: str, curves: Panel) -> None:

@@ -104,7 +104,8 @@ def _training_parts(event: Event, shortened: int) -> Iterator[str]:
         return
     yield f"{event['samples_per_s']:,.0f}" + ("/s" if shortened else " samples/s")
     if server := event.get("server"):
-        yield f"staleness {server['staleness']:.1f}"
+        if server["staleness_max"]:  # never where a group has servers of its own
+            yield f"staleness {server['staleness']:.1f}"
         yield f"update {server['update_ms']:.1f} ms"
         yield f"stalls {shares([server['stall']])}"
     if len(event["wait"]) > 1:

@@ -15,6 +15,7 @@ from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
+from singa_dask.training.checkpoint import fitting, load_parameters
 from singa_dask.training.feed import group_stream
 from singa_dask.training.replica import parameter_partition
 from singa_dask.training.schedule import PHASE_NAMES
@@ -85,6 +86,12 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         drawn=nets[Phase.kTrain].drawn,
         updater_state=tuple(updater.state),
     )
+
+
+def check_given(prepared: Prepared) -> None:
+    """The checkpoints that a fresh run starts from (`checkpoint_path`) are there and fit. Raises CheckpointError."""
+    if prepared.job.checkpoint_path:
+        fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
 
 
 def data_key(phase: int, layer: str) -> str:

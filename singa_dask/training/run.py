@@ -23,7 +23,7 @@ from singa_dask.training.checkpoint import Found
 from singa_dask.training.control import listening
 from singa_dask.training.fleet import Fleet
 from singa_dask.training.forming import Former
-from singa_dask.training.prepare import Prepared, training_data
+from singa_dask.training.prepare import Prepared, check_given, training_data
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
 
@@ -121,15 +121,13 @@ class Run:
     def _check_given(self) -> None:
         """The checkpoints that a fresh run starts from must be there, must fit, and must stay there."""
         problems = []
-        paths = self.prepared.job.checkpoint_path
-        for path in paths:
+        for path in self.prepared.job.checkpoint_path:
             if self.workspace.folder in (where := Path(path).absolute()).parents or where == self.workspace.folder:
                 hint = "Pass another --workspace."
                 problems.append(Problem("checkpoint_path", "lies in the workspace that this run replaces", path, hint))
         if problems:
             raise ConfigError(problems)
-        if paths:
-            checkpoints.fitting(checkpoints.load_parameters(paths), self.prepared.shapes, self.prepared.drawn)
+        check_given(self.prepared)
 
     # Training
 
