@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,8 +61,9 @@ def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:
 def _draw(panel: Axes, name: str, curves: Panel) -> None:
     groups = sorted(group for phase, group in curves if phase == "train")
     for phase, group, colour, label in _styles(curves, groups):
-        steps, values = zip(*sorted(curves[phase, group].items()), strict=True)
         one_of_many = phase == "train" and len(groups) > 1
+        points = sorted(curves[phase, group].items())
+        steps, values = zip(*(_with_gaps(points) if one_of_many else points), strict=True)
         panel.plot(
             steps,
             values,
@@ -79,6 +83,20 @@ def _draw(panel: Axes, name: str, curves: Panel) -> None:
     panel.grid(alpha=0.3)
     if name != "staleness":  # whose lines the other panels name
         panel.legend(frameon=False, fontsize="small" if len(groups) > 3 else None)
+
+
+def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """The points, and between those that are much farther apart than usual one without a value: the group was away.
+
+    >>> list(_with_gaps([(0, 3.0), (10, 2.0), (20, 1.5), (90, 1.0)]))
+    [(0, 3.0), (10, 2.0), (20, 1.5), (55.0, nan), (90, 1.0)]
+    """
+    usual = median(after[0] - before[0] for before, after in pairwise(points)) if len(points) > 1 else 0
+    for before, after in pairwise(points):
+        yield before
+        if after[0] - before[0] > 4 * usual:
+            yield (before[0] + after[0]) / 2, math.nan
+    yield points[-1]
 
 
 def _styles(curves: Panel, groups: list[int]) -> Iterator[tuple[str, int, Any, str | None]]:
