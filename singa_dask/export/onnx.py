@@ -21,11 +21,12 @@ from singa_dask.data import Manifest
 from singa_dask.data.store import make_normaliser
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.layers import Layer
-from singa_dask.layers.base import InputLayer
 from singa_dask.layers.batch_norm import EPSILON
+from singa_dask.layers.connection import piece_bounds
 from singa_dask.layers.input import arrange
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net import Net
+from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
 
 if TYPE_CHECKING:
     import onnx
@@ -101,8 +102,10 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
     for layer_name, layer in net.layers.items():
         if layer_name not in wanted:
             continue
-        if isinstance(layer, InputLayer) and layer_name in net.input_layers:
-            inputs.append(helper.make_tensor_value_info(layer_name, TensorProto.FLOAT, _declared(net, layer_name)))
+        if layer_name in net.input_layers:
+            inputs.append(
+                helper.make_tensor_value_info(layer_name, TensorProto.FLOAT, _as_onnx(net.shapes[layer_name]))
+            )
             tensors[layer_name] = _normalised(graph, layer)
         else:
             tensors[layer_name] = _converter(layer)(graph, layer, *_sources(net, tensors, layer))
@@ -110,7 +113,7 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
     for output in outputs:
         tensor = tensors[output]
         graph.nodes.append(helper.make_node("Identity", [tensor if isinstance(tensor, str) else tensor[0]], [output]))
-        results.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, _declared(net, output)))
+        results.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, _as_onnx(net.shapes[output])))
     made = helper.make_graph(graph.nodes, name, inputs, results, list(graph.constants.values()))
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="singa_dask")
     model.ir_version = 8  # the one of opset 17's time, for older runtimes
@@ -136,9 +139,8 @@ def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
 
 def _features(layer: Layer) -> dict[int, str]:
     """The sources whose features the layer's output depends on, by position."""
-    sources = list(layer.proto.srclayers)
-    others = {1} if isinstance(layer, kinds.EuclideanLoss) else {i % len(sources) for i in layer.label_sources}
-    return {i: source for i, source in enumerate(sources) if i not in others}
+    others = {1} if isinstance(layer, kinds.EuclideanLoss) else layer.label_positions
+    return {i: source for i, source in enumerate(layer.proto.srclayers) if i not in others}
 
 
 def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
@@ -148,10 +150,6 @@ def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
         tensor = tensors[source]
         names.append(tensor if isinstance(tensor, str) else tensor[net.piece(layer.name, position)])
     return names
-
-
-def _declared(net: Net, name: str) -> list[Any]:
-    return _as_onnx(net.shapes[name])
 
 
 def _as_onnx(shape: Shape) -> list[Any]:
@@ -209,7 +207,7 @@ def _relu(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _stanh(graph: Graph, layer: Layer, x: str) -> str:
-    inner, outer = (graph.constant(f"stanh_{i}", np.float32(v)) for i, v in enumerate((0.6666667, 1.7159047)))
+    inner, outer = (graph.constant(f"stanh_{i}", np.float32(v)) for i, v in enumerate((STANH_INNER, STANH_OUTER)))
     return graph.add("Mul", [graph.add("Tanh", [graph.add("Mul", [x, inner])]), outer])
 
 
@@ -270,10 +268,9 @@ def _slice(graph: Graph, layer: Any, x: str) -> list[str]:
     dim, shape = layer.conf.slice_dim, _as_onnx(_shape(graph, layer))
     if dim == 0:
         raise layer.problem("cuts the batch, which a model for any batch cannot", "slice_dim: 0")
-    size, count = shape[dim], layer.conf.num_slices
-    sizes = [size // count] * (count - 1) + [size - size // count * (count - 1)]
+    sizes = [stop - start for start, stop in piece_bounds(shape[dim], layer.conf.num_slices)]
     parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
-    return graph.add_several("Split", [x, parts], count, axis=dim)
+    return graph.add_several("Split", [x, parts], len(sizes), axis=dim)
 
 
 def _concate(graph: Graph, layer: Any, *x: str) -> str:

@@ -193,6 +193,12 @@ class Layer:
             return json.loads(self.proto.user_conf)
         return {}
 
+    @property
+    def label_positions(self) -> set[int]:
+        """`label_sources`, counted from the first of the srclayers that there are."""
+        count = len(self.proto.srclayers)
+        return {position % count for position in self.label_sources} if count else set()
+
     def declare(self, role: str, shape: Shape, fan_in: int, fan_out: int, value: float | None = None) -> Param:
         """Declare the next parameter; its settings are the next `param` block of the job, named
         `<layer>_<role>` unless the job names it. value: initial value where the job has no `init`."""

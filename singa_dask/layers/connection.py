@@ -59,11 +59,11 @@ class Slice(Layer):
         size = shape[self._axis - 1]
         if not 1 <= count <= size:
             raise self.problem(f"slice_conf.num_slices must lie between 1 and the dimension's size, {size}", count)
-        return tuple(_resized(shape, self._axis, stop - start) for start, stop in _bounds(size, count))
+        return tuple(_resized(shape, self._axis, stop - start) for start, stop in piece_bounds(size, count))
 
     def forward(self, ctx: Context, *x: Array) -> Any:
         ctx.x_shape = x[0].shape
-        ctx.pieces = _cuts(x[0].shape, self._axis, _bounds(x[0].shape[self._axis], self.conf.num_slices))
+        ctx.pieces = _cuts(x[0].shape, self._axis, piece_bounds(x[0].shape[self._axis], self.conf.num_slices))
         return tuple(_piece(ctx, f"y{i}", x[0], cut) for i, cut in enumerate(ctx.pieces))
 
     def backward(self, ctx: Context, dy: Any) -> Array:
@@ -121,7 +121,8 @@ def _axis(layer: Layer, dim: int, shape: Shape) -> int:
     return axes[dim]
 
 
-def _bounds(size: int, count: int) -> list[tuple[int, int]]:
+def piece_bounds(size: int, count: int) -> list[tuple[int, int]]:
+    """Where the pieces of a Slice begin and end."""
     step = size // count
     return [(i * step, size if i == count - 1 else (i + 1) * step) for i in range(count)]
 

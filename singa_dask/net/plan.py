@@ -70,7 +70,7 @@ def make_plan(
     steps: dict[str, LayerPlan] = {}
     for name, layer in layers.items():
         sources = list(layer.proto.srclayers)
-        labelled = {i % len(sources) for i in layer.label_sources} if sources else set()
+        labelled = layer.label_positions
         step = LayerPlan(
             layer=layer,
             ctx=contexts[name],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -111,12 +111,17 @@ class ServerGroup:
     def _each(self, method: str, args: Sequence[tuple], timeout_s: float = _CALL_S) -> None:
         """Call every server, and wait for all. Raises ClusterError when one fails."""
         deadline = time.monotonic() + timeout_s
-        where = ""
-        try:
-            calls = []
-            for actor, given, where in zip(self._actors, args, self.where, strict=True):  # noqa: B007
-                calls.append(getattr(actor, method)(*given))  # of a lost actor this raises
-            for call, where in zip(calls, self.where, strict=True):  # noqa: B007
+        calls = []
+        for actor, given, where in zip(self._actors, args, self.where, strict=True):
+            with self._naming(method, where):  # of a lost actor even this raises
+                calls.append(getattr(actor, method)(*given))
+        for call, where in zip(calls, self.where, strict=True):
+            with self._naming(method, where):
                 call.result(timeout=max(0.0, deadline - time.monotonic()))
+
+    @contextmanager
+    def _naming(self, method: str, where: str) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             raise ClusterError(f"server group {self.number}: {method} failed at {where}: {error!r}") from error

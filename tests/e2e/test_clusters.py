@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from support.commands import COMMAND, cluster, example, sets, summary
+from support.commands import cluster, example, said, sets, started, summary, wait_until
 
 from singa_dask import ClusterTopology, Job, layers, train, updaters
 from singa_dask.errors import ClusterError
@@ -92,24 +92,14 @@ def test_two_runs_share_a_cluster(environment, singa_dask, tmp_path, no_leaks):
         here = ("--scheduler", dask.scheduler_address, "--cluster", cluster())
         two = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2)
         long = sets(train_steps=100_000, test_freq=0, test_steps=0)
-        with open(tmp_path / "log", "w") as log:
-            first = subprocess.Popen(
-                [*COMMAND, "train", *map(str, (example(), *here, *two, *long, "--workspace", "first"))],
-                cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        try:
-            deadline = time.monotonic() + 60
-            while "2 workers ready" not in (tmp_path / "log").read_text():
-                assert first.poll() is None and time.monotonic() < deadline
-                time.sleep(0.05)
+        first = ("train", example(), *here, *two, *long, "--workspace", "first")
+        with started(*first, folder=tmp_path, env=environment) as run:
+            wait_until(lambda: "2 workers ready" in said(tmp_path), run, tmp_path)
             ran = singa_dask("train", example(), *here, *two, *sets(train_steps=30), "--workspace", "second")
             assert ran.code == 0, ran.err
-            assert first.poll() is None
-            first.send_signal(signal.SIGTERM)
-            assert first.wait(timeout=30) == 130
-        finally:
-            first.kill()
-            first.wait()
+            assert run.poll() is None
+            run.send_signal(signal.SIGTERM)
+            assert run.wait(timeout=30) == 130
     assert summary(tmp_path / "first")["restarts"] == 0
 
 

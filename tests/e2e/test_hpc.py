@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from distributed import Client
-from support.commands import COMMAND, Ran, cluster, example, sets, summary
+from support.commands import COMMAND, Ran, cluster, example, said, sets, summary, wait_until
 from support.launch import is_open_mpi, launched, mpiexec
 
 LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
@@ -41,20 +40,12 @@ def running(environment, tmp_path):
             [*command, *LONG, "--mpi"], cwd=tmp_path, env=launched(environment), stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        deadline = time.monotonic() + 60
-        while "saved" not in (text := said(tmp_path)):
-            assert process.poll() is None, text
-            assert time.monotonic() < deadline, text
-            time.sleep(0.05)
+        wait_until(lambda: "saved" in said(tmp_path), process, tmp_path)
         yield process
     finally:
         if process.poll() is None:
             kill_all(process)
         process.wait()
-
-
-def said(folder: Path) -> str:
-    return (folder / "log").read_text()
 
 
 def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
@@ -168,10 +159,7 @@ def test_workers_that_dask_mpi_starts(environment, singa_dask, tmp_path, no_leak
             command, cwd=tmp_path, env=launched(environment), stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        deadline = time.monotonic() + 40
-        while not file.exists():
-            assert started.poll() is None and time.monotonic() < deadline, said(tmp_path)
-            time.sleep(0.05)
+        wait_until(file.exists, started, tmp_path, within=40)
         args = ("train", example(), "--cluster", cluster(), *sets(train_steps=60), "--scheduler-file", file)
         for _ in range(2):
             ran = singa_dask(*args)

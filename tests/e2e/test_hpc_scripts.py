@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, cluster, example, summary
+from support.commands import ROOT, cluster, example, summary, wait_until
 from support.launch import is_open_mpi, launched, mpiexec
 
 SCRIPTS = ROOT / "examples" / "hpc"
@@ -59,13 +58,6 @@ def submit(environment, tmp_path):
         process.wait()
 
 
-def until(what, process, folder, within=60):
-    deadline = time.monotonic() + within
-    while not what():
-        assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda path: path.name)
 def test_bash_reads_them(script):
     checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=20)
@@ -76,7 +68,7 @@ def test_bash_reads_them(script):
 def test_a_job_that_runs_out_of_time_is_queued_again_and_resumes(submit, tmp_path, no_leaks):
     log = tmp_path / "log"
     job = submit("mpi.sbatch")
-    until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
+    wait_until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
     job.send_signal(signal.SIGUSR1)
     assert job.wait(timeout=40) == 130, log.read_text()
     assert (tmp_path / "scontrol.log").read_text() == "requeue 77\n"

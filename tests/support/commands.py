@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +36,36 @@ def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 50) -> R
         [*COMMAND, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def started(*args: object, folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen]:
+    """`singa-dask ARGS` in a process group of its own, as a terminal would start it; its output in the file `log`."""
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, args)],
+            cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def said(folder: Path) -> str:
+    """What the command that `started` runs has printed so far."""
+    return (folder / "log").read_text()
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen, folder: Path, within: float = 60) -> None:
+    """Wait for a condition; fails when the process, whose output is in `log`, ends or takes longer than `within` s."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert process.poll() is None, said(folder)
+        assert time.monotonic() < deadline, said(folder)
+        time.sleep(0.05)
 
 
 def example(job: str = "digits") -> Path:
