@@ -60,6 +60,8 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kEmbedding: _ClassVar[LayerType]
     kActivation: _ClassVar[LayerType]
     kBM: _ClassVar[LayerType]
+    kRNN: _ClassVar[LayerType]
+    kLSTM: _ClassVar[LayerType]
     kCudnnConv: _ClassVar[LayerType]
     kCudnnPool: _ClassVar[LayerType]
     kCudnnLRN: _ClassVar[LayerType]
@@ -125,6 +127,8 @@ kGRU: LayerType
 kEmbedding: LayerType
 kActivation: LayerType
 kBM: LayerType
+kRNN: LayerType
+kLSTM: LayerType
 kCudnnConv: LayerType
 kCudnnPool: LayerType
 kCudnnLRN: LayerType
@@ -279,7 +283,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +295,7 @@ class LayerProto(_message.Message):
     UNROLL_INDEX_FIELD_NUMBER: _ClassVar[int]
     UNROLL_CONN_TYPE_FIELD_NUMBER: _ClassVar[int]
     SHIFT_FIELD_NUMBER: _ClassVar[int]
+    UNROLL_SOURCE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_DIM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +325,8 @@ class LayerProto(_message.Message):
     SLICE_CONF_FIELD_NUMBER: _ClassVar[int]
     SPLIT_CONF_FIELD_NUMBER: _ClassVar[int]
     RNN_DUMMY_CONF_FIELD_NUMBER: _ClassVar[int]
+    RNN_CONF_FIELD_NUMBER: _ClassVar[int]
+    LSTM_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -333,6 +340,7 @@ class LayerProto(_message.Message):
     unroll_index: int
     unroll_conn_type: _containers.RepeatedScalarFieldContainer[UnrollConnType]
     shift: _containers.RepeatedScalarFieldContainer[int]
+    unroll_source: _containers.RepeatedScalarFieldContainer[int]
     partition_dim: int
     partition_id: int
     num_partitions: int
@@ -362,9 +370,11 @@ class LayerProto(_message.Message):
     slice_conf: SliceProto
     split_conf: SplitProto
     rnn_dummy_conf: RNNDummyProto
+    rnn_conf: RNNProto
+    lstm_conf: LSTMProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -579,7 +589,7 @@ class FixedStepProto(_message.Message):
     def __init__(self, step: _Optional[_Iterable[int]] = ..., step_lr: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StoreProto(_message.Message):
-    __slots__ = ("backend", "path", "separator", "mean_file", "std_file", "mean_value", "std_value", "batchsize", "shape", "encoded", "random_skip", "has_label", "prefetching", "shuffle")
+    __slots__ = ("backend", "path", "separator", "mean_file", "std_file", "mean_value", "std_value", "batchsize", "shape", "encoded", "random_skip", "has_label", "prefetching", "shuffle", "sequence", "lookahead")
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SEPARATOR_FIELD_NUMBER: _ClassVar[int]
@@ -594,6 +604,8 @@ class StoreProto(_message.Message):
     HAS_LABEL_FIELD_NUMBER: _ClassVar[int]
     PREFETCHING_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
     backend: str
     path: str
     separator: str
@@ -608,7 +620,9 @@ class StoreProto(_message.Message):
     has_label: bool
     prefetching: bool
     shuffle: bool
-    def __init__(self, backend: _Optional[str] = ..., path: _Optional[str] = ..., separator: _Optional[str] = ..., mean_file: _Optional[str] = ..., std_file: _Optional[str] = ..., mean_value: _Optional[float] = ..., std_value: _Optional[float] = ..., batchsize: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., encoded: bool = ..., random_skip: _Optional[int] = ..., has_label: bool = ..., prefetching: bool = ..., shuffle: bool = ...) -> None: ...
+    sequence: int
+    lookahead: int
+    def __init__(self, backend: _Optional[str] = ..., path: _Optional[str] = ..., separator: _Optional[str] = ..., mean_file: _Optional[str] = ..., std_file: _Optional[str] = ..., mean_value: _Optional[float] = ..., std_value: _Optional[float] = ..., batchsize: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., encoded: bool = ..., random_skip: _Optional[int] = ..., has_label: bool = ..., prefetching: bool = ..., shuffle: bool = ..., sequence: _Optional[int] = ..., lookahead: _Optional[int] = ...) -> None: ...
 
 class DataProto(_message.Message):
     __slots__ = ("path", "batchsize", "random_skip")
@@ -793,6 +807,22 @@ class SoftmaxProto(_message.Message):
     def __init__(self, num_softmax_per_instance: _Optional[int] = ...) -> None: ...
 
 class GRUProto(_message.Message):
+    __slots__ = ("dim_hidden", "bias_term")
+    DIM_HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
+    dim_hidden: int
+    bias_term: bool
+    def __init__(self, dim_hidden: _Optional[int] = ..., bias_term: bool = ...) -> None: ...
+
+class RNNProto(_message.Message):
+    __slots__ = ("dim_hidden", "bias_term")
+    DIM_HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
+    dim_hidden: int
+    bias_term: bool
+    def __init__(self, dim_hidden: _Optional[int] = ..., bias_term: bool = ...) -> None: ...
+
+class LSTMProto(_message.Message):
     __slots__ = ("dim_hidden", "bias_term")
     DIM_HIDDEN_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
