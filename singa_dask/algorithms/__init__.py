@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from singa_dask.algorithms.base import TrainOneBatch
-from singa_dask.algorithms.bp import BP
+from singa_dask.algorithms.bp import BP, BPTT
 from singa_dask.algorithms.cd import CD
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import AlgProto
 from singa_dask.layers.user_code import user_code
 
-__all__ = ["BP", "CD", "TrainOneBatch", "algorithm"]
+__all__ = ["BP", "BPTT", "CD", "TrainOneBatch", "algorithm"]
 
 
 def algorithm(alg: AlgProto) -> TrainOneBatch:
     """The algorithm that `train_one_batch` of a job names.
 
     kUserAlg imports the TrainOneBatch subclass that `user_alg` names as "module:Class".
-    Raises ConfigError where it names none, or one that is not there yet (kBPTT).
+    Raises ConfigError where it names none.
     """
     key = "train_one_batch"
-    built_in: dict[int, type[TrainOneBatch]] = {AlgProto.kBP: BP, AlgProto.kCD: CD}
+    built_in: dict[int, type[TrainOneBatch]] = {AlgProto.kBP: BP, AlgProto.kBPTT: BPTT, AlgProto.kCD: CD}
     if alg.alg in built_in:
         return built_in[alg.alg].from_proto(alg)
-    if alg.alg != AlgProto.kUserAlg:
-        hint = "Use kBP, kCD, or a class of your own."
-        raise ConfigError(Problem(f"{key}.alg", "not available yet", AlgProto.AlgType.Name(alg.alg), hint))
     if not alg.user_alg:
         raise ConfigError(
             Problem(f"{key}.alg", "kUserAlg needs user_alg", hint='Write alg: kBP, or user_alg: "module:Class".')

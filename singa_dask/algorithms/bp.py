@@ -1,4 +1,4 @@
-"""Back-propagation."""
+"""Back-propagation, through layers and through time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ class BP(TrainOneBatch):
         step: Step,
         on_gradient: Callable[[Param], None] | None = None,
     ) -> dict[str, Metric]:
-        net.forward(feed, step)
+        self.forward(net, feed, step)
         net.backward(on_gradient)
         return net.metrics()
+
+
+class BPTT(BP):
+    """Back-propagation through the time steps of an unrolled net (Werbos 1990), truncated at the mini-batch.
+
+    Recurrent layers start from the state that the mini-batch before left, since its rows go on in this one. Under kBP
+    they start every mini-batch from zero.
+    """
+
+    type: ClassVar[str] = "kBPTT"
+    carries: ClassVar[bool] = True

@@ -71,6 +71,8 @@ _RANGES: dict[str, tuple[Range, tuple[str, ...]]] = {
     "RBMProto": (POSITIVE, ("hdim",)),
     "SoftmaxProto": (POSITIVE, ("num_softmax_per_instance",)),
     "GRUProto": (POSITIVE, ("dim_hidden",)),
+    "LSTMProto": (POSITIVE, ("dim_hidden",)),
+    "RNNProto": (POSITIVE, ("dim_hidden",)),
     "EmbeddingProto": (POSITIVE, ("vocab_size", "feature_dim")),
     "SoftmaxLossProto": (POSITIVE, ("topk",)),
     "ArgSortProto": (POSITIVE, ("topk",)),

@@ -12,6 +12,7 @@ from singa_dask.job.job_pb2 import AlgProto, LayerProto, Phase
 from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_name
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.phases import active_phases, runs_in
+from singa_dask.job.unroll import Times, connections, faults, plain
 
 
 class _Node(NamedTuple):
@@ -21,11 +22,13 @@ class _Node(NamedTuple):
 
 def check_graph(findings: Findings) -> None:
     """The graph of every phase that the job goes through, and the parameters that layers share."""
-    nodes = [_Node(path, layer) for path, layer in layers_of(findings.job)]
+    paths = [path for path, _ in layers_of(findings.job)]  # in the order of `plain`
+    nodes = [_Node(path, layer) for path, layer in zip(paths, plain(findings.job.neuralnet).layer, strict=True)]
     _check_sources_exist(findings, nodes)
     for phase in active_phases(findings.job):
         present = [node for node in nodes if runs_in(node.layer, phase)]
         _check_names(findings, present)
+        _check_unrolling(findings, present)
         _check_sources_run(findings, nodes, present, phase)
         _check_circles(findings, present)
         _check_ends(findings, present, phase)
@@ -63,14 +66,28 @@ def _check_sources_run(findings: Findings, nodes: Sequence[_Node], present: Sequ
                 findings.add((*path, "srclayers", i), message, source, hint)
 
 
+def _check_unrolling(findings: Findings, present: Sequence[_Node]) -> None:
+    """The time steps that layers read of each other exist."""
+    times = Times.of(layer for _, layer in present)
+    for path, layer in present:
+        for fault in faults(layer, times):
+            findings.add((*path, fault.field), fault.message, fault.received, fault.hint)
+
+
 def _check_circles(findings: Findings, present: Sequence[_Node]) -> None:
     by_name = {node.layer.name: node for node in reversed(present)}
     onward = without_feedback(node.layer for node in by_name.values())
-    for circle in _circles({layer.name: tuple(layer.srclayers) for layer in onward}):
+    for circle in _circles({layer.name: _same_step_sources(layer) for layer in onward}):
         start = min(range(len(circle)), key=lambda i: by_name[circle[i]].path)
         ordered = [*circle[start:], *circle[:start]]
         way = " -> ".join([*ordered, ordered[0]])
         findings.add((*by_name[ordered[0]].path, "srclayers"), "these layers feed each other in a circle", way)
+
+
+def _same_step_sources(layer: LayerProto) -> tuple[str, ...]:
+    """The sources that are not read at an earlier time step."""
+    times = Times(dict.fromkeys(layer.srclayers, layer.unroll_len), frozenset())
+    return tuple(connection.source for connection in connections(layer, times) if not connection.delayed)
 
 
 def _circles(sources: dict[str, tuple[str, ...]]) -> Iterator[list[str]]:
@@ -115,10 +132,12 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
     if alg == AlgProto.kCD and not types >= ENERGY:
         hint = "Add a kRBMVis and a kRBMHid that read each other."
         findings.add(where, "no RBM runs in phase kTrain, and alg: kCD trains nothing else", hint=hint)
-    if alg == AlgProto.kBP and types & ENERGY:
+    back_propagates = alg in (AlgProto.kBP, AlgProto.kBPTT)
+    if back_propagates and types & ENERGY:
         hint = "Use train_one_batch { alg: kCD }, or layers of type kInnerProduct with the RBM's parameters."
-        findings.add(where, "an RBM runs in phase kTrain, and alg: kBP cannot train it", hint=hint)
-    elif alg == AlgProto.kBP and not types & (LOSSES | {"kUserLayer"}):
+        name = AlgProto.AlgType.Name(alg)
+        findings.add(where, f"an RBM runs in phase kTrain, and alg: {name} cannot train it", hint=hint)
+    elif back_propagates and not types & (LOSSES | {"kUserLayer"}):
         hint = "Add one of type kSoftmaxLoss or kEuclideanLoss."
         findings.add(where, "no loss layer runs in phase kTrain, so there is nothing to learn from", hint=hint)
 

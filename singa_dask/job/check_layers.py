@@ -58,10 +58,14 @@ def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
     for field in ("include", "exclude"):
         if Phase.kUnknown in getattr(layer, field):
             findings.add((*path, field), "is no phase", "kUnknown", "Use kTrain, kVal or kTest.")
-    for field, default in (("partition_id", 0), ("num_partitions", 1)):
+    for field, default, setter in (
+        ("partition_id", 0, "partitioning"),
+        ("num_partitions", 1, "partitioning"),
+        ("unroll_index", 0, "unrolling"),
+    ):
         if getattr(layer, field) != default:
             value = str(getattr(layer, field))
-            findings.add((*path, field), "is set by the partitioning itself", value, "Leave it out.")
+            findings.add((*path, field), f"is set by the {setter} itself", value, "Leave it out.")
 
 
 def _check_confs(findings: Findings, path: Path, layer: LayerProto) -> None:

@@ -82,6 +82,8 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kSlice: _ClassVar[LayerType]
     kSplit: _ClassVar[LayerType]
     kRNNDummy: _ClassVar[LayerType]
+    kFrame: _ClassVar[LayerType]
+    kLastStep: _ClassVar[LayerType]
 kUnknown: Phase
 kTrain: Phase
 kVal: Phase
@@ -149,6 +151,8 @@ kConcate: LayerType
 kSlice: LayerType
 kSplit: LayerType
 kRNNDummy: LayerType
+kFrame: LayerType
+kLastStep: LayerType
 
 class JobProto(_message.Message):
     __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
@@ -655,16 +659,18 @@ class RGBImageProto(_message.Message):
     def __init__(self, scale: _Optional[float] = ..., cropsize: _Optional[int] = ..., mirror: bool = ..., meanfile: _Optional[str] = ...) -> None: ...
 
 class CharRNNProto(_message.Message):
-    __slots__ = ("path", "vocab_path", "unroll_len", "batchsize")
+    __slots__ = ("path", "vocab_path", "unroll_len", "batchsize", "vocabulary")
     PATH_FIELD_NUMBER: _ClassVar[int]
     VOCAB_PATH_FIELD_NUMBER: _ClassVar[int]
     UNROLL_LEN_FIELD_NUMBER: _ClassVar[int]
     BATCHSIZE_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     path: str
     vocab_path: str
     unroll_len: int
     batchsize: int
-    def __init__(self, path: _Optional[str] = ..., vocab_path: _Optional[str] = ..., unroll_len: _Optional[int] = ..., batchsize: _Optional[int] = ...) -> None: ...
+    vocabulary: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, path: _Optional[str] = ..., vocab_path: _Optional[str] = ..., unroll_len: _Optional[int] = ..., batchsize: _Optional[int] = ..., vocabulary: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OneHotProto(_message.Message):
     __slots__ = ("vocab_size",)

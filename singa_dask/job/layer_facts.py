@@ -28,6 +28,8 @@ CONF: dict[str, str] = {
     "kSoftmax": "softmax_conf",
     "kCudnnSoftmax": "softmax_conf",
     "kGRU": "gru_conf",
+    "kLSTM": "lstm_conf",
+    "kRNN": "rnn_conf",
     "kEmbedding": "embedding_conf",
     "kActivation": "activation_conf",
     "kCudnnActivation": "activation_conf",
@@ -43,6 +45,7 @@ CONF: dict[str, str] = {
     "kSlice": "slice_conf",
     "kSplit": "split_conf",
     "kRNNDummy": "rnn_dummy_conf",
+    "kCharRNNOutput": "char_rnn_conf",
 }
 
 # Type -> fields that must be given, with an example each.
@@ -56,6 +59,9 @@ REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "kRBMHid": (("rbm_conf", "hdim", "500"),),
     "kRBMVis": (("rbm_conf", "hdim", "500"),),
     "kGRU": (("gru_conf", "dim_hidden", "512"),),
+    "kLSTM": (("lstm_conf", "dim_hidden", "512"),),
+    "kRNN": (("rnn_conf", "dim_hidden", "512"),),
+    "kCharRNNOutput": (("char_rnn_conf", "vocab_path", '"vocab.txt"'),),
     "kEmbedding": (("embedding_conf", "vocab_size", "1000"),),
     "kCSVOutput": (("store_conf", "path", '"out.csv"'),),
     "kRecordOutput": (("store_conf", "path", '"out"'),),
@@ -80,8 +86,7 @@ LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # r
 
 _AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
 _NORMS = frozenset({"kBM", "kCudnnBM"})
-# Their parameters are not known here.
-_OPEN = frozenset({"kUserLayer", "kGRU", "kEmbedding"})
+_GATES: dict[str, tuple[str, ...]] = {"kGRU": ("z_", "r_", "c_"), "kLSTM": ("i_", "f_", "o_", "g_"), "kRNN": ("",)}
 
 
 def type_name(layer: LayerProto) -> str:
@@ -92,10 +97,18 @@ def type_name(layer: LayerProto) -> str:
 def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
     """What the layer's parameters are, in order; None where only its class knows."""
     name = type_name(layer)
-    if name in _OPEN or name in DEPRECATED:
+    if name == "kUserLayer" or name in DEPRECATED:
         return None
     if name in _NORMS:
         return ("scale", "bias", "mean", "var")
+    if name == "kEmbedding":
+        return ("table",)
+    if name in _GATES:
+        gates = _GATES[name]
+        weights = tuple(f"{gate}{what}" for what in ("hx", "hh") for gate in gates)
+        # SINGA's rule: param blocks for the weights alone mean that there are no biases.
+        biased = getattr(layer, CONF[name]).bias_term and len(layer.param) != len(weights)
+        return weights + tuple(f"{gate}b" for gate in gates) * biased
     if name not in _AFFINE:
         return ()
     return ("weight", "bias") if getattr(layer, CONF[name]).bias_term else ("weight",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from singa_dask.job.job_pb2 import AlgProto, JobProto, LayerProto, LayerType
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType
 from singa_dask.job.paths import Path, layers_of
 
 NOT_YET = "not yet supported"
@@ -23,18 +23,7 @@ class Gap(NamedTuple):
     hint: str | None = None
 
 
-ALGORITHMS: dict[int, str] = {
-    AlgProto.kBPTT: "back-propagation through time",
-}
-
 LAYER_TYPES: dict[str, str] = {
-    "kCharRNN": "recurrent nets",
-    "kRNNLabel": "recurrent nets",
-    "kOneHot": "recurrent nets",
-    "kGRU": "recurrent nets",
-    "kEmbedding": "recurrent nets",
-    "kCharRNNOutput": "recurrent nets",
-    "kRNNDummy": "recurrent nets",
     "kBridgeSrc": "layers split over workers",
     "kBridgeDst": "layers split over workers",
 }
@@ -44,18 +33,9 @@ _SPLIT_LAYERS = "layers split over workers by features"
 
 def job_gaps(job: JobProto) -> Iterator[Gap]:
     """What of the job is not yet supported."""
-    alg = job.train_one_batch.alg
-    if alg in ALGORITHMS:
-        hint = "For now: kBP, or user_alg."
-        yield Gap(("train_one_batch", "alg"), ALGORITHMS[alg], AlgProto.AlgType.Name(alg), hint)
     net = job.neuralnet
     if net.partition_dim == 1:
         yield Gap(("neuralnet", "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
-    if net.unroll_len > 1:
-        yield Gap(("neuralnet", "unroll_len"), "unrolled nets", str(net.unroll_len), "For now: 1.")
-    if net.layer_group:
-        hint = "Write its layers straight into neuralnet { }."
-        yield Gap(("neuralnet", "layer_group"), "groups of layers", f"{len(net.layer_group)} layer_group", hint)
     if job.resume or job.step:
         yield Gap(("resume" if job.resume else "step",), "resuming by the job file", "true", "Run with --resume.")
     for path, layer in layers_of(job):
@@ -81,11 +61,6 @@ def _layer_gaps(path: Path, layer: LayerProto) -> Iterator[Gap]:
         yield Gap((*path, "type"), LAYER_TYPES[name], name)
     if layer.partition_dim == 1:
         yield Gap((*path, "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
-    if layer.unroll_len > 1:
-        yield Gap((*path, "unroll_len"), "unrolled layers", str(layer.unroll_len), "For now: 1.")
-    if layer.unroll_conn_type or layer.shift:
-        field = "unroll_conn_type" if layer.unroll_conn_type else "shift"
-        yield Gap((*path, field), "unrolled layers", field, "Leave it out.")
     for i, param in enumerate(layer.param):
         if param.partition_dim == 1:
             yield Gap((*path, "param", i, "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0.")

@@ -19,34 +19,47 @@ from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
 from singa_dask.layers.rbm import RBMHid, RBMVis
+from singa_dask.layers.recurrent import GRU, LSTM, RNN
 from singa_dask.layers.registry import layer_class
+from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
+from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
 
 __all__ = [
+    "GRU",
     "LRN",
+    "LSTM",
+    "RNN",
     "Accuracy",
     "Activation",
     "ArgSort",
     "BatchNorm",
     "CSVInput",
     "CSVOutput",
+    "CharRNNOutput",
     "Concate",
     "Context",
     "Convolution",
     "Dropout",
     "Dummy",
+    "Embedding",
     "EuclideanLoss",
+    "Frame",
     "ImagePreprocess",
     "InnerProduct",
     "InputLayer",
+    "LastStep",
     "Layer",
     "LossLayer",
     "Metric",
+    "OneHot",
     "OutputLayer",
     "Param",
     "Pooling",
     "RBMHid",
     "RBMVis",
+    "RNNDummy",
+    "RNNLabel",
     "ReLU",
     "RecordInput",
     "RecordOutput",

@@ -12,6 +12,8 @@ from singa_dask.layers.param import Array, Shape
 class _Elementwise(Layer):
     """What all activations share: shape, buffers, and that backward needs only y."""
 
+    rowwise: ClassVar[bool] = True
+
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         return shape

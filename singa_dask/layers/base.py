@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
+from singa_dask.job.unroll import origin
 from singa_dask.layers.param import Array, Param, Shape
 
 if TYPE_CHECKING:
@@ -60,12 +61,24 @@ def _alone(array: Array) -> Array:
 
 
 @dataclass
+class Memory:
+    """What a recurrent layer keeps from one forward call to the next; the instances of an unrolled one share it.
+
+    state: arrays (B, ...) after the last time step, None for a fresh start. gradients: for them, in a backward pass.
+    """
+
+    state: list[Array] | None = None
+    gradients: Array = None
+
+
+@dataclass
 class Context:
     """One layer's memory between its forward and backward call, and its store of reused buffers.
 
     A layer may set any attribute on it. The net sets `step` before each forward call, `labels` of an input layer from
     its feed, and `needs_input_grad`, once: False where no layer below has a use for the gradient of its output.
-    group_sum: a host array summed over the workers of the group, all of which must call it, in place.
+    group_sum: a host array summed over the workers of the group, all of which must call it, in place. memory: of a
+    recurrent layer. last_output: what the layer of a name gave at the forward call before, None at the first one.
     """
 
     ops: Ops
@@ -73,6 +86,8 @@ class Context:
     labels: Array = None
     needs_input_grad: bool = True
     group_sum: Callable[[Array], Array] = _alone
+    memory: Memory = field(default_factory=Memory)
+    last_output: Callable[[str], Array] | None = None
     _buffers: dict[str, Array] = field(default_factory=dict)
 
     def buffer(self, key: str, shape: Shape, dtype: Any = None) -> Array:
@@ -101,6 +116,8 @@ class Layer:
     multiple_outputs: True if forward returns a tuple, one array per destination (Slice, Split); backward then gets a
     tuple, and setup may return a tuple of shapes.
     num_sources: least and most srclayers; None for any number.
+    rowwise: whether each row of the output depends on the same row of the inputs alone (or, if `recurrent`, on earlier
+    time steps of it), so that the steps of an unrolled net can be computed together, as rows of one call.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -109,6 +126,8 @@ class Layer:
     passes_labels: ClassVar[bool] = False
     multiple_outputs: ClassVar[bool] = False
     num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
+    rowwise: ClassVar[bool] = False
+    recurrent: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -194,6 +213,11 @@ class Layer:
         return {}
 
     @property
+    def steps(self) -> int:
+        """Time steps that one call computes, whose rows lie one step after another; 1 but in a folded net."""
+        return self.proto.unroll_len
+
+    @property
     def label_positions(self) -> set[int]:
         """`label_sources`, counted from the first of the srclayers that there are."""
         count = len(self.proto.srclayers)
@@ -201,14 +225,18 @@ class Layer:
 
     def declare(self, role: str, shape: Shape, fan_in: int, fan_out: int, value: float | None = None) -> Param:
         """Declare the next parameter; its settings are the next `param` block of the job, named
-        `<layer>_<role>` unless the job names it. value: initial value where the job has no `init`."""
+        `<layer>_<role>` unless the job names it. value: initial value where the job has no `init`. The instances of
+        an unrolled layer share the parameters of the first."""
         index = len(self.params)
         proto = ParamProto()
         if index < len(self.proto.param):
             proto.CopyFrom(self.proto.param[index])
         if value is not None and not proto.HasField("init"):
             proto.init.type, proto.init.value = proto.init.kConstant, value
-        param = Param(proto, proto.name or f"{self.name}_{role}", shape, fan_in, fan_out)
+        name = proto.name or f"{origin(self.proto)}_{role}"
+        if self.proto.unroll_index:
+            proto.share_from, name = name, f"{self.proto.unroll_index}#{name}"
+        param = Param(proto, name, shape, fan_in, fan_out)
         self.params.append(param)
         return param
 

@@ -21,6 +21,7 @@ class Split(Layer):
     type: ClassVar[str] = "kSplit"
     conf_field: ClassVar[str | None] = "split_conf"
     multiple_outputs: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)

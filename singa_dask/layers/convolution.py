@@ -20,6 +20,7 @@ class Convolution(Layer):
 
     type: ClassVar[str] = "kConvolution"
     conf_field: ClassVar[str | None] = "convolution_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -17,11 +17,12 @@ class Dropout(Layer):
     """y = x mask / (1 - dropout_ratio), mask 0 with probability dropout_ratio; y = x outside kTrain.
 
     x: (B, ...) -> y: the same shape.   dropout_conf: dropout_ratio.   (Srivastava et al. 2014, scaled while training)
-    The mask is a function of (seed, step, layer, row, element).
+    The mask is a function of (seed, step, layer, time step, row, element).
     """
 
     type: ClassVar[str] = "kDropout"
     conf_field: ClassVar[str | None] = "dropout_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
@@ -35,11 +36,15 @@ class Dropout(Layer):
         ctx.dropping = bool(step.phase & Phase.kTrain) and self.conf.dropout_ratio > 0
         if not ctx.dropping:
             return x[0]
-        key = stream_key(step.seed, step.number, self.name)
         first = step.first_row * self._features
         y = ctx.buffer("y", x[0].shape)
         ctx.mask = ctx.buffer("mask", x[0].shape, np.uint8)
-        return ctx.ops.dropout(x[0], self.conf.dropout_ratio, key, first, y, ctx.mask)
+        for t in range(self.steps):
+            name = self.name if self.steps == 1 else f"{t}#{self.name}"  # as in the unrolled net
+            key = stream_key(step.seed, step.number, name)
+            rows = slice(t * len(y) // self.steps, (t + 1) * len(y) // self.steps)
+            ctx.ops.dropout(x[0][rows], self.conf.dropout_ratio, key, first, y[rows], ctx.mask[rows])
+        return y
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         if not ctx.dropping:

@@ -18,6 +18,7 @@ class InnerProduct(Layer):
 
     type: ClassVar[str] = "kInnerProduct"
     conf_field: ClassVar[str | None] = "innerproduct_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

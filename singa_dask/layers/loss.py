@@ -22,6 +22,7 @@ class SoftmaxLoss(LossLayer):
     conf_field: ClassVar[str | None] = "softmaxloss_conf"
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         classes = prod(self.sources(src)[0])
@@ -57,6 +58,7 @@ class EuclideanLoss(LossLayer):
 
     type: ClassVar[str] = "kEuclideanLoss"
     num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         prediction, target = self.sources(src)

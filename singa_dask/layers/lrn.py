@@ -16,6 +16,7 @@ class LRN(Layer):
 
     type: ClassVar[str] = "kLRN"
     conf_field: ClassVar[str | None] = "lrn_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

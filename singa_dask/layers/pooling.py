@@ -19,6 +19,7 @@ class Pooling(Layer):
 
     type: ClassVar[str] = "kPooling"
     conf_field: ClassVar[str | None] = "pooling_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -18,6 +18,7 @@ class ArgSort(OutputLayer):
 
     type: ClassVar[str] = "kArgSort"
     conf_field: ClassVar[str | None] = "argsort_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         self._classes = prod(self.sources(src)[0])

@@ -20,6 +20,9 @@ from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
 from singa_dask.layers.rbm import RBMHid, RBMVis
+from singa_dask.layers.recurrent import GRU, LSTM, RNN
+from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
+from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.user_code import user_code
 
@@ -30,17 +33,27 @@ LAYERS: tuple[type[Layer], ...] = (
     BatchNorm,
     CSVInput,
     CSVOutput,
+    CharRNNOutput,
     Concate,
     Convolution,
     Dropout,
     Dummy,
+    Embedding,
     EuclideanLoss,
+    Frame,
+    GRU,
     ImagePreprocess,
     InnerProduct,
     LRN,
+    LSTM,
+    LastStep,
+    OneHot,
     Pooling,
     RBMHid,
     RBMVis,
+    RNN,
+    RNNDummy,
+    RNNLabel,
     ReLU,
     RecordInput,
     RecordOutput,

@@ -17,6 +17,7 @@ class Softmax(Layer):
 
     type: ClassVar[str] = "kSoftmax"
     conf_field: ClassVar[str | None] = "softmax_conf"
+    rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

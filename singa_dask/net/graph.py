@@ -10,6 +10,8 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.energy import without_feedback
 from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
 from singa_dask.job.phases import runs_in
+from singa_dask.job.unroll import plain
+from singa_dask.net.fold import in_time
 
 
 @dataclass(frozen=True)
@@ -32,20 +34,18 @@ class Graph:
     consumers: dict[str, tuple[Edge, ...]]
 
 
-def build_graph(net: NetProto, phase: int) -> Graph:
-    """The graph of the layers that run in `phase`.
+def build_graph(net: NetProto, phase: int, *, fold: bool = True) -> Graph:
+    """The graph of the layers that run in `phase`; layers of several time steps are folded where they can be and
+    `fold` says so, else unrolled.
 
-    Raises ConfigError for repeated names, sources that do not exist in this phase, and cycles.
+    Raises ConfigError for repeated names, sources that do not exist in this phase, unrolling that cannot be, cycles.
     """
-    present = [layer for layer in net.layer if runs_in(layer, phase)]
-    if net.layer_group:
-        raise ConfigError(
-            Problem("neuralnet.layer_group", "layer groups are not available yet", hint="Write the layers one by one.")
-        )
-    problems = _repeated_names(present) + _missing_sources(net.layer, present, phase)
+    every = plain(net).layer
+    present = [layer for layer in every if runs_in(layer, phase)]
+    problems = _repeated_names(present) + _missing_sources(every, present, phase)
     if problems:
         raise ConfigError(problems)
-    present = without_feedback(present)
+    present = in_time(without_feedback(present), fold=fold)
     layers = {layer.name: layer for layer in _topological(present)}
     consumers: dict[str, list[Edge]] = {layer.name: [] for layer in present}
     for layer in present:

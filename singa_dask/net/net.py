@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from singa_dask.errors import SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
+from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import Context, InputLayer, Layer, Metric, OutputLayer, Step
+from singa_dask.layers.base import Context, InputLayer, Layer, Memory, Metric, OutputLayer, Step
 from singa_dask.layers.param import Array, Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams
@@ -39,16 +40,17 @@ class Net:
     layers: name -> layer, sources first. shapes: name -> sample shape (a tuple of them, one per destination, where a
     layer has several outputs and its setup tells them apart). input_layers: names of the layers that `forward` must be
     fed. params: the parameters that own their array, each once. contexts: name -> what a layer keeps between calls.
+    fold: whether the time steps of an unrolled net are computed together where they can be (net/fold.py).
 
     Raises ConfigError where graph, shapes or parameters do not fit, TrainingError where a layer's setup itself fails.
     """
 
-    def __init__(self, proto: NetProto, phase: int, ops: Ops, share: Net | None = None):
+    def __init__(self, proto: NetProto, phase: int, ops: Ops, share: Net | None = None, *, fold: bool = True):
         self.proto = proto
         self.phase = phase
         self.ops = ops
         self._parameter_net: Net = self if share is None else share._parameter_net
-        self._graph = graph = build_graph(proto, phase)
+        self._graph = graph = build_graph(proto, phase, fold=fold)
         self.layers: dict[str, Layer] = {
             name: layer_class(message).from_proto(message) for name, message in graph.layers.items()
         }
@@ -61,15 +63,40 @@ class Net:
         self.named_params: dict[str, Param] = {param.name: param for param in every}
         _freeze(self.layers)
         self.flat: FlatParams = FlatParams.of(self.params, ops) if share is None else share.flat
-        self.contexts = {name: Context(ops) for name in self.layers}
+        self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
+        self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops)
         self._output_slots = {step.layer.name: step.output for step in plan.forward}
         self._measuring = [
-            (name, layer, self.contexts[name])
+            (origin(layer.proto), layer, self.contexts[name])
             for name, layer in self.layers.items()
             if type(layer).metrics is not Layer.metrics
         ]
+
+    def _context(self, layer: Layer) -> Context:
+        ctx = Context(self.ops)
+        ctx.memory = self._memories.get(origin(layer.proto), ctx.memory)
+        ctx.last_output = self._last_output
+        return ctx
+
+    def _last_output(self, name: str) -> Array:
+        return self._passes.values[self._output_slots[name]] if name in self._output_slots else None
+
+    def forget(self) -> None:
+        """Let the next forward call start from the initial state of recurrent layers."""
+        for memory in self._memories.values():
+            memory.state = None
+
+    @property
+    def state(self) -> dict[str, list[Array]]:
+        """What recurrent layers carry on to the next forward call, by layer: arrays (B, H), valid until then."""
+        return {name: memory.state for name, memory in self._memories.items() if memory.state is not None}
+
+    @state.setter
+    def state(self, state: Mapping[str, list[Array]]) -> None:
+        for name, memory in self._memories.items():
+            memory.state = [array.copy() for array in state[name]] if name in state else None
 
     def share_sums(self, group_sum: Callable[[Array], Array]) -> None:
         """Have layers sum over the group's mini-batch by `group_sum`, not over their own rows."""
@@ -110,13 +137,12 @@ class Net:
 
     def metrics(self) -> dict[str, Metric]:
         """What the last forward call measured: "loss", "accuracy"; "<layer>.loss" where several layers measure one."""
-        measured = [
-            (layer_name, key, metric)
-            for layer_name, layer, ctx in self._measuring
-            for key, metric in layer.metrics(ctx).items()
-        ]
-        uses = Counter(key for _, key, _ in measured)
-        return {key if uses[key] == 1 else f"{layer_name}.{key}": metric for layer_name, key, metric in measured}
+        measured: dict[tuple[str, str], Metric] = {}
+        for layer_name, layer, ctx in self._measuring:
+            for key, metric in layer.metrics(ctx).items():
+                measured[layer_name, key] = measured.get((layer_name, key), Metric()) + metric
+        uses = Counter(key for _, key in measured)
+        return {key if uses[key] == 1 else f"{name}.{key}": metric for (name, key), metric in measured.items()}
 
     def output(self, name: str) -> Array:
         """The output of layer `name` at the last forward call; valid until the next one."""

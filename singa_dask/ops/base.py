@@ -13,10 +13,21 @@ from singa_dask.ops.loss import LossOps
 from singa_dask.ops.normalisation import NormalisationOps
 from singa_dask.ops.pooling import PoolingOps
 from singa_dask.ops.random import RandomOps
+from singa_dask.ops.recurrent import RecurrentOps
 from singa_dask.ops.update import UpdateOps
 
 
-class Ops(ArrayOps, ConvolutionOps, PoolingOps, ActivationOps, NormalisationOps, LossOps, RandomOps, UpdateOps):
+class Ops(
+    ArrayOps,
+    ConvolutionOps,
+    PoolingOps,
+    ActivationOps,
+    NormalisationOps,
+    LossOps,
+    RandomOps,
+    RecurrentOps,
+    UpdateOps,
+):
     """The array library `xp` and the kernels over it.
 
     Complete in plain NumPy: the reference that CpuOps and GpuOps are compared with, which override what Numba and

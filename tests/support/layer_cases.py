@@ -15,7 +15,10 @@ import numpy as np
 
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import (
+    GRU,
     LRN,
+    LSTM,
+    RNN,
     Accuracy,
     Activation,
     ArgSort,
@@ -27,6 +30,7 @@ from singa_dask.layers import (
     Dummy,
     EuclideanLoss,
     InnerProduct,
+    LastStep,
     Layer,
     LossLayer,
     Pooling,
@@ -93,6 +97,7 @@ class Bench:
 
     def forward(self) -> list[Any]:
         """The outputs, as a list."""
+        self.ctx.memory.state = None
         y = self.layer.forward(self.ctx, *self.inputs)
         return list(y) if self.layer.multiple_outputs else [y]
 
@@ -183,6 +188,40 @@ def _lrn(size: int, alpha: float, beta: float, knorm: float) -> Callable[[np.nda
         return y
 
     return formula
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _over_time(cell: Callable[..., Any], gates: int, carried: int = 1) -> Callable[..., np.ndarray]:
+    """Every row a time step of its own: cell(a step's input sums, its state sums, the state) -> the state after."""
+
+    def formula(x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        given, params = (rest[:1], rest[1:]) if len(rest) not in (2 * gates, 3 * gates) else ((), rest)
+        input_weights, state_weights, biases = params[:gates], params[gates : 2 * gates], params[2 * gates :]
+        units, h = len(state_weights[0]), []
+        state = [given[0] if given else np.zeros((1, units)), *[np.zeros((1, units))] * (carried - 1)]
+        steps = x[:, None] if not given else x[None]
+        for row in steps:
+            ax = [row @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
+            ah = [state[0] @ w.T for w in state_weights]
+            state = list(cell(ax, ah, *state))
+            h.append(state[0])
+        return np.concatenate(h)
+
+    return formula
+
+
+def _gru(ax: Any, ah: Any, h: np.ndarray) -> Any:
+    z, r = _sigmoid(ax[0] + ah[0]), _sigmoid(ax[1] + ah[1])
+    return ((1 - z) * np.tanh(ax[2] + r * ah[2]) + z * h,)
+
+
+def _lstm(ax: Any, ah: Any, h: np.ndarray, cell: np.ndarray) -> Any:
+    i, f, o = (_sigmoid(ax[k] + ah[k]) for k in range(3))
+    cell = f * cell + i * np.tanh(ax[3] + ah[3])
+    return o * np.tanh(cell), cell
 
 
 def _dropout(x: np.ndarray) -> np.ndarray:
@@ -295,6 +334,36 @@ CASES: dict[str, Case] = {
         'name: "n" type: kBM srclayers: "x" bm_conf { factor: 0.5 }',
         ((5,),),
         lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+    ),
+    "RNN": Case(
+        RNN("r", "x", dim_hidden=4, unroll_len=3),
+        'name: "r" type: kRNN srclayers: "x" rnn_conf { dim_hidden: 4 } unroll_len: 3',
+        ((5,),),
+        _over_time(lambda ax, ah, h: (np.tanh(ax[0] + ah[0]),), 1),
+    ),
+    "GRU": Case(
+        GRU("g", "x", dim_hidden=4, unroll_len=3),
+        'name: "g" type: kGRU srclayers: "x" gru_conf { dim_hidden: 4 } unroll_len: 3',
+        ((2, 3),),
+        _over_time(_gru, 3),
+    ),
+    "GRU without bias, one step from a given state": Case(
+        GRU("g", ["x", "before"], dim_hidden=4, bias_term=False),
+        'name: "g" type: kGRU srclayers: ["x", "before"] gru_conf { dim_hidden: 4 bias_term: false }',
+        ((5,), (4,)),
+        _over_time(_gru, 3),
+    ),
+    "LSTM": Case(
+        LSTM("l", "x", dim_hidden=4, unroll_len=3),
+        'name: "l" type: kLSTM srclayers: "x" lstm_conf { dim_hidden: 4 } unroll_len: 3',
+        ((5,),),
+        _over_time(_lstm, 4, 2),
+    ),
+    "LastStep": Case(
+        LastStep("last", "x", unroll_len=3),
+        'name: "last" type: kLastStep srclayers: "x" unroll_len: 3',
+        ((4,),),
+        lambda x: x[-1:],
     ),
     "Dropout": Case(
         Dropout("drop", "x", dropout_ratio=0.25),

@@ -1,0 +1,230 @@
+"""Recurrent layers.   T time steps of B rows, I inputs, H hidden units, G gates.
+
+In a folded net (net/fold.py) one call computes all T steps, whose rows lie one step after another: x: (T B, I) ->
+y: (T B, H). In an unrolled net each of T instances computes one step, and the instance before is its second source.
+Both give the same numbers. The state that the first step starts from is, in this order: a second source (B, H), what
+the last mini-batch left where the algorithm carries it on (kBPTT), zero.
+
+Parameters: for each gate `<gate>_hx` (H, I), then for each `<gate>_hh` (H, H), then for each its bias `<gate>_b` (H,).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, ClassVar
+
+from singa_dask.errors import DataError
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array, Param, Shape
+
+
+class Recurrent(Layer):
+    """What the recurrent layers share: parameters, the time loop, the gradients of the weights.
+
+    gates: their names, in the order of the parameters and of the kernel. carried: names of the arrays (B, H) that a
+    step hands to the next one, the output first.
+    """
+
+    gates: ClassVar[tuple[str, ...]]
+    carried: ClassVar[tuple[str, ...]] = ("h",)
+    num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
+    rowwise: ClassVar[bool] = True
+    recurrent: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Shape:
+        shape, *context = self.sources(src)
+        self._inputs, self._units = prod(shape), self.conf.dim_hidden
+        if self._units < 1:
+            raise self.problem("dim_hidden must be at least 1", self._units)
+        if context and context[0] != (self._units,):
+            raise self.problem("its second source, the state before, must have dim_hidden units", context[0])
+        size, fans = self._units, (self._inputs, self._units)
+        self.input_weights = [self.declare(self._role(g, "hx"), (size, self._inputs), *fans) for g in self.gates]
+        self.state_weights = [self.declare(self._role(g, "hh"), (size, size), size, size) for g in self.gates]
+        self.biases = [self._bias(gate) for gate in self.gates] if self._has_biases() else []
+        return (size,)
+
+    def _role(self, gate: str, what: str) -> str:
+        return f"{gate}_{what}" if gate else what
+
+    def _has_biases(self) -> bool:
+        """SINGA's rule: not with `bias_term: false`, nor where the job has `param` blocks for the weights alone."""
+        return self.conf.bias_term and len(self.proto.param) != 2 * len(self.gates)
+
+    def _bias(self, gate: str) -> Param:
+        return self.declare(self._role(gate, "b"), (self._units,), self._inputs, self._units)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ops, width, units = ctx.ops, len(self.gates) * self._units, self._units
+        ctx.x_shape, rows = x[0].shape, x[0].shape[0]
+        ctx.x_RI = x[0].reshape(rows, -1)
+        ctx.rows = batch = rows // self.steps
+        ctx.given = len(x) > 1
+        ctx.wx = self._packed(ctx, "wx", self.input_weights)
+        ctx.wh = self._packed(ctx, "wh", self.state_weights)
+        bias = self._packed(ctx, "b", self.biases) if self.biases else None
+        ax = ops.affine(ctx.x_RI, ctx.wx.T, bias, out=ctx.buffer("ax", (rows, width)))
+        ah = ctx.buffer("ah", (rows, width))
+        # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
+        states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
+        self._begin(ctx, states, x[1] if ctx.given else None)
+        for start in range(0, rows, batch):
+            ops.gemm(states[0][start : start + batch], ctx.wh.T, out=ah[start : start + batch])
+            self._step(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), ax, ah)
+        ctx.memory.state = [state[rows:] for state in states]
+        return states[0][batch:]
+
+    def _packed(self, ctx: Context, key: str, params: list[Param]) -> Array:
+        """The gates' arrays in one, under each other: one matrix product for all."""
+        size = params[0].shape[0]
+        packed = ctx.buffer(key, (len(params) * size, *params[0].shape[1:]))
+        for k, param in enumerate(params):
+            packed[k * size : (k + 1) * size] = param.value
+        return packed
+
+    def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
+        """Write the state before the first step into the first block."""
+        memory, batch = ctx.memory, ctx.rows
+        before = [None] * len(states) if memory.state is None else memory.state
+        if given is not None:
+            # An unrolled instance reads the one before; other arrays of that one's state come the other way.
+            before = [given, *(before[1:] if self.proto.unroll_index else [None] * (len(states) - 1))]
+        for state, value in zip(states, before, strict=True):
+            if value is not None and value.shape[0] != batch:
+                raise DataError(
+                    f"layer {self.name!r}: the mini-batch has {batch} rows, but the state that is carried on has "
+                    f"{value.shape[0]}. Give all mini-batches of this phase one size."
+                )
+            state[:batch] = 0 if value is None else value
+        memory.gradients = None
+
+    def backward(self, ctx: Context, dy: Array) -> Any:
+        ops, batch, rows = ctx.ops, ctx.rows, ctx.x_RI.shape[0]
+        width = len(self.gates) * self._units
+        da, dah = ctx.buffer("da", (rows, width)), self._state_gradient(ctx, (rows, width))
+        dbefore = ctx.buffer("dbefore", (batch, self._units))
+        self._begin_backward(ctx)
+        for start in range(rows - batch, -1, -batch):
+            dh = dy[start : start + batch]
+            if start < rows - batch:
+                dh += dbefore
+            self._step_backward(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), dh, da, dah)
+            through = ops.gemm(dah[start : start + batch], ctx.wh, out=ctx.buffer("through", dbefore.shape))
+            dbefore[...] = through + ctx.dbefore if ctx.dbefore is not None else through
+        self._end_backward(ctx)
+        self._learn(ctx, da, dah)
+        dx = None
+        if ctx.needs_input_grad:
+            dx = ops.gemm(da, ctx.wx, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
+        return (dx, dbefore) if ctx.given else dx
+
+    def _learn(self, ctx: Context, da: Array, dah: Array) -> None:
+        """The gradients of the parameters, all steps in one product."""
+        ops, units = ctx.ops, self._units
+        before = ctx.buffer("h", (da.shape[0] + ctx.rows, units))[: da.shape[0]]
+        sums = ops.column_sums(da, ctx.buffer("db", da.shape[1:]))
+        for k in range(len(self.gates)):
+            gate = slice(k * units, (k + 1) * units)
+            weight, state = self.input_weights[k], self.state_weights[k]
+            ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
+            ops.gemm(dah[:, gate].T, before, out=state.grad, accumulate=state.claim())
+            if self.biases:
+                bias = self.biases[k]
+                bias.grad[...] = bias.grad + sums[gate] if bias.claim() else sums[gate]
+
+    def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
+        """Where the gradient for ah goes: that for ax, unless the cell tells the two apart."""
+        return ctx.buffer("da", shape)
+
+    # What a cell writes. `now`: the rows of this step; `after`: of its state in the arrays of `carried`.
+
+    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+        raise NotImplementedError
+
+    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
+        """Fill da[now] and dah[now]; set `ctx.dbefore` to what reaches the state before past the weights, or None."""
+        raise NotImplementedError
+
+    def _begin_backward(self, ctx: Context) -> None:
+        """Before the last step's gradient."""
+
+    def _end_backward(self, ctx: Context) -> None:
+        """After the first step's gradient."""
+
+
+class RNN(Recurrent):
+    """h_t = tanh(W_hx x_t + W_hh h_(t-1) + b)   (Elman 1990).   rnn_conf: dim_hidden (H), bias_term.
+
+    Parameters: hx, hh, b.
+    """
+
+    type: ClassVar[str] = "kRNN"
+    conf_field: ClassVar[str | None] = "rnn_conf"
+    gates: ClassVar[tuple[str, ...]] = ("",)
+
+    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+        ctx.h = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units))
+        ctx.ops.rnn_cell(ax[now], ah[now], ctx.h[after])
+
+    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
+        ctx.dbefore = None
+        ctx.ops.rnn_cell_backward(dh, ctx.h[after], da[now])
+
+
+class GRU(Recurrent):
+    """z, r = sigmoid(W_hx x_t + W_hh h_(t-1) + b), c = tanh(W_hx x_t + r (W_hh h_(t-1)) + b),
+    h_t = z h_(t-1) + (1 - z) c   (Cho et al. 2014, as in SINGA).   gru_conf: dim_hidden (H), bias_term.
+
+    Parameters: z_hx, r_hx, c_hx, z_hh, r_hh, c_hh, z_b, r_b, c_b.
+    """
+
+    type: ClassVar[str] = "kGRU"
+    conf_field: ClassVar[str | None] = "gru_conf"
+    gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
+
+    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+        ctx.h, ctx.ah = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units)), ah
+        ctx.gates = ctx.buffer("gates", ax.shape)
+        ctx.ops.gru_cell(ax[now], ah[now], ctx.h[now], ctx.gates[now], ctx.h[after])
+
+    def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
+        return ctx.buffer("dah", shape)
+
+    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
+        ctx.dbefore = ctx.buffer("dpast", dh.shape)
+        ctx.ops.gru_cell_backward(dh, ctx.gates[now], ctx.ah[now], ctx.h[now], da[now], dah[now], ctx.dbefore)
+
+
+class LSTM(Recurrent):
+    """i, f, o = sigmoid(W_hx x_t + W_hh h_(t-1) + b), g = tanh(W_hx x_t + W_hh h_(t-1) + b),
+    c_t = f c_(t-1) + i g, h_t = o tanh(c_t)   (Gers, Schmidhuber & Cummins 2000).   lstm_conf: dim_hidden, bias_term.
+
+    Parameters: i_hx, f_hx, o_hx, g_hx, i_hh, ..., i_b, ...; f_b starts at 1 where the job does not say otherwise
+    (Jozefowicz, Zaremba & Sutskever 2015). A second source gives h; the cell then starts at zero.
+    """
+
+    type: ClassVar[str] = "kLSTM"
+    conf_field: ClassVar[str | None] = "lstm_conf"
+    gates: ClassVar[tuple[str, ...]] = ("i", "f", "o", "g")
+    carried: ClassVar[tuple[str, ...]] = ("h", "cell")
+
+    def _bias(self, gate: str) -> Param:
+        value = 1.0 if gate == "f" else None
+        return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
+
+    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+        ctx.h = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units))
+        ctx.cell = ctx.buffer("cell", ctx.h.shape)
+        ctx.gates = ctx.buffer("gates", ax.shape)
+        ctx.ops.lstm_cell(ax[now], ah[now], ctx.cell[now], ctx.gates[now], ctx.cell[after], ctx.h[after])
+
+    def _begin_backward(self, ctx: Context) -> None:
+        ctx.dcell = ctx.buffer("dcell", (ctx.rows, self._units))
+        ctx.dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
+
+    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
+        ctx.dbefore = None
+        ctx.ops.lstm_cell_backward(dh, ctx.dcell, ctx.gates[now], ctx.cell[now], ctx.cell[after], da[now])
+
+    def _end_backward(self, ctx: Context) -> None:
+        ctx.memory.gradients = ctx.dcell  # for the instance before, in an unrolled net

@@ -1,0 +1,154 @@
+"""Between sequences of symbols and the time steps of a net.   B rows, T time steps, V symbols, D features.
+
+Rows of a folded net (net/fold.py) lie one time step after another: (T B, ...).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, ClassVar
+
+from singa_dask.errors import DataError
+from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.param import Array, Shape
+
+
+class Frame(Layer):
+    """y_t = x[:, t]: the records of one time step, or of all T of a folded net.   x: (B, W, ...) -> y: (T B, ...).
+
+    Hands on the labels of the same records. Unrolling puts it wherever a layer reads sequences step by step.
+    """
+
+    type: ClassVar[str] = "kFrame"
+    passes_labels: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
+    ahead: ClassVar[int] = 0
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        self._first = self.proto.unroll_index + self.ahead
+        if not shape or self._first + self.steps > shape[0]:
+            raise self.problem(
+                f"it reads records {self._first} to {self._first + self.steps - 1} of each row",
+                f"rows of {shape[0] if shape else 0} records",
+                "Let the data layer's unroll_len (or sequence, lookahead) be as long as the net is unrolled.",
+            )
+        return shape[1:] or (1,)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        if ctx.labels is not None:
+            ctx.labels = self._columns(ctx, ctx.labels).reshape(-1)
+        columns = self._columns(ctx, x[0])
+        return columns if columns.ndim > 1 else columns.reshape(-1, 1)
+
+    def _columns(self, ctx: Context, x: Array) -> Array:
+        xp, count = ctx.ops.xp, self.steps
+        steps = xp.moveaxis(x[:, self._first : self._first + count], 1, 0)
+        return xp.ascontiguousarray(steps).reshape(count * x.shape[0], *x.shape[2:])
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        raise self.problem("no gradient goes into sequences", hint="Let it read a data layer.")
+
+
+class RNNLabel(Frame):
+    """label_t = x[:, t + 1]: what comes next is what a net is to predict.   x: (B, W) -> y: (T B, 1), and as labels.
+
+    Its source is a kCharRNN, or another data layer whose rows are sequences with `lookahead: 1`.
+    """
+
+    type: ClassVar[str] = "kRNNLabel"
+    ahead: ClassVar[int] = 1
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        y = super().forward(ctx, x[0])
+        ctx.labels = y.reshape(-1).astype("int64")
+        return y
+
+
+class LastStep(Layer):
+    """y = x_T: the last time step of all.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len."""
+
+    type: ClassVar[str] = "kLastStep"
+
+    def setup(self, *src: Shape) -> Shape:
+        return self.sources(src)[0]
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.x_shape = x[0].shape
+        return x[0][-(x[0].shape[0] // self.steps) :]
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        dx = ctx.buffer("dx", ctx.x_shape)
+        dx[: -dy.shape[0]] = 0
+        dx[-dy.shape[0] :] = dy
+        return dx
+
+
+class OneHot(Layer):
+    """y[i, x[i]] = 1, else 0.   x: (B, 1) numbers of symbols in [0, V) -> y: (B, V).   onehot_conf: vocab_size (V)."""
+
+    type: ClassVar[str] = "kOneHot"
+    conf_field: ClassVar[str | None] = "onehot_conf"
+    rowwise: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Shape:
+        self._size = symbols_of(self, self.sources(src)[0])
+        return (self._size,)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        rows = symbols(self, ctx, x[0], self._size)
+        y = ctx.buffer("y", (rows.shape[0], self._size))
+        y[...] = 0
+        y[ctx.ops.xp.arange(rows.shape[0]), rows] = 1
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return None
+
+
+class Embedding(Layer):
+    """y = W[x].   x: (B, 1) numbers of symbols in [0, V), W: (V, D) -> y: (B, D).
+
+    embedding_conf: vocab_size (V), feature_dim (D).
+    """
+
+    type: ClassVar[str] = "kEmbedding"
+    conf_field: ClassVar[str | None] = "embedding_conf"
+    rowwise: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Shape:
+        self._size = symbols_of(self, self.sources(src)[0])
+        features = self.conf.feature_dim
+        self.table = self.declare("table", (self._size, features), features, features)
+        return (features,)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.rows = symbols(self, ctx, x[0], self._size)
+        y = ctx.buffer("y", (ctx.rows.shape[0], self.conf.feature_dim))
+        return ctx.ops.embed(self.table.value, ctx.rows, y)
+
+    def backward(self, ctx: Context, dy: Array) -> Any:
+        if not self.table.claim():
+            self.table.grad[...] = 0
+        ctx.ops.embed_backward(dy, ctx.rows, self.table.grad)
+
+
+def symbols_of(layer: Layer, shape: Shape) -> int:
+    """The layer's vocab_size, if its source gives one symbol a row. Raises ConfigError where it does not."""
+    if layer.conf.vocab_size < 1:
+        raise layer.problem("vocab_size must be at least 1", layer.conf.vocab_size)
+    if prod(shape) != 1:
+        hint = "Read sequences step by step: unroll_conn_type: kUnrollOneToAll."
+        raise layer.problem("its source must give one symbol a row", f"samples of shape {shape}", hint)
+    return layer.conf.vocab_size
+
+
+def symbols(layer: Layer, ctx: Context, x: Array, size: int) -> Array:
+    """The symbols on the device: (B,) integers. Raises DataError where one is not in [0, size)."""
+    rows = x.reshape(-1).astype("int64")
+    if rows.size and not (int(rows.min()) >= 0 and int(rows.max()) < size):
+        raise DataError(
+            f"layer {layer.name!r}: symbols must lie in [0, {size}), its vocab_size; "
+            f"{layer.proto.srclayers[0]!r} gave {int(rows.min())} to {int(rows.max())}"
+        )
+    return rows

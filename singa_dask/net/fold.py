@@ -1,0 +1,74 @@
+"""Folding: the time steps of an unrolled net as blocks of rows of one net, where the graph allows.
+
+T steps of B rows become T B rows, the first step's first. A layer that treats every row alike then runs once for all
+steps, and a recurrent layer has the whole time loop to itself. What depends on the step otherwise, is unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
+from singa_dask.job.unroll import Connection, Times, connections, reads_frames, unrolled
+from singa_dask.layers import layer_class
+
+
+def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
+    """The layers of one phase (`plain`), folded if they can be and `fold` says so, else unrolled.
+
+    Raises ConfigError where a layer's unrolling has faults.
+    """
+    explicit = unrolled(layers)  # also finds the faults
+    if not fold or all(layer.unroll_len == 1 for layer in layers):
+        return explicit
+    return _folded(layers) or explicit
+
+
+def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
+    """None where a layer or a connection forbids it."""
+    times = Times.of(layers)
+    if len({length for length in times.lengths.values() if length > 1}) > 1:
+        return None
+    result: list[LayerProto] = []
+    for layer in layers:
+        if layer.unroll_len > 1 and not layer_class(layer).from_proto(layer).rowwise:
+            return None
+        folded = LayerProto()
+        folded.CopyFrom(layer)
+        for field in ("unroll_conn_type", "shift", "unroll_source", "srclayers"):
+            folded.ClearField(field)
+        for position, connection in enumerate(connections(layer, times)):
+            source = _source(layer, position, connection, times)
+            if source is None:
+                return None
+            if isinstance(source, LayerProto):
+                result.append(source)
+                source = source.name
+            if source:
+                folded.srclayers.append(source)
+        result.append(folded)
+    return result
+
+
+def _source(layer: LayerProto, position: int, connection: Connection, times: Times) -> str | LayerProto | None:
+    """What stands for a connection: the source's name, "" for nothing, a layer in between, or None where it forbids
+    folding."""
+    source, length = connection.source, times.lengths[connection.source]
+    recurrent = layer_class(layer).recurrent
+    if connection.kind == UnrollConnType.kUnrollOneToOne and length == layer.unroll_len:
+        if length == 1 or connection.shift == 0:
+            return source if connection.shift == 0 else ""
+        return "" if recurrent and source == layer.name and connection.shift == 1 else None
+    if connection.kind == UnrollConnType.kUnrollOneToAll and length == 1:
+        if reads_frames(layer, connection, times):
+            return LayerProto(
+                name=f"{source}@{layer.name}", type=LayerType.kFrame, srclayers=[source], unroll_len=layer.unroll_len
+            )
+        return source if layer.unroll_len == 1 or source in times.sequences else None
+    if connection.kind == UnrollConnType.kUnrollFirstToLast and length > 1:
+        initial = recurrent and position > 0  # a state to begin with
+        if layer.unroll_len == 1 or initial:
+            return LayerProto(
+                name=f"{source}@{layer.name}", type=LayerType.kLastStep, srclayers=[source], unroll_len=length
+            )
+    return None

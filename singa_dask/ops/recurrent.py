@@ -1,0 +1,129 @@
+"""One time step of recurrent cells, and its gradient.   B rows, H hidden units.
+
+A step's sums come in two parts: ax = x Wx' + b, which is computed for all steps at once, and ah = h Wh' of the state
+before. Gates stand side by side, in the order of the kernel's formula. `da` is the gradient for ax, `dah` that for ah,
+which differ for GRU only; the part of dh_before that goes through ah is the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Array = Any
+
+
+class RecurrentOps:
+    """Cells over `self.xp`. All arrays are C-contiguous, or blocks of columns of such."""
+
+    xp: Any
+
+    def sigmoid(self, x: Array, out: Array) -> Array:
+        """As ActivationOps has it."""
+        raise NotImplementedError
+
+    def rnn_cell(self, ax: Array, ah: Array, h: Array) -> None:
+        """h = tanh(ax + ah).   All (B, H)."""
+        self.xp.add(ax, ah, out=h)
+        self.xp.tanh(h, out=h)
+
+    def rnn_cell_backward(self, dh: Array, h: Array, da: Array) -> None:
+        """da = dh (1 - h^2).   All (B, H)."""
+        self.xp.multiply(h, h, out=da)
+        self.xp.subtract(1, da, out=da)
+        da *= dh
+
+    def gru_cell(self, ax: Array, ah: Array, before: Array, gates: Array, h: Array) -> None:
+        """z, r = sigmoid(ax + ah); c = tanh(ax + r ah); h = z before + (1 - z) c.   (Cho et al. 2014, as in SINGA)
+
+        ax, ah, gates (z, r, c): (B, 3 H); before, h: (B, H).
+        """
+        xp, units = self.xp, h.shape[1]
+        both, z, r, c = gates[:, : 2 * units], *_columns(gates, 3)
+        xp.add(ax[:, : 2 * units], ah[:, : 2 * units], out=both)
+        self.sigmoid(both, both)
+        xp.multiply(r, ah[:, 2 * units :], out=c)
+        c += ax[:, 2 * units :]
+        xp.tanh(c, out=c)
+        xp.subtract(before, c, out=h)
+        h *= z
+        h += c
+
+    def gru_cell_backward(
+        self, dh: Array, gates: Array, ah: Array, before: Array, da: Array, dah: Array, dbefore: Array
+    ) -> None:
+        """da = (dz, dr, dc) before their nonlinearities, dah = (dz, dr, r dc), dbefore = z dh."""
+        xp, units = self.xp, dh.shape[1]
+        z, r, c = _columns(gates, 3)
+        dz, dr, dc = _columns(da, 3)
+        xp.subtract(before, c, out=dz)
+        dz *= dh
+        dz *= z
+        dz *= 1 - z
+        xp.multiply(c, c, out=dc)
+        xp.subtract(1, dc, out=dc)
+        dc *= dh
+        dc *= 1 - z
+        xp.multiply(dc, ah[:, 2 * units :], out=dr)
+        dr *= r
+        dr *= 1 - r
+        dah[:, : 2 * units] = da[:, : 2 * units]
+        xp.multiply(dc, r, out=dah[:, 2 * units :])
+        xp.multiply(dh, z, out=dbefore)
+
+    def lstm_cell(self, ax: Array, ah: Array, cell_before: Array, gates: Array, cell: Array, h: Array) -> None:
+        """i, f, o = sigmoid(ax + ah); g = tanh(ax + ah); cell = f cell_before + i g; h = o tanh(cell).
+
+        ax, ah, gates (i, f, o, g): (B, 4 H); the others: (B, H).   (Gers, Schmidhuber & Cummins 2000)
+        """
+        xp, units = self.xp, h.shape[1]
+        i, f, o, g = _columns(gates, 4)
+        xp.add(ax, ah, out=gates)
+        self.sigmoid(gates[:, : 3 * units], gates[:, : 3 * units])
+        xp.tanh(g, out=g)
+        xp.multiply(f, cell_before, out=cell)
+        xp.multiply(i, g, out=h)
+        cell += h
+        xp.tanh(cell, out=h)
+        h *= o
+
+    def lstm_cell_backward(
+        self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array, da: Array
+    ) -> None:
+        """da = (di, df, do, dg) before their nonlinearities; dcell, the gradient for `cell`, becomes that for
+        `cell_before`."""
+        xp = self.xp
+        i, f, o, g = _columns(gates, 4)
+        di, df, do, dg = _columns(da, 4)
+        squashed = xp.tanh(cell)
+        xp.multiply(dh, squashed, out=do)
+        do *= o
+        do *= 1 - o
+        squashed *= squashed
+        xp.subtract(1, squashed, out=squashed)
+        squashed *= dh
+        squashed *= o
+        dcell += squashed
+        xp.multiply(dcell, g, out=di)
+        di *= i
+        di *= 1 - i
+        xp.multiply(dcell, cell_before, out=df)
+        df *= f
+        df *= 1 - f
+        xp.multiply(g, g, out=dg)
+        xp.subtract(1, dg, out=dg)
+        dg *= dcell
+        dg *= i
+        dcell *= f
+
+    def embed(self, table: Array, rows: Array, out: Array) -> Array:
+        """out = table[rows].   table: (V, D), rows: (B,) integers in [0, V) -> out: (B, D)."""
+        return self.xp.take(table, rows, axis=0, out=out)
+
+    def embed_backward(self, dy: Array, rows: Array, out: Array) -> None:
+        """out[rows[i]] += dy[i] for every i.   dy: (B, D), out: (V, D)."""
+        self.xp.add.at(out, rows, dy)
+
+
+def _columns(array: Array, count: int) -> list[Array]:
+    width = array.shape[1] // count
+    return [array[:, k * width : (k + 1) * width] for k in range(count)]

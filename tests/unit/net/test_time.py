@@ -1,0 +1,270 @@
+"""Nets over time: folded and unrolled give the same numbers, and both the right ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singa_dask.algorithms import BP, BPTT
+from singa_dask.errors import ConfigError
+from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
+from singa_dask.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    CharRNN,
+    Dropout,
+    Embedding,
+    InnerProduct,
+    OneHot,
+    RNNLabel,
+    Sigmoid,
+    SoftmaxLoss,
+)
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+
+STEPS, ROWS, SYMBOLS, UNITS = 4, 3, 5, 6
+CELLS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
+ALL = {"unroll_conn_type": ["kUnrollOneToAll"]}
+
+
+def wired(layer, **fields):
+    """The layer, with fields of LayerProto that its Python spelling has no keyword for."""
+    return LayerProto(**{**{f.name: v for f, v in layer.proto.ListFields()}, **fields})
+
+
+def text(cell, *above, embed=False, **fields):
+    """Characters in, the next characters out."""
+    symbols = OneHot("in", "data", vocab_size=SYMBOLS)
+    if embed:
+        symbols = Embedding("in", "data", vocab_size=SYMBOLS, feature_dim=3)
+    layers = [
+        wired(CharRNN("data", path="text", unroll_len=STEPS, batchsize=ROWS), unroll_len=1),
+        wired(symbols, **ALL),
+        wired(RNNLabel("label", "data"), **ALL),
+        wired(cell("cell", "in", dim_hidden=UNITS), **fields),
+        *(layer.proto for layer in above),
+        InnerProduct("out", above[-1] if above else "cell", num_output=SYMBOLS).proto,
+        SoftmaxLoss("loss", ["out", "label"]).proto,
+    ]
+    return NetProto(layer=layers, unroll_len=STEPS)
+
+
+NETS = {
+    **{name: text(cell) for name, cell in CELLS.items()},
+    "embedding": text(GRU, embed=True),
+    "the loop written out": text(
+        LSTM, srclayers=["in", "cell"], unroll_conn_type=["kUnrollOneToOne", "kUnrollOneToOne"], shift=[0, 1]
+    ),
+    "two layers and dropout": text(
+        GRU, Dropout("drop", "cell", dropout_ratio=0.4), LSTM("second", "drop", dim_hidden=4), Sigmoid("s", "second")
+    ),
+}
+
+
+def build(proto, fold=True):
+    net = Net(proto, Phase.kTrain, get_ops("cpu", np.float64), fold=fold)
+    net.initialise(3)
+    for param in net.params:  # biases too
+        param.value[...] += 0.2 * np.random.default_rng(param.size).normal(size=param.shape)
+    return net
+
+
+def batches(count, rows=ROWS, steps=STEPS):
+    draw = np.random.default_rng(5)
+    return [draw.integers(0, SYMBOLS, (rows, steps + 1)).astype(np.float32) for _ in range(count)]
+
+
+def step_of(number, first_row=0, rows=ROWS):
+    return Step(Phase.kTrain, number, seed=1, first_row=first_row, total_rows=rows)
+
+
+def run(net, feeds, algorithm=None):
+    """Loss and gradients of every mini-batch."""
+    results = []
+    for number, features in enumerate(feeds):
+        metrics = (algorithm or BPTT()).train_one_batch(net, {"data": Batch(features)}, step_of(number))
+        results.append((metrics["loss"].mean, metrics["accuracy"].mean, net.flat.grads.copy()))
+    return results
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_folded_net_computes_what_the_unrolled_one_computes(name):
+    folded, unrolled = build(NETS[name]), build(NETS[name], fold=False)
+    assert "cell" in folded.layers
+    assert {f"{t}#cell" for t in range(STEPS)} < set(unrolled.layers)
+    assert [entry.name for entry in folded.flat.entries] == [entry.name for entry in unrolled.flat.entries]
+    feeds = batches(3)
+    for ours, theirs in zip(run(folded, feeds), run(unrolled, feeds), strict=True):
+        assert ours[:2] == pytest.approx(theirs[:2], rel=1e-12)
+        np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_are_those_of_finite_differences(name, fold):
+    net = build(NETS[name], fold)
+    (before, features) = batches(2)
+    state = _state_after(net, before)
+
+    def loss():
+        net.state = state
+        net.forward({"data": Batch(features)}, step_of(1))
+        return net.metrics()["loss"].total / ROWS
+
+    loss()
+    net.backward()
+    got, eps = net.flat.grads.copy(), 1e-6
+    assert got.any()
+    for entry in net.flat.entries:
+        for i in np.unique(np.linspace(entry.start, entry.stop - 1, 7).astype(int)):
+            saved = net.flat.values[i]
+            net.flat.values[i] = saved + eps
+            above = loss()
+            net.flat.values[i] = saved - eps
+            below = loss()
+            net.flat.values[i] = saved
+            assert got[i] == pytest.approx((above - below) / (2 * eps), rel=1e-5, abs=1e-8), f"{entry.name}[{i}]"
+
+
+def _state_after(net, features):
+    net.forward({"data": Batch(features)}, step_of(0))
+    return {name: [array.copy() for array in arrays] for name, arrays in net.state.items()}
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_state_is_carried_as_if_two_mini_batches_were_one(cell, fold):
+    whole = build(_longer(NETS[cell], 2 * STEPS), fold)
+    halves = build(NETS[cell], fold)
+    (features,) = batches(1, steps=2 * STEPS)
+    first, second = features[:, : STEPS + 1], features[:, STEPS:]
+    whole.forward({"data": Batch(features)}, step_of(0))
+    halves.forward({"data": Batch(first)}, step_of(0))
+    before = halves.metrics()["loss"]
+    halves.forward({"data": Batch(second)}, step_of(1))
+    assert (before + halves.metrics()["loss"]).total == pytest.approx(whole.metrics()["loss"].total, rel=1e-12)
+    halves.forget()
+    halves.forward({"data": Batch(second)}, step_of(1))
+    assert (before + halves.metrics()["loss"]).total != pytest.approx(whole.metrics()["loss"].total, rel=1e-6)
+
+
+def _longer(proto, steps):
+    longer = NetProto()
+    longer.CopyFrom(proto)
+    longer.unroll_len = longer.layer[0].char_rnn_conf.unroll_len = steps
+    return longer
+
+
+def test_only_bptt_carries_the_state_on():
+    feeds = batches(2)
+    fresh = run(build(NETS["gru"]), feeds[1:])[0]
+    assert run(build(NETS["gru"]), feeds, BP())[1][0] == pytest.approx(fresh[0], rel=1e-12)
+    assert run(build(NETS["gru"]), feeds, BPTT())[1][0] != pytest.approx(fresh[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lstm", "two layers and dropout"])
+def test_shares_of_several_workers_add_up(name):
+    feeds, whole = batches(2), build(NETS[name])
+    expected = run(whole, feeds)[1][2]
+    summed = np.zeros_like(expected)
+    for first, last in ((0, 1), (1, ROWS)):
+        part = build(NETS[name])
+        for number, features in enumerate(feeds):
+            share = Batch(features[first:last])
+            BPTT().train_one_batch(part, {"data": share}, step_of(number, first))
+        summed += part.flat.grads
+    np.testing.assert_allclose(summed, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_a_checkpointed_state_goes_on():
+    feeds = batches(3)
+    expected = run(build(NETS["lstm"]), feeds)[2][0]
+    first, second = build(NETS["lstm"]), build(NETS["lstm"])
+    run(first, feeds[:2])
+    second.state = first.state
+    run(first, feeds[:1])  # must not reach into the other net's state
+    assert run(second, feeds[2:])[0][0] == pytest.approx(expected, rel=1e-12)
+
+
+def encoder_decoder():
+    """Reads a sequence, classifies it; a second net starts from what the first one has read."""
+    base = text(GRU)
+    layers = [layer for layer in base.layer if layer.name not in ("out", "loss")]
+    last = {"unroll_len": 1, "unroll_conn_type": ["kUnrollFirstToLast"]}
+    layers += [
+        wired(InnerProduct("class", "cell", num_output=2), **last),
+        wired(
+            GRU("decoder", ["in", "cell"], dim_hidden=UNITS),
+            unroll_conn_type=["kUnrollOneToOne", "kUnrollFirstToLast"],
+        ),
+        InnerProduct("out", "decoder", num_output=SYMBOLS).proto,
+        SoftmaxLoss("loss", ["out", "label"]).proto,
+    ]
+    return NetProto(layer=layers, unroll_len=STEPS)
+
+
+def test_first_to_last_folds_and_unrolls_alike():
+    folded, unrolled = build(encoder_decoder()), build(encoder_decoder(), fold=False)
+    assert {"cell", "cell@decoder"} < set(folded.layers)
+    feeds = batches(2)
+    for ours, theirs in zip(run(folded, feeds, BP()), run(unrolled, feeds, BP()), strict=True):
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-12)
+        np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(folded.output("class"), unrolled.output("class"))
+    np.testing.assert_allclose(folded.output("cell")[-ROWS:], unrolled.output(f"{STEPS - 1}#cell"))
+
+
+def test_customized_connections_read_what_they_say():
+    proto = text(RNN)
+    proto.layer[3].CopyFrom(
+        wired(
+            RNN("cell", ["in", "cell"], dim_hidden=UNITS),
+            unroll_conn_type=["kUnrollOneToOne", "kUnrollCustomized"],
+            unroll_source=[-1, 0, 0, 1],  # the third step reads the first
+        )
+    )
+    net = build(proto)
+    assert [list(net.layers[f"{t}#cell"].proto.srclayers) for t in range(STEPS)] == [
+        ["0#in"],
+        ["1#in", "0#cell"],
+        ["2#in", "0#cell"],
+        ["3#in", "1#cell"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: setattr(p.layer[1], "unroll_len", 2), ["'in'", "unrolled 2 times", "one unroll_len"]),
+        (lambda p: p.layer[3].shift.extend([0, 1]), ["shift", "one entry per source"]),
+        (lambda p: p.layer[3].unroll_source.append(1), ["unroll_source", "needs 0"]),
+        (lambda p: setattr(p.layer[0].char_rnn_conf, "unroll_len", 2), ["records 0 to 3", "rows of 3 records"]),
+    ],
+)
+def test_unrolling_that_cannot_be_is_refused(change, words):
+    proto = NetProto()
+    proto.CopyFrom(NETS["rnn"])
+    change(proto)
+    with pytest.raises(ConfigError) as caught:
+        build(proto)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_sequence_is_read_step_by_step_without_being_told_so():
+    proto = NetProto()
+    proto.CopyFrom(NETS["gru"])
+    proto.layer[0].ClearField("unroll_len")
+    for layer in proto.layer:
+        layer.ClearField("unroll_conn_type")
+    feeds = batches(2)
+    assert run(build(proto), feeds)[1][0] == run(build(NETS["gru"]), feeds)[1][0]
+
+
+def test_layer_groups_are_layers_of_the_net():
+    grouped = NetProto(unroll_len=STEPS, layer=NETS["gru"].layer[:3])
+    grouped.layer_group.add(layer=NETS["gru"].layer[3:])
+    assert list(build(grouped).layers) == list(build(NETS["gru"]).layers)
