@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
+from singa_dask.job.user_code import code_name
 from singa_dask.layers.param import Array, Param, Shape
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Layer:
         if cls.type == "kUserLayer":
             import json
 
-            proto.user_type = f"{cls.__module__}:{cls.__qualname__}"
+            proto.user_type = code_name(cls)
             if conf:
                 proto.user_conf = json.dumps(dict(conf))
             return
