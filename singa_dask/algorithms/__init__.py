@@ -7,7 +7,7 @@ from singa_dask.algorithms.bp import BP, BPTT
 from singa_dask.algorithms.cd import CD
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import AlgProto
-from singa_dask.layers.user_code import user_code
+from singa_dask.job.user_code import user_code
 
 __all__ = ["BP", "BPTT", "CD", "TrainOneBatch", "algorithm"]
 

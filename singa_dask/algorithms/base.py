@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from singa_dask.job.job_pb2 import AlgProto
+from singa_dask.job.user_code import code_name
 from singa_dask.layers.base import Metric, Step
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
@@ -26,7 +27,7 @@ class TrainOneBatch(ABC):
     def __init__(self) -> None:
         self.proto = AlgProto(alg=AlgProto.AlgType.Value(self.type))
         if self.type == "kUserAlg":
-            self.proto.user_alg = f"{type(self).__module__}:{type(self).__qualname__}"
+            self.proto.user_alg = code_name(type(self))
 
     @classmethod
     def from_proto(cls, proto: AlgProto) -> TrainOneBatch:

@@ -8,6 +8,7 @@ from typing import Any
 
 from singa_dask.job.findings import Findings
 from singa_dask.job.paths import Path
+from singa_dask.job.user_code import is_defined
 
 _CODE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -27,9 +28,11 @@ def check_user(findings: Findings, message: Any, path: Path, type_field: str, us
         received = kind.values_by_number[given].name
         hint = f"Leave out {type_field}, or write {kind.values_by_number[0].name}."
         findings.add((*path, type_field), f"names a built-in one, but {user_field} is given too", received, hint)
+    if is_defined(code):
+        return
     if "<locals>" in code:
-        hint = "Move it to the top level of a module."
-        findings.add((*path, user_field), "is defined inside a function, where workers cannot import it", code, hint)
+        hint = "Move it to the top level of a module, or train in the process that defines it."
+        findings.add((*path, user_field), "is defined inside a function, where no import finds it", code, hint)
     elif not _CODE.fullmatch(code):
         hint = 'For example "my_package.my_module:MyClass".'
         findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)

@@ -61,6 +61,7 @@ class Job:
     ):
         self.proto = JobProto()
         self.positions = Positions()
+        self.folder: Path | None = None
         for key, value in {"name": name, "train_steps": train_steps, **fields}.items():
             _set_field(self.proto, key, value)
         self.proto.train_one_batch.CopyFrom(_algorithm(alg))
@@ -78,6 +79,7 @@ class Job:
         job.proto = JobProto()
         job.proto.CopyFrom(proto)
         job.positions = positions or Positions()
+        job.folder = None
         return job
 
     @classmethod
@@ -87,8 +89,10 @@ class Job:
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> Job:
-        """The job of this file; see load_job."""
-        return cls.from_proto(*read_job(Path(path), overrides, cluster))
+        """The job of this file; see load_job. Modules of the user's own are looked for in its folder first."""
+        job = cls.from_proto(*read_job(Path(path), overrides, cluster))
+        job.folder = Path(path).absolute().parent
+        return job
 
     def to_text(self) -> str:
         """The job as text; from_text makes an equal job of it."""

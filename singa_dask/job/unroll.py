@@ -129,7 +129,13 @@ def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
         return
     if not all(source in times.lengths for source in layer.srclayers):
         return  # a fault of its own
-    for connection in connections(layer, times):
+    found = connections(layer, times)
+    bare = [j for j in range(layer.unroll_len) if found and not any(c.instances[j] for c in found)]
+    if bare:
+        message = f"leaves time step {bare[0]} of {layer.unroll_len} without a source"
+        hint = "The first steps read nothing from a source with a shift: give the layer a source without one too."
+        yield Fault("shift" if layer.shift else "unroll_conn_type", message, hint=hint)
+    for connection in found:
         length = times.lengths[connection.source]
         beyond = [k for read in connection.instances for k in read if k >= length]
         if beyond:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
 from singa_dask.job.unroll import origin
+from singa_dask.job.user_code import code_name
 from singa_dask.layers.param import Array, Param, Shape
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Metric:
     @property
     def mean(self) -> float:
         return self.total / self.count if self.count else float("nan")
+
+
+# Keyword arguments of every layer that are fields of LayerProto itself.
+_WIRING = ("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs")
 
 
 def _alone(array: Array) -> Array:
@@ -151,13 +156,14 @@ class Layer:
         self._describe(proto, conf)
         self._adopt(proto)
 
-    def _describe(self, proto: LayerProto, conf: Mapping[str, Any]) -> None:
+    def _describe(self, proto: LayerProto, given: Mapping[str, Any]) -> None:
         """Write the keyword arguments into the message; user layers keep theirs as JSON."""
         cls = type(self)
+        conf = self._wire(proto, given)
         if cls.type == "kUserLayer":
             import json
 
-            proto.user_type = f"{cls.__module__}:{cls.__qualname__}"
+            proto.user_type = code_name(cls)
             if conf:
                 proto.user_conf = json.dumps(dict(conf))
             return
@@ -185,6 +191,17 @@ class Layer:
                 _assign(message, fields[key], value)
             except (TypeError, ValueError) as error:
                 raise ConfigError(Problem(f"{proto.name}.{key}", str(error), received=f"{key}={value!r}")) from error
+
+    def _wire(self, proto: LayerProto, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what says how the layer is unrolled; returns the other settings, its own."""
+        own = getattr(proto, self.conf_field).DESCRIPTOR.fields_by_name if self.conf_field else {}
+        rest = {}
+        for key, value in given.items():
+            if key in _WIRING and key not in own:
+                _assign(proto, LayerProto.DESCRIPTOR.fields_by_name[key], value)
+            else:
+                rest[key] = value
+        return rest
 
     @classmethod
     def from_proto(cls, proto: LayerProto) -> Layer:
@@ -334,11 +351,17 @@ class OutputLayer(Layer):
 def _assign(message: Any, field: Any, value: Any) -> None:
     """Set a field of a message; an enum's value may be spelled by its name."""
     if field.is_repeated:
-        getattr(message, field.name).extend(value if isinstance(value, list | tuple) else [value])
-    elif field.enum_type is not None and isinstance(value, str):
-        values = field.enum_type.values_by_name
-        if value not in values:
-            raise ValueError(f"there is no such value. {nearest(value, values)}")
-        setattr(message, field.name, values[value].number)
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            getattr(message, field.name).append(_number(field, entry))
     else:
-        setattr(message, field.name, value)
+        setattr(message, field.name, _number(field, value))
+
+
+def _number(field: Any, value: Any) -> Any:
+    """The value; of an enum the number that a name stands for."""
+    if field.enum_type is None or not isinstance(value, str):
+        return value
+    values = field.enum_type.values_by_name
+    if value not in values:
+        raise ValueError(f"there is no such value. {nearest(value, values)}")
+    return values[value].number

@@ -227,4 +227,5 @@ class LSTM(Recurrent):
         ctx.ops.lstm_cell_backward(dh, ctx.dcell, ctx.gates[now], ctx.cell[now], ctx.cell[after], da[now])
 
     def _end_backward(self, ctx: Context) -> None:
-        ctx.memory.gradients = ctx.dcell  # for the instance before, in an unrolled net
+        if self.proto.unroll_index:
+            ctx.memory.gradients = ctx.dcell  # for the instance before

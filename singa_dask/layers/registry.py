@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.user_code import user_code
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Layer
 from singa_dask.layers.batch_norm import BatchNorm
@@ -24,7 +25,6 @@ from singa_dask.layers.recurrent import GRU, LSTM, RNN
 from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
 from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
-from singa_dask.layers.user_code import user_code
 
 LAYERS: tuple[type[Layer], ...] = (
     Accuracy,

@@ -13,8 +13,8 @@ import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import ParamGenProto
+from singa_dask.job.user_code import user_code
 from singa_dask.layers.param import Param
-from singa_dask.layers.user_code import user_code
 
 
 def generator(seed: int, name: str) -> np.random.Generator:

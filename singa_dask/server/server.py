@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.job.sending import Parcel, unpacked
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server.messages import Array, Fresh, Reply, Request, State, Sync, Update
@@ -24,8 +25,8 @@ from singa_dask.updaters import Updater, make_updater
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What a server must know. key: unique; updater: serialised UpdaterProto; entries: of all parameters; the rest as
-    ParamShard has it."""
+    """What a server must know. key: unique; updater: serialised UpdaterProto; entries: of all parameters; code: the
+    user's own; the rest as ParamShard has it."""
 
     key: str
     updater: bytes
@@ -35,6 +36,7 @@ class ServerPlan:
     max_staleness: int | None = None
     sync_freq: int = 1
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    code: Parcel | None = None
 
     def shard(self, ops: Ops | None = None, *, copy: bool = True) -> ParamShard:
         """The shard, computing on `ops` (the CPU's by default)."""
@@ -62,7 +64,8 @@ class ServerPlan:
             self._updater(ops, start, start + ALIGNMENT).update(0, values, gradient, made=0)
 
     def _updater(self, ops: Ops, start: int, stop: int) -> Updater:
-        updater = make_updater(UpdaterProto.FromString(self.updater), ops)
+        with unpacked(self.code):
+            updater = make_updater(UpdaterProto.FromString(self.updater), ops)
         updater.bind(self.entries, start, stop)
         return updater
 

@@ -233,7 +233,15 @@ class Former:
                 accounts["right"] = (mine, self.server_groups[group.number + 1].generation + 1)
         cut, coming = self.prepared.partition, tuple(self._coming(group.number))
         return [
-            server_plan(self.prepared.job, self.prepared.entries, cut.of_server(i), "", coming, accounts=accounts)
+            server_plan(
+                self.prepared.job,
+                self.prepared.entries,
+                cut.of_server(i),
+                "",
+                coming,
+                accounts=accounts,
+                code=self.prepared.code,
+            )
             for i in range(len(group.where))
         ]
 

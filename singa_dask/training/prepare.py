@@ -10,6 +10,7 @@ from singa_dask.data import Manifest, Stream, read_small, statistics_path, store
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
 from singa_dask.job.job_pb2 import JobProto, LayerProto, Phase, StoreProto
+from singa_dask.job.sending import Parcel, pack
 from singa_dask.layers import SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
@@ -31,6 +32,7 @@ class Prepared:
     data: fingerprint of the order of samples, by phase and input layer ("train/data"). layers: per phase ("train",
     "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. entries: where each of them
     lies among `size` elements. drawn: those with an `init` block. updater_state: names of the updater's arrays.
+    code: of the user's own, for the workers.
     """
 
     job: JobProto
@@ -42,6 +44,7 @@ class Prepared:
     size: int
     drawn: frozenset[str]
     updater_state: tuple[str, ...]
+    code: Parcel | None = None
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -67,6 +70,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
+        code = pack(ready, job.folder)
         data = _resolve_data(ready, entered) if with_data else {}
         nets = _build_nets(ready, entered)
         _check_classes(nets)
@@ -85,6 +89,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         size=flat.size,
         drawn=nets[Phase.kTrain].drawn,
         updater_state=tuple(updater.state),
+        code=code,
     )
 
 

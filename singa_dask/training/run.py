@@ -133,7 +133,10 @@ class Run:
 
     def _train(self, client: Client) -> None:
         worker_plan = WorkerPlan(
-            job=self.prepared.job.SerializeToString(), checkpoints=self.workspace.checkpoints, data=self.prepared.data
+            job=self.prepared.job.SerializeToString(),
+            checkpoints=self.workspace.checkpoints,
+            data=self.prepared.data,
+            code=self.prepared.code,
         )
         with _events(client, self._handle) as topic:
             former = Former(

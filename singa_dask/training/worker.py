@@ -18,6 +18,7 @@ from singa_dask.data import Loader, Manifest
 from singa_dask.errors import DataError, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.sending import Parcel, unpacked
 from singa_dask.layers.base import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -67,7 +68,7 @@ class WorkerPlan:
     """What the driver tells every rank of a group.
 
     job: serialised JobProto, its data paths absolute. threads: of BLAS in each rank's process. data: fingerprints of
-    the data, as `Prepared` has them.
+    the data, as `Prepared` has them. code: of the user's own.
     """
 
     job: bytes
@@ -75,6 +76,7 @@ class WorkerPlan:
     threads: int = 1
     data: Mapping[str, str] = field(default_factory=dict)
     group: GroupPlan = GroupPlan()
+    code: Parcel | None = None
 
 
 @dataclass
@@ -101,6 +103,7 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
     """
     job = JobProto.FromString(plan.job)
     with ExitStack() as stack:
+        stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else plan.threads
         stack.enter_context(threadpool_limits(threads))
         # A loss that is not finite is reported once, by _check_finite.

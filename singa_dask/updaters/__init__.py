@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.layers.user_code import user_code
+from singa_dask.job.user_code import user_code
 from singa_dask.ops import Ops
 from singa_dask.updaters import schedules
 from singa_dask.updaters.base import Updater

@@ -22,6 +22,7 @@ import numpy as np
 
 from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.job.user_code import code_name
 from singa_dask.layers.param import Array
 from singa_dask.net.flat import Entry
 from singa_dask.updaters.fields import as_written, assign
@@ -91,7 +92,7 @@ class Updater(ABC):
                     Problem(f"updater.{key}", f"{cls.__name__} has no such setting", f"{key}={value!r}", hint)
                 )
         if cls.type == "kUserUpdater":
-            proto.user_type = f"{cls.__module__}:{cls.__qualname__}"
+            proto.user_type = code_name(cls)
             if user_conf:
                 proto.user_conf = json.dumps(user_conf)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import LRGenProto
-from singa_dask.layers.user_code import user_code
+from singa_dask.job.user_code import code_name, user_code
 from singa_dask.updaters.fields import as_written, assign
 
 KEY = "updater.learning_rate"
@@ -37,7 +37,7 @@ class Schedule(ABC):
         if base_lr is not None:
             assign(proto, "base_lr", base_lr, f"{KEY}.base_lr")
         if cls.type == "kUserChange":
-            proto.user_type = f"{cls.__module__}:{cls.__qualname__}"
+            proto.user_type = code_name(cls)
         message = getattr(proto, cls.conf_field) if cls.conf_field is not None else None
         fields = message.DESCRIPTOR.fields_by_name if message is not None else {}
         for key, value in conf.items():

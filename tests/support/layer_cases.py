@@ -204,7 +204,7 @@ def _over_time(cell: Callable[..., Any], gates: int, carried: int = 1) -> Callab
         state = [given[0] if given else np.zeros((1, units)), *[np.zeros((1, units))] * (carried - 1)]
         steps = x[:, None] if not given else x[None]
         for row in steps:
-            ax = [row @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
+            ax = [row.reshape(len(row), -1) @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
             ah = [state[0] @ w.T for w in state_weights]
             state = list(cell(ax, ah, *state))
             h.append(state[0])

@@ -46,6 +46,7 @@ def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -
                 JobProto.SerializeToString(prepared.job),
                 folder,
                 data=prepared.data,
+                code=prepared.code,
                 group=GroupPlan(group, puts=group == served[0]),
             )
             mine = ThreadCommunicator.create(topology.nworkers_per_group, timeout_s)
@@ -78,6 +79,7 @@ def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
                 f"{group}/{i}",
                 tuple(topology.worker_groups_of(group)),
                 accounts={side: (0, 0) for side, there in sides.items() if there},
+                code=prepared.code,
             )
             servers[group, i] = Server(plan.shard())
     for (group, i), server in servers.items():

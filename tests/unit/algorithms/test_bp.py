@@ -113,7 +113,6 @@ def test_algorithms_by_name():
 @pytest.mark.parametrize(
     ("proto", "words"),
     [
-        (AlgProto(alg=AlgProto.kBPTT), ["train_one_batch.alg", "not available yet", "kBPTT", "kBP"]),
         (AlgProto(), ["kUserAlg needs user_alg", "alg: kBP"]),
         (AlgProto(user_alg="json:dumps"), ["train_one_batch.user_alg", "subclass of TrainOneBatch", "json:dumps"]),
         (AlgProto(user_alg="nowhere:X"), ["no module 'nowhere'"]),

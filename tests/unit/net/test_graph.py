@@ -82,11 +82,10 @@ def test_errors_name_layer_and_way_out(layers, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_layer_groups_are_refused_rather_than_left_out():
+def test_layers_of_groups_belong_to_the_net():
     net = net_of(("a", ""))
-    net.layer_group.add().layer.add(name="b")
-    with pytest.raises(ConfigError, match=r"neuralnet.layer_group: layer groups are not available yet"):
-        build_graph(net, Phase.kTrain)
+    net.layer_group.add().layer.add(name="b", srclayers=["a"])
+    assert list(build_graph(net, Phase.kTrain).layers) == ["a", "b"]
 
 
 def test_all_faults_are_reported_at_once():

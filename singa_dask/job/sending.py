@@ -1,0 +1,150 @@
+"""Sending the user's own code to the workers, which need not be able to import it.
+
+Sent by value is what is defined in a notebook or script (module `__main__`) or inside a function, and what lies in a
+module beside the job file, in the current folder or in that of the script. What is installed, the workers import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import JobProto, LayerProto
+from singa_dask.job.user_code import is_defined, searching, user_code, using
+
+_PYTHON = "{}.{}".format(*sys.version_info)
+_registering = Lock()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """User code on its way. python: the version that pickled it; pickled: objects by their names in the job."""
+
+    python: str
+    pickled: bytes
+
+
+def pack(job: JobProto, folder: Path | None = None) -> Parcel | None:
+    """The user code of a job that the workers cannot import, None where there is none.
+
+    folder: of the job file, where modules are looked for first.
+    Raises ConfigError where the job names what is not there, or what cannot be pickled.
+    """
+    named = {}
+    with searching(folder):
+        for name, key in _named(job):
+            named[name] = user_code(name, key), key
+    if not named:
+        return None
+    local = _local_modules(folder)
+    sent = {name: found for name, found in named.items() if _is_local(name, local)}
+    if not sent:
+        return None
+    with _by_value(local.values()):
+        try:
+            return Parcel(_PYTHON, _pickled({name: code for name, (code, _) in sent.items()}))
+        except Exception as error:
+            raise ConfigError(list(_unpicklable(sent)) or [Problem("user code", _CANNOT.format(error))]) from error
+
+
+@contextmanager
+def unpacked(parcel: Parcel | None) -> Iterator[None]:
+    """Inside, the names of the job's user code mean what was sent. Raises ConfigError where it cannot be loaded."""
+    if parcel is None:
+        yield
+        return
+    with using(_load(parcel)):
+        yield
+
+
+@lru_cache(maxsize=8)
+def _load(parcel: Parcel) -> Mapping[str, Any]:
+    import cloudpickle
+
+    key = "user code"
+    if parcel.python != _PYTHON:
+        hint = "Use the same version, or install your code on the workers."
+        raise ConfigError(Problem(key, f"comes from Python {parcel.python}, this worker has {_PYTHON}", hint=hint))
+    try:
+        return cloudpickle.loads(parcel.pickled)
+    except ImportError as error:
+        hint = "Install it there, or put it beside the job file."
+        raise ConfigError(Problem(key, f"needs what this worker does not have: {error}", hint=hint)) from error
+
+
+def _named(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The user code that a message names, and where."""
+    for field, value in message.ListFields():
+        inner = f"{key}.{field.name}" if key else field.name
+        if field.name in ("user_type", "user_alg"):
+            yield value, inner
+        elif field.message_type is not None:
+            for part in value if field.is_repeated else [value]:
+                yield from _named(part, f"layer {part.name!r}" if isinstance(part, LayerProto) else inner)
+
+
+def _local_modules(folder: Path | None) -> dict[str, ModuleType]:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    places = [folder, os.getcwd(), os.path.dirname(os.path.abspath(main)) if main else None]
+    folders = tuple(os.path.join(os.path.realpath(place), "") for place in places if place)
+    standard = os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(file, str) or name.partition(".")[0] in ("singa_dask", "__main__", "__mp_main__"):
+            continue
+        path = os.path.realpath(file)
+        installed = path.startswith(standard) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+        if path.startswith(folders) and not installed and module.__name__ == name:
+            found[name] = module
+    return found
+
+
+def _is_local(name: str, local: Mapping[str, ModuleType]) -> bool:
+    module = name.partition(":")[0]
+    return module == "__main__" or module in local or is_defined(name)
+
+
+@contextmanager
+def _by_value(modules: Any) -> Iterator[None]:
+    """Inside, what these modules define is pickled by value."""
+    import cloudpickle
+
+    with _registering:
+        before = cloudpickle.list_registry_pickle_by_value()
+        added = [module for module in modules if module.__name__ not in before]
+        for module in added:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in added:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+_CANNOT = "cannot be sent to the workers: {}"
+
+
+def _unpicklable(sent: Mapping[str, tuple[Any, str]]) -> Iterator[Problem]:
+    hint = "Make in setup() what cannot be pickled (locks, open files, connections), not outside of the class."
+    for name, (code, key) in sent.items():
+        try:
+            _pickled(code)
+        except Exception as error:
+            yield Problem(key, _CANNOT.format(error), repr(name), hint)
+
+
+def _pickled(code: Any) -> bytes:
+    import cloudpickle
+
+    return cloudpickle.dumps(code)

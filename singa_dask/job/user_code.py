@@ -1,0 +1,137 @@
+"""Classes and functions of the user's own, which a job names as "module:Class" or "module:function".
+
+A name is looked up first in what the driver has sent (see `sending`), then among the classes of this process that no
+import finds, then in the module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem, nearest
+
+_defined: dict[str, Any] = {}
+_received: ContextVar[Mapping[str, Any]] = ContextVar("singa_dask_user_code")
+_folder: ContextVar[Path | None] = ContextVar("singa_dask_user_folder", default=None)
+
+
+def code_name(code: Any) -> str:
+    """The name of a class or function for a job: "module:Class".
+
+    What its module does not show under its name (it was defined inside a function, or the name has been given to
+    another class since) is remembered in this process, as "module:Class~2" where the plain name is taken.
+    """
+    for name, known in _received.get({}).items():
+        if known is code:
+            return name
+    plain = f"{code.__module__}:{code.__qualname__}"
+    for number in count(1):
+        name = plain if number == 1 else f"{plain}~{number}"
+        owner = _defined.get(name) or _importable(name)
+        if owner is None:
+            _defined[name] = code
+        if owner is None or owner is code:
+            return name
+    raise AssertionError
+
+
+def is_defined(name: str) -> bool:
+    """Whether this process has, or was sent, what no import finds under this name."""
+    return name in _defined or name in _received.get({})
+
+
+@contextmanager
+def using(code: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, these names mean these objects."""
+    token = _received.set({**_received.get({}), **code})
+    try:
+        yield
+    finally:
+        _received.reset(token)
+
+
+@contextmanager
+def searching(folder: Path | None) -> Iterator[None]:
+    """Inside, modules are looked for in this folder first, that of the job file."""
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
+def user_code(spec: str, key: str) -> Any:
+    """What `spec`, spelled "module:Class" or "module:function", names; `key` says where the job names it.
+
+    Raises ConfigError where there is no such module or name. Errors inside the module itself pass through.
+    """
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
+        raise ConfigError(Problem(key, 'user code is named "module:Class" or "module:function"', repr(spec)))
+    for known in (_received.get({}), _defined):
+        if spec in known:
+            return known[spec]
+    try:
+        found = _module(module_name, spec, key)
+    except ModuleNotFoundError as error:
+        # An import that fails inside the user's module is the user's to see.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        hint = "Put it beside the job file or into the current folder, install it, or add its folder to PYTHONPATH."
+        raise ConfigError(Problem(key, f"there is no module {error.name!r}", repr(spec), hint)) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise _missing(found, module_name, part, spec, key)
+        found = getattr(found, part)
+    return found
+
+
+def _missing(found: Any, module_name: str, part: str, spec: str, key: str) -> ConfigError:
+    if module_name == "__main__":
+        hint = 'Train from there, or put it into a module beside the job file: user_type: "my_layers:MyLayer".'
+        why = "was defined in a notebook or script, of which this process knows nothing"
+        return ConfigError(Problem(key, why, repr(spec), hint))
+    if part == "<locals>":
+        hint = "Move it to the top level of a module, or build the job in the process that defines it."
+        return ConfigError(Problem(key, "is defined inside a function, where no import finds it", repr(spec), hint))
+    public = [attribute for attribute in vars(found) if not attribute.startswith("_")]
+    return ConfigError(Problem(key, f"{module_name!r} has no {part!r}", repr(spec), nearest(part, public)))
+
+
+def _importable(name: str) -> Any:
+    """What an import would find under this name; None where nothing."""
+    module_name, _, path = name.partition(":")
+    found = sys.modules.get(module_name)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _module(name: str, spec: str, key: str) -> Any:
+    folder, top = _folder.get(), name.partition(".")[0]
+    beside = folder and importlib.machinery.PathFinder.find_spec(top, [str(folder)])
+    if not beside or beside.origin is None:
+        return importlib.import_module(name)
+    other = getattr(sys.modules.get(top), "__file__", None)
+    if top in sys.modules and (other is None or not _same(other, beside.origin)):
+        why = f"this process has another module {top!r} already, {other or 'a built-in one'}"
+        hint = f"Rename {beside.origin}, or train in another process."
+        raise ConfigError(Problem(key, why, repr(spec), hint))
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

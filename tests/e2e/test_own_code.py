@@ -1,0 +1,153 @@
+"""Layers, updaters and the rest of the user's own, written where workers cannot import them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from support.commands import cluster, example, sets, summary
+
+from singa_dask.training import checkpoint as checkpoints
+
+SHORT = sets(train_steps=8, disp_freq=4, test_freq=0, test_steps=0, checkpoint_freq=0)
+
+# All of it below the guard: as in a notebook, no other process sees it, though local workers import the script.
+NOTEBOOK = """
+if __name__ == "__main__":
+    import numpy as np
+    from singa_dask import ClusterTopology, Job, layers, train, updaters
+    from singa_dask.algorithms import BP, TrainOneBatch
+    from singa_dask.updaters import schedules
+
+    CHANGE = np.float32(0.5)
+
+    class Scale(layers.Layer):
+        def setup(self, *src):
+            (shape,) = self.sources(src)
+            self.factor = self.declare("factor", (1,), 1, 1, value=1)
+            return shape
+
+        def forward(self, ctx, *x):
+            ctx.x = x[0]
+            return np.multiply(x[0], self.factor.value, out=ctx.buffer("y", x[0].shape))
+
+        def backward(self, ctx, dy):
+            self.factor.grad[...] = (dy * ctx.x).sum() + (self.factor.grad if self.factor.claim() else 0)
+            return dy * self.factor.value
+
+    def shifted(by):
+        class Shift(layers.Layer):
+            def setup(self, *src):
+                return src[0]
+
+            def forward(self, ctx, *x):
+                return x[0] + np.float32(by)
+
+            def backward(self, ctx, dy):
+                return dy
+
+        return Shift
+
+    class ByHalves(updaters.Updater):
+        states = ("seen",)
+
+        def apply(self, step, lr, weight_decay, w, g, seen):
+            seen += 1
+            w -= lr * CHANGE * g
+
+    class Halving(schedules.Schedule):
+        def __call__(self, step):
+            return 0.1 * float(CHANGE) ** (step // 4)
+
+    class Counting(TrainOneBatch):
+        def train_one_batch(self, net, feed, step, on_gradient=None):
+            return BP().train_one_batch(net, feed, step, on_gradient)
+
+    def sevens(param, rng):
+        return np.full(param.shape, 7.0)
+
+    init = [{}, {"init": {"type": "kUserInit", "user_type": "__main__:sevens"}}]
+    job = Job(
+        name="notebook",
+        layers=[
+            layers.RecordInput("data", path="dataset:digits/train", batchsize=96, std_value=16),
+            layers.InnerProduct("ip", "data", num_output=10, param=init),
+            shifted(2)("up", "ip"),
+            Scale("scale", "up"),
+            shifted(-2)("down", "scale"),
+            layers.SoftmaxLoss("loss", ["down", "data"]),
+        ],
+        updater=ByHalves(learning_rate=Halving()),
+        alg=Counting(),
+        cluster=ClusterTopology.CLUSTER,
+        train_steps=8,
+        disp_freq=4,
+    )
+    assert Job.from_text(job.to_text()) == job
+    print(train(job, workspace="run"))
+"""
+
+
+@pytest.fixture
+def notebook(environment, tmp_path):
+    """Run a script as `python FILE`, in a folder of its own."""
+    return partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("topology", ["allreduce(2)", "sandblaster(1, 2)", "downpour(2, 1, 1)"])
+def test_everything_a_notebook_defines_works_on_every_worker(notebook, tmp_path, no_leaks, topology):
+    (tmp_path / "notebook.py").write_text(NOTEBOOK.replace("CLUSTER", topology))
+    done = notebook([sys.executable, "notebook.py"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = summary(tmp_path / "run")
+    assert (told["status"], told["step"]) == ("completed", 8)
+    saved = checkpoints.load(checkpoints.path_of(tmp_path / "run" / "checkpoint", 8))
+    assert saved.parameters["scale_factor"][0] != 1
+    assert abs(saved.parameters["ip_bias"] - 7).max() < 1, "the initialiser of the notebook's own"
+    groups = told["topology"]["nworker_groups"]
+    assert saved.updater["seen"]["scale_factor"][0] == 8 * groups, "the updater of the notebook's own"
+
+
+@pytest.fixture
+def job_folder(tmp_path):
+    """The digits with a layer of one's own, which imports a module that lies beside it."""
+    folder = tmp_path / "jobs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "own_layers.py").write_text(
+        "from own_constants import FACTOR\n"
+        "from singa_dask.layers import Layer\n"
+        "class Times(Layer):\n"
+        "    def setup(self, *src):\n"
+        "        return self.sources(src)[0]\n"
+        "    def forward(self, ctx, *x):\n"
+        "        return x[0] * x[0].dtype.type(FACTOR)\n"
+        "    def backward(self, ctx, dy):\n"
+        "        return dy * dy.dtype.type(FACTOR)\n"
+    )
+    (folder / "own_constants.py").write_text("FACTOR = 0.5\n")
+    job = example().read_text().replace('srclayers: "ip1" }', 'srclayers: "own" }')
+    own = '  layer { name: "own" user_type: "own_layers:Times" srclayers: "ip1" }\n'
+    (folder / "job.conf").write_text(job.replace('  layer { name: "relu2"', own + '  layer { name: "relu2"'))
+    return folder
+
+
+@pytest.mark.timeout(120)
+def test_a_module_beside_the_job_file_is_found_from_any_folder(singa_dask, job_folder, tmp_path, no_leaks):
+    conf = job_folder / "job.conf"
+    ran = singa_dask("train", conf, "--cluster", cluster(), *SHORT, "--workspace", "run")
+    assert ran.code == 0, ran.out + ran.err
+    assert summary(tmp_path / "run")["step"] == 8
+    tested = singa_dask("test", conf, "--checkpoint", "run", *sets(test_steps=1))
+    assert tested.code == 0, tested.err
+
+
+def test_a_notebooks_layer_is_unknown_to_the_command(singa_dask, job_folder):
+    text = (job_folder / "job.conf").read_text().replace("own_layers:Times", "__main__:Times")
+    (job_folder / "job.conf").write_text(text)
+    ran = singa_dask("check", job_folder / "job.conf")
+    assert ran.code == 2
+    assert "neuralnet.layer[own].user_type: was defined in a notebook or script" in ran.err
+    assert "beside the job file" in ran.err

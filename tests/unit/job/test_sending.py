@@ -1,0 +1,120 @@
+"""Which code of the user's is sent to the workers, and that it works where nothing can be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import cloudpickle
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.job import JobProto
+from singa_dask.job.job_pb2 import LayerProto
+from singa_dask.job.sending import Parcel, pack, unpacked
+from singa_dask.job.user_code import code_name, user_code
+from singa_dask.layers import Layer
+
+# Unpickles a parcel in a folder from which nothing of the user's can be imported, and calls what is in it.
+ELSEWHERE = """
+import pickle, sys
+from singa_dask.job.sending import unpacked
+from singa_dask.job.user_code import user_code
+with open(sys.argv[1], "rb") as file, unpacked(pickle.load(file)):
+    print(user_code(sys.argv[2], "")(3))
+"""
+
+
+def job(*specs: str) -> JobProto:
+    found = JobProto()
+    for i, spec in enumerate(specs):
+        found.neuralnet.layer.append(LayerProto(name=f"l{i}", user_type=spec))
+    return found
+
+
+def elsewhere(parcel: Parcel | None, spec: str, tmp_path) -> str:
+    (tmp_path / "parcel").write_bytes(cloudpickle.dumps(parcel))
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-c", ELSEWHERE, tmp_path / "parcel", spec]
+    done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_job_without_own_code_and_installed_code_are_not_sent():
+    assert pack(JobProto()) is None
+    assert pack(job("singa_dask.layers:ReLU", "numpy:tanh")) is None
+
+
+def test_code_made_in_a_function_works_elsewhere(tmp_path):
+    factor = 5
+
+    def scale(x):
+        return factor * x
+
+    name = code_name(scale)
+    assert elsewhere(pack(job(name)), name, tmp_path) == "15"
+
+
+def test_a_module_beside_the_job_file_works_elsewhere_with_what_it_imports_from_there(tmp_path):
+    (tmp_path / "sent_helper.py").write_text("def double(x): return 2 * x\n")
+    (tmp_path / "sent_more.py").write_text("ONE = 1\n")
+    (tmp_path / "sent_main.py").write_text(
+        "import sent_more\nfrom sent_helper import double\ndef f(x): return double(x) + sent_more.ONE\n"
+    )
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    parcel = pack(job("sent_main:f"), tmp_path)
+    assert set(cloudpickle.list_registry_pickle_by_value()) == before
+    for name in ("sent_helper", "sent_more", "sent_main"):
+        (tmp_path / f"{name}.py").unlink()
+    assert elsewhere(parcel, "sent_main:f", tmp_path) == "7"
+
+
+def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
+    functions = [eval("lambda x: x", {"__name__": "nowhere"}) for _ in range(5)]
+    names = [code_name(f) for f in functions]
+    assert len(set(names)) == 5
+    whole = job(names[0])
+    whole.neuralnet.layer[0].param.add().init.user_type = names[1]
+    whole.updater.user_type, whole.updater.learning_rate.user_type = names[2:4]
+    whole.train_one_batch.user_alg = names[4]
+    parcel = pack(whole)
+    assert set(cloudpickle.loads(parcel.pickled)) == set(names)
+    with unpacked(parcel):
+        assert [user_code(name, "") is not None for name in names] == [True] * 5
+
+
+def test_what_cannot_be_pickled_is_told_before_anything_starts():
+    lock = threading.Lock()
+
+    class Locked(Layer):
+        def forward(self, ctx, *x):
+            with lock:
+                return x[0]
+
+    def fine(x):
+        return x
+
+    with pytest.raises(ConfigError, match=r"layer 'l1'.*cannot be sent.*lock.*Make in setup\(\)") as error:
+        pack(job(code_name(fine), code_name(Locked)))
+    assert len(error.value.problems) == 1
+
+
+def test_what_a_worker_cannot_load_says_why(tmp_path):
+    def fine(x):
+        return x
+
+    parcel = pack(job(code_name(fine)))
+    with (
+        pytest.raises(ConfigError, match=r"comes from Python 2\.7, this worker has 3\."),
+        unpacked(replace(parcel, python="2.7")),
+    ):
+        pass
+    # "cno_such_module\nthing\n." is the pickle of a name to be imported.
+    with (
+        pytest.raises(ConfigError, match="does not have: No module named 'no_such_module'"),
+        unpacked(replace(parcel, pickled=b"cno_such_module\nthing\n.")),
+    ):
+        pass
