@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singa_dask.data import Manifest, Stream, read_small, statistics_path, store_info
+from singa_dask.data import AnyStream, Manifest, read_small, statistics_path, store_info
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
 from singa_dask.job.job_pb2 import JobProto, LayerProto, Phase, StoreProto
@@ -172,7 +172,7 @@ def _resolve_mean(layer: LayerProto) -> None:
     layer.rgbimage_conf.meanfile = str(path)
 
 
-def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> Stream:
+def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> AnyStream:
     info = store_info(store)
     stream = group_stream(job, store, info.manifest, phase)
     store.path = str(info.path)
