@@ -10,6 +10,7 @@ from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.shards import ShardFolder, read_small
 from singa_dask.data.store import StoreInfo, make_stream, read_statistic, statistics_path, store_info
 from singa_dask.data.stream import AnyStream, stream_of
+from singa_dask.data.vocabulary import first_difference, vocabulary
 from singa_dask.data.writer import write_shards
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "StreamConf",
     "Submit",
     "dask_submit",
+    "first_difference",
     "make_stream",
     "read_small",
     "read_statistic",
@@ -33,5 +35,6 @@ __all__ = [
     "statistics_path",
     "store_info",
     "stream_of",
+    "vocabulary",
     "write_shards",
 ]

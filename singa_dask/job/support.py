@@ -28,7 +28,6 @@ ALGORITHMS: dict[int, str] = {
 }
 
 LAYER_TYPES: dict[str, str] = {
-    "kCharRNN": "recurrent nets",
     "kRNNLabel": "recurrent nets",
     "kOneHot": "recurrent nets",
     "kGRU": "recurrent nets",

@@ -56,7 +56,7 @@ def test_spellings_for_other_devices_are_the_same_layer(spelling, name):
     assert layer_class(proto(spelling)) is getattr(layers, name)
 
 
-@pytest.mark.parametrize("name", ["kGRU", "kCharRNN", "kRNNDummy"])
+@pytest.mark.parametrize("name", ["kGRU", "kRNNDummy"])
 def test_types_that_are_not_there_yet_point_to_user_layers(name):
     with pytest.raises(ConfigError, match=r"not there yet.*user_type"):
         layer_class(proto(name))
