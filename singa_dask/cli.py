@@ -194,14 +194,22 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
 
 
 @main.command()
-@click.argument("what", metavar="DATASET|csv|images|npz")
+@click.argument("what", metavar="DATASET|csv|images|npz|text")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the shards.")
 @click.option("--shards", default=1, show_default=True, help="How many files to divide the samples into.")
-@click.option("--source", type=click.Path(path_type=Path), help="The file or folder to read (csv, images, npz).")
+@click.option("--source", type=click.Path(path_type=Path), help="The file or folder to read (csv, images, npz, text).")
 @click.option("--label", callback=_column, help="csv: name or number (from 0; -1: last) of the column with the label.")
 @click.option("--header/--no-header", default=None, help="csv: whether the first line names the columns.")
 @click.option("--separator", help="csv: what stands between two values.")
 @click.option("--resize", metavar="HEIGHTxWIDTH", callback=_size, help="images: bring every image to this size.")
+@click.option(
+    "--vocab", type=click.Path(path_type=Path), help="text: file whose characters, in order, are all there are."
+)
+@click.option("--unit", type=click.Choice(["char", "word"]), help="text: what a sample is [char].")
+@click.option("--vocab-size", type=click.IntRange(2), help='text: words to tell apart; the rarer ones are "<unk>".')
+@click.option(
+    "--validation", type=click.FloatRange(0, 1), help="text: share of it, its end, for a split of its own [0]."
+)
 @click.option("--window", type=click.IntRange(1), help="Samples that are read, hashed and shuffled together [chosen].")
 @click.option(
     "--shuffle/--no-shuffle", default=None, help="Write the samples in a random order [training data of files]."
@@ -209,7 +217,7 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--overwrite", is_flag=True, help="Replace shards that are there already.")
 @_reports_errors
 def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: bool, **options: Any) -> None:
-    """Write HDF5 shards: of a named data set (digits, mnist, cifar10) or of files (csv, images, npz)."""
+    """Write HDF5 shards: of a named data set (digits, mnist, tinyshakespeare) or of files (csv, images, text)."""
     from singa_dask.data import shard as write
 
     given = {key: value for key, value in options.items() if value is not None}

@@ -28,18 +28,20 @@ class Recipe:
     """How a named data set becomes shards.
 
     format: of the raw files, and so the converter. alternatives: patterns of files that do instead of the sources.
-    idx: for format "idx", (features file, labels file) of each split.
+    idx: for format "idx", (features file, labels file) of each split. validation: for format "text", the share of the
+    text, its end, that is the split "validation".
     """
 
     name: str
     description: str
     format: str
-    classes: tuple[str, ...]
     splits: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     nshards: int = 1
     sources: tuple[Source, ...] = ()
     alternatives: tuple[str, ...] = ()
     idx: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    validation: float = 0.0
 
 
 def recipe_names() -> list[str]:

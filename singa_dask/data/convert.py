@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
-from singa_dask.data.converters import cifar10, csv, digits, idx, images, npz
+from singa_dask.data.converters import cifar10, csv, digits, idx, images, npz, text
 from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
 from singa_dask.data.manifest import Manifest, warn_of_note
@@ -22,8 +22,14 @@ RECIPE_FORMATS: Mapping[str, Callable[[Recipe, dict[str, Path]], dict[str, Split
     "digits": digits.load,
     "idx": idx.load,
     "cifar10": cifar10.load,
+    "text": text.load_recipe,
 }
-FILE_FORMATS: Mapping[str, Callable[..., dict[str, Split]]] = {"csv": csv.load, "images": images.load, "npz": npz.load}
+FILE_FORMATS: Mapping[str, Callable[..., dict[str, Split]]] = {
+    "csv": csv.load,
+    "images": images.load,
+    "npz": npz.load,
+    "text": text.load,
+}
 
 
 def shard(
@@ -39,12 +45,13 @@ def shard(
 ) -> dict[str, Manifest]:
     """Write a named data set, or files in a known format, as shards. Returns the manifest of each split.
 
-    what: a named data set (digits, mnist, cifar10, ...) or a format (csv, images, npz).
+    what: a named data set (digits, mnist, cifar10, ...) or a format (csv, images, npz, text).
     out: a data set of several splits is written to out/train, out/test; one without splits to `out` itself.
     source: the file or folder to read; a named data set finds or downloads its own.
     window: samples per window (write_shards chooses). shuffle: write the samples in a random, reproducible order;
-        left out, the training split of a format is shuffled, and a test split or named data set keeps its order.
-    options: of the format: csv has label, header, separator; images has resize; npz has none.
+        left out, the training split of a format is shuffled; a test split, text and a named data set keep their order.
+    options: of the format: csv has label, header, separator; images has resize; text has vocab, unit, vocab_size,
+        validation; npz has none.
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
     if what in FILE_FORMATS:
@@ -95,18 +102,20 @@ def _write(
     splits: Mapping[str, Split], out: Path, nshards: int, window: int | None, shuffle: bool | None, overwrite: bool
 ) -> dict[str, Manifest]:
     out = out.absolute()
+    if shuffle and any(split.ordered for split in splits.values()):
+        raise ConfigError(Problem("shuffle", "text is nothing without its order", "true", "Leave it out."))
     with replace_folder(out, overwrite) as folder:
         for name, split in splits.items():
             for note in split.notes:
                 warn_of_note(out if name else out.parent, note)
-            mixed = name in ("", "train") if shuffle is None else shuffle
+            mixed = name in ("", "train") and not split.ordered if shuffle is None else shuffle
             write_shards(
                 folder / name,
                 split.features,
                 split.labels,
                 min(nshards, len(split)),
                 classes=split.classes,
-                window=window,
+                window=window or split.window,
                 shuffle_seed=0 if mixed else None,
                 notes=split.notes,
                 overwrite=True,

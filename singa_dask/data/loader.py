@@ -18,11 +18,13 @@ import numpy as np
 from singa_dask.data.buffers import BufferPool
 from singa_dask.data.manifest import LABEL_DTYPE, Manifest
 from singa_dask.data.normalise import Normaliser
-from singa_dask.data.plan import Stream, StreamConf, share_rows
+from singa_dask.data.plan import StreamConf, share_rows
 from singa_dask.data.shards import ShardFolder
 from singa_dask.data.store import make_normaliser, sample_shapes
+from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
+from singa_dask.job.stores import row_shape
 
 MAX_RUN_NBYTES = 16 << 20
 LEAST_RUN_STEPS = 16
@@ -44,6 +46,8 @@ class Batch:
     """One worker's share of a mini-batch: rows [first_row, first_row + len(features)) of `total_rows`.
 
     features: (rows, height, width, channels) or (rows, values), normalised. labels: (rows,) int64, or None.
+    Of sequences of K records: features (rows, K, height, width, channels), (rows, K, values), or (rows, K) where a
+    record is one value; labels (rows, K).
     """
 
     features: np.ndarray
@@ -76,7 +80,7 @@ class Loader:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: AnyStream,
         store: StoreProto,
         submit: Submit,
         rank: int = 0,
@@ -105,7 +109,9 @@ class Loader:
         self.wait_s = 0.0
         self.first_row, last_row = share_rows(stream.batchsize, rank, nranks)
         self.rows = last_row - self.first_row
-        self.sample_shape = sample_shapes(tuple(store.shape), stream.manifest)[1]
+        records = stream.row_records if stream.conf.sequence else 0
+        self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), stream.manifest)[1])
+        self._label_shape = (records,) if records else ()
         self.run_steps = self._run_steps(np.dtype(dtype).itemsize)
         folder = str(stream.manifest.folder)
         text = store.SerializeToString(deterministic=True)
@@ -152,7 +158,8 @@ class Loader:
 
     def _run_steps(self, itemsize: int) -> int:
         step_nbytes = self.rows * math.prod(self.sample_shape) * itemsize
-        wanted = max(self.stream.block_samples // self.stream.batchsize, LEAST_RUN_STEPS)
+        step_records = self.stream.batchsize * self.stream.row_records
+        wanted = max(self.stream.block_samples // step_records, LEAST_RUN_STEPS)
         return max(1, min(wanted, MAX_RUN_NBYTES // step_nbytes))
 
     def _read_ahead(self) -> None:
@@ -175,7 +182,7 @@ class Loader:
         self._read_ahead()
         began = time.perf_counter()
         try:
-            features, self._labels = future.result(self.timeout_s)
+            features, labels = future.result(self.timeout_s)
         except TimeoutError as error:
             future.cancel()
             raise DataError(
@@ -185,24 +192,25 @@ class Loader:
         finally:
             self.wait_s += time.perf_counter() - began
         self._features = features.reshape(-1, *self.sample_shape)
+        self._labels = None if labels is None else labels.reshape(-1, *self._label_shape)
         self._run_start, self._run_stop = start, start + steps
 
 
 def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
     """The task: worker `rank`'s rows of `steps` batches from `start` on, one batch after another.
 
-    Returns features (steps * rows, values), normalised, and labels (steps * rows,) or None. Raises DataError.
+    Returns features (records, values), normalised, and labels (records,) or None. Raises DataError.
     """
     source = _source(spec)
     rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
-    return source.read(rows)
+    return source.read(rows.reshape(-1))
 
 
 @dataclass(frozen=True)
 class _Source:
     """What one process needs to serve a LoadSpec."""
 
-    stream: Stream
+    stream: AnyStream
     shards: ShardFolder
     normaliser: Normaliser
     has_label: bool
@@ -249,7 +257,7 @@ def _opened(spec: LoadSpec) -> _Source:
     store = StoreProto.FromString(spec.store)
     dtype = np.dtype(spec.dtype)
     normaliser = make_normaliser(store, shards.manifest, dtype)
-    return _Source(Stream(shards.manifest, spec.conf), shards, normaliser, store.has_label, dtype)
+    return _Source(stream_of(shards.manifest, spec.conf), shards, normaliser, store.has_label, dtype)
 
 
 def _source(spec: LoadSpec) -> _Source:

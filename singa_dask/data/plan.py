@@ -27,7 +27,11 @@ _GROUPS, _WINDOWS, _SAMPLES, _SKIP = range(4)
 
 @dataclass(frozen=True)
 class StreamConf:
-    """What, besides the manifest, decides a stream. batchsize: of the whole worker group."""
+    """What, besides the manifest, decides a stream. batchsize: of the whole worker group.
+
+    sequence: consecutive records in a row of a mini-batch (0: a row is one sample); lookahead: those that it shows
+    beyond them. `stream_of` makes the stream.
+    """
 
     batchsize: int
     seed: int = 0
@@ -35,6 +39,8 @@ class StreamConf:
     ngroups: int = 1
     shuffle: bool = True
     random_skip: int = 0
+    sequence: int = 0
+    lookahead: int = 0
 
 
 class Stream:
@@ -49,16 +55,15 @@ class Stream:
     """
 
     def __init__(self, manifest: Manifest, conf: StreamConf):
-        _check(manifest, conf)
+        check_conf(conf)
+        _check_windows(manifest, conf)
         self.manifest = manifest
         self.conf = conf
         self.windows = group_windows(manifest.windows, conf)
         self.samples = sum(window.samples for window in self.windows)
         self._starts = np.array([window.start for window in self.windows], dtype=np.int64)
         self._sizes = np.array([window.samples for window in self.windows], dtype=np.int64)
-        self.skip = 0
-        if conf.random_skip:
-            self.skip = int(_raw((conf.seed, _SKIP, conf.group), 1)[0] % np.uint64(conf.random_skip + 1))
+        self.skip = draw_skip(conf)
         # One batch touches one or two epochs and a few blocks; the next batches mostly the same ones.
         self._epoch = lru_cache(maxsize=4)(self._plan_epoch)
         self._block = lru_cache(maxsize=8)(self._plan_block)
@@ -66,6 +71,11 @@ class Stream:
     @property
     def batchsize(self) -> int:
         return self.conf.batchsize
+
+    @property
+    def row_records(self) -> int:
+        """Records in a row of a mini-batch."""
+        return 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -134,6 +144,13 @@ class Stream:
         return type(self), (self.manifest, self.conf)
 
 
+def draw_skip(conf: StreamConf) -> int:
+    """The samples to start after: 0 to random_skip, drawn from the seed."""
+    if not conf.random_skip:
+        return 0
+    return int(_raw((conf.seed, _SKIP, conf.group), 1)[0] % np.uint64(conf.random_skip + 1))
+
+
 def share_rows(total: int, rank: int, nranks: int) -> tuple[int, int]:
     """Rows [first, last) of a batch of `total` rows that worker `rank` of `nranks` has; sizes differ by at most 1."""
     return total * rank // nranks, total * (rank + 1) // nranks
@@ -170,13 +187,17 @@ def _raw(key: tuple[int, ...], size: int) -> np.ndarray:
     return np.random.PCG64(np.random.SeedSequence(key)).random_raw(size)
 
 
-def _check(manifest: Manifest, conf: StreamConf) -> None:
+def check_conf(conf: StreamConf) -> None:
+    """What any stream needs of its settings. Raises ConfigError."""
     if conf.batchsize < 1:
         raise ConfigError(Problem("store_conf.batchsize", "must be at least 1", str(conf.batchsize)))
     if conf.random_skip < 0:
         raise ConfigError(Problem("store_conf.random_skip", "must not be negative", str(conf.random_skip)))
     if not 0 <= conf.group < conf.ngroups:
         raise ConfigError(Problem("group", f"must be from 0 to {conf.ngroups - 1}", str(conf.group)))
+
+
+def _check_windows(manifest: Manifest, conf: StreamConf) -> None:
     if len(manifest.windows) < conf.ngroups:
         raise ConfigError(
             Problem(

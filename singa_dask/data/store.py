@@ -11,9 +11,10 @@ import numpy as np
 
 from singa_dask.data.manifest import MANIFEST_FILE, MAX_SAMPLE_NBYTES, STATISTICS_FILE, Manifest, warn_of_note
 from singa_dask.data.normalise import Normaliser
-from singa_dask.data.plan import Stream, StreamConf
+from singa_dask.data.plan import StreamConf
 from singa_dask.data.resolve import resolve
 from singa_dask.data.shards import ShardFolder, read_small
+from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
@@ -171,11 +172,11 @@ def make_stream(
     group: int = 0,
     ngroups: int = 1,
     key: str = "store_conf",
-) -> Stream:
+) -> AnyStream:
     """The stream of mini-batches that worker group `group` of `ngroups` draws from `store`.
 
-    Samples are shuffled while training and in the order of the files otherwise, unless `shuffle` says so. `batchsize`
-    has one entry for all groups or one for each. Raises ConfigError.
+    Samples are shuffled while training and in the order of the files otherwise, unless `shuffle` says so; sequences
+    keep it always. `batchsize` has one entry for all groups or one for each. Raises ConfigError.
     """
     sizes = list(store.batchsize)
     if len(sizes) not in (1, ngroups):
@@ -187,6 +188,9 @@ def make_stream(
                 "It is the mini-batch of a whole worker group.",
             )
         )
-    shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain
+    shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain and not store.sequence
     batchsize = sizes[group if len(sizes) > 1 else 0]
-    return Stream(manifest, StreamConf(batchsize, seed, group, ngroups, shuffle, store.random_skip))
+    return stream_of(
+        manifest,
+        StreamConf(batchsize, seed, group, ngroups, shuffle, store.random_skip, store.sequence, store.lookahead),
+    )

@@ -51,8 +51,8 @@ def write_shards(
 ) -> Manifest:
     """Write `features` and `labels` as a folder of `nshards` shards with a manifest and statistics.
 
-    features: (N, H, W, C) uint8 images, or (N, D) numbers, stored as float32. They are read one window at a time, so
-        they may be a memory map or an object that decodes samples on demand.
+    features: (N, H, W, C) uint8 images, or (N, D) numbers; uint8 stays uint8, all else is stored as float32. They are
+        read one window at a time, so they may be a memory map or an object that decodes samples on demand.
     labels: (N,) whole numbers, or None.
     window: samples per window; left out, it is chosen so that there are about 64 windows or more, each of at most 256
         samples and 4 MiB.
@@ -110,7 +110,7 @@ def choose_window(total: int, sample_nbytes: int) -> int:
 
 
 def _stored_form(features: Samples) -> tuple[tuple[int, ...], np.dtype]:
-    """Sample shape and type on disk: images stay uint8, everything else becomes float32."""
+    """Sample shape and type on disk: uint8 stays uint8, everything else becomes float32."""
     rank = len(features.shape)
     if rank not in (2, 4) or 0 in features.shape:
         raise DataError(
@@ -119,12 +119,11 @@ def _stored_form(features: Samples) -> tuple[tuple[int, ...], np.dtype]:
         )
     if rank == 4 and features.dtype != np.uint8:
         raise DataError(
-            f"features: images must be uint8. Received: {features.dtype}. "
-            "Convert them, or flatten each to (values,), which is stored as float32."
+            f"features: images must be uint8. Received: {features.dtype}. Convert them, or flatten each to (values,)."
         )
     if features.dtype.kind not in "buif":
         raise DataError(f"features: must be numbers. Received: {features.dtype}.")
-    return tuple(features.shape[1:]), np.dtype(np.uint8 if rank == 4 else "<f4")
+    return tuple(features.shape[1:]), np.dtype(np.uint8 if features.dtype == np.uint8 else "<f4")
 
 
 def _stored_labels(labels: np.ndarray | None, total: int, classes: Sequence[str] | int | None) -> np.ndarray | None:

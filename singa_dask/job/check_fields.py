@@ -92,6 +92,8 @@ _MORE: dict[str, Range] = {
     "ParamProto.partition_dim": LAYER_DIMENSION,
     "UpdaterProto.momentum": FRACTION,
     "StoreProto.random_skip": NOT_NEGATIVE,
+    "StoreProto.sequence": NOT_NEGATIVE,
+    "StoreProto.lookahead": NOT_NEGATIVE,
     "StoreProto.std_value": NOT_ZERO,
     "RGBImageProto.scale": NOT_ZERO,
     "ConvolutionProto.pad": NOT_NEGATIVE,

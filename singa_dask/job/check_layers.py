@@ -7,7 +7,7 @@ from typing import Any
 
 from singa_dask.job.check_user import check_user, check_user_conf
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase
+from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_facts import (
     CONF,
     DEPRECATED,
@@ -18,6 +18,7 @@ from singa_dask.job.layer_facts import (
     type_name,
 )
 from singa_dask.job.paths import Path, layers_of
+from singa_dask.job.stores import store_of
 from singa_dask.job.support import LAYER_TYPES
 
 _CONF_FIELDS = [f.name for f in LayerProto.DESCRIPTOR.fields if f.name.endswith("_conf") and f.message_type]
@@ -35,8 +36,11 @@ def check_layers(findings: Findings) -> None:
         _check_confs(findings, path, layer)
         _check_source_count(findings, path, layer)
         _check_params(findings, path, layer)
-        if layer.HasField("store_conf") and type_name(layer) in SOURCES:
-            _check_store(findings, path, layer)
+        if type_name(layer) in SOURCES:
+            conf = CONF[type_name(layer)]
+            _check_data(findings, (*path, conf), store_of(layer))
+            if conf == "store_conf":
+                _check_store(findings, (*path, conf), layer.store_conf)
         for conf in ("convolution_conf", "pooling_conf"):
             if layer.HasField(conf):
                 _check_padding(findings, (*path, conf), getattr(layer, conf))
@@ -119,24 +123,34 @@ def _check_params(findings: Findings, path: Path, layer: LayerProto) -> None:
             findings.add((*where, "low"), "must not be above high", f"low={init.low:g}, high={init.high:g}")
 
 
-def _check_store(findings: Findings, path: Path, layer: LayerProto) -> None:
-    store, cluster = layer.store_conf, findings.job.cluster
-    where = (*path, "store_conf")
+def _check_data(findings: Findings, where: Path, store: StoreProto) -> None:
+    """`store`: what the loader is to do, as `store_of` has it; where: the block that says so."""
     if store.path.startswith("dataset:") and not _NAMED_SET.fullmatch(store.path):
         hint = 'For example "dataset:mnist/train".'
         findings.add((*where, "path"), 'a named data set is spelled "dataset:NAME/SPLIT"', store.path, hint)
+    workers = findings.job.cluster.nworkers_per_group
+    for i, size in enumerate(store.batchsize):
+        if 1 <= size < workers:
+            message = f"is the mini-batch of a group of {workers} workers, of which each needs at least one sample"
+            entry = (i,) if where[-1] == "store_conf" else ()
+            findings.add((*where, "batchsize", *entry), message, str(size), f"Use {workers} or more.")
+
+
+def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
+    groups = findings.job.cluster.nworker_groups
     if len(store.shape) > 3:
         hint = "Write one sample as features; height, width; or channels, height, width."
         findings.add((*where, "shape"), "has at most 3 dimensions", str(list(store.shape)), hint)
-    groups, workers = cluster.nworker_groups, cluster.nworkers_per_group
     if len(store.batchsize) not in (0, 1, groups) and groups >= 1:
         hint = f"Give one for all, or {groups}."
         received = f"{len(store.batchsize)} entries"
         findings.add((*where, "batchsize"), "one entry per worker group, or one for all", received, hint)
-    for i, size in enumerate(store.batchsize):
-        if 1 <= size < workers:
-            message = f"is the mini-batch of a group of {workers} workers, of which each needs at least one sample"
-            findings.add((*where, "batchsize", i), message, str(size), f"Use {workers} or more.")
+    if store.sequence > 0 and store.shuffle:
+        hint = "Leave shuffle out, or sequence."
+        findings.add((*where, "shuffle"), "a sequence keeps the order of its records", "true", hint)
+    if store.lookahead > 0 and store.sequence == 0:
+        hint = "Write how many records a row has of its own, for example sequence: 50."
+        findings.add((*where, "lookahead"), "goes beyond a sequence, and there is none", str(store.lookahead), hint)
 
 
 def _check_padding(findings: Findings, path: Path, window: Any) -> None:

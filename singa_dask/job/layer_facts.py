@@ -52,7 +52,7 @@ CONF: dict[str, str] = {
 REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "kCSVInput": (("store_conf", "path", '"data.csv"'), ("store_conf", "batchsize", "64")),
     "kRecordInput": (("store_conf", "path", '"dataset:digits/train"'), ("store_conf", "batchsize", "64")),
-    "kCharRNN": (("char_rnn_conf", "path", '"input.txt"'), ("char_rnn_conf", "vocab_path", '"vocab.txt"')),
+    "kCharRNN": (("char_rnn_conf", "path", '"dataset:tinyshakespeare/train"'),),
     "kOneHot": (("onehot_conf", "vocab_size", "100"),),
     "kConvolution": (("convolution_conf", "num_filters", "32"),),
     "kInnerProduct": (("innerproduct_conf", "num_output", "10"),),

@@ -10,7 +10,7 @@ from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.inner_product import InnerProduct
-from singa_dask.layers.input import CSVInput, RecordInput
+from singa_dask.layers.input import CharRNN, CSVInput, RecordInput
 from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
 from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
@@ -36,6 +36,7 @@ __all__ = [
     "BatchNorm",
     "CSVInput",
     "CSVOutput",
+    "CharRNN",
     "CharRNNOutput",
     "Concate",
     "Context",

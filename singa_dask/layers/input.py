@@ -10,6 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from singa_dask.errors import DataError
+from singa_dask.job.job_pb2 import LayerProto
+from singa_dask.job.stores import row_shape, store_of
 from singa_dask.layers.base import Context, InputLayer, Layer
 from singa_dask.layers.param import Array, Shape
 
@@ -18,11 +20,18 @@ class RecordInput(InputLayer):
     """y = x: records of HDF5 shards, as the loader has read and normalised them.   x, y: (B, S).
 
     store_conf: shape (one sample: features; height, width; or channels, height, width), and what the loader reads:
-    backend, path, batchsize, mean_value or mean_file, std_value or std_file, shuffle, random_skip, has_label.
+    backend, path, batchsize, mean_value or mean_file, std_value or std_file, shuffle, random_skip, has_label,
+    sequence, lookahead. With sequence a row is K = sequence + lookahead consecutive records, each of shape S:
+    x, y: (B, K) where S is one value, else (B, K, S). Row b of the next mini-batch begins `sequence` records later.
     """
 
     type: ClassVar[str] = "kRecordInput"
     conf_field: ClassVar[str | None] = "store_conf"
+
+    @property
+    def sample_shape(self) -> Shape:
+        store = self.proto.store_conf
+        return row_shape(store.sequence + store.lookahead if store.sequence else 0, super().sample_shape)
 
     def setup(self, *src: Shape) -> Shape:
         self.sources(src)
@@ -36,7 +45,7 @@ class RecordInput(InputLayer):
         except ValueError:
             raise DataError(
                 f"layer {self.name!r}: samples of shape {features.shape[1:]} do not fit store_conf.shape "
-                f"{list(self.conf.shape)} ({self._shape} inside)"
+                f"{list(self.proto.store_conf.shape)} ({self._shape} inside)"
             ) from None
 
 
@@ -47,6 +56,26 @@ class CSVInput(RecordInput):
     """
 
     type: ClassVar[str] = "kCSVInput"
+
+
+class CharRNN(RecordInput):
+    """y = x: the numbers of K = unroll_len + 1 consecutive characters of a text.   x, y: (B, K), B = batchsize.
+
+    Row b of the next mini-batch begins with the last character of this one, so that a net can carry its state.
+    char_rnn_conf: path (a folder of shards that `singa-dask shard text` has written, or a named data set), vocab_path
+    (not needed: a file or shards, whose vocabulary must be that of path), unroll_len, batchsize.
+    """
+
+    type: ClassVar[str] = "kCharRNN"
+    conf_field: ClassVar[str | None] = "char_rnn_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        # The loader reads store_conf; the job, which may be written to a file again, does not get one.
+        proto = LayerProto()
+        proto.CopyFrom(self.proto)
+        proto.store_conf.CopyFrom(store_of(proto))
+        self.proto = proto
+        return super().setup(*src)
 
 
 def arrange(xp: Array, x: Array, shape: Shape) -> Array:

@@ -13,7 +13,7 @@ from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.inner_product import InnerProduct
-from singa_dask.layers.input import CSVInput, RecordInput
+from singa_dask.layers.input import CharRNN, CSVInput, RecordInput
 from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
 from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
@@ -33,6 +33,7 @@ LAYERS: tuple[type[Layer], ...] = (
     BatchNorm,
     CSVInput,
     CSVOutput,
+    CharRNN,
     CharRNNOutput,
     Concate,
     Convolution,
@@ -82,7 +83,6 @@ _SPELLINGS = {
 CLASSES: dict[str, type[Layer]] = {cls.type: cls for cls in LAYERS} | _SPELLINGS
 
 _SHARDS = "Convert the data to HDF5 shards and read them with kRecordInput."
-_USER = 'Until then a user layer can stand in: user_type: "module:Class".'
 _UNAVAILABLE = {
     "kLMDBData": _SHARDS,
     "kShardData": _SHARDS,
@@ -97,8 +97,7 @@ _UNAVAILABLE = {
 def layer_class(proto: LayerProto) -> type[Layer]:
     """The class for a layer's `type`, or the class that its `user_type` ("module:Class") names.
 
-    Raises ConfigError for types that SINGA deprecated, for types not there yet, and for user layers that cannot be
-    imported or are no Layer.
+    Raises ConfigError for types that have no use here, and for user layers that cannot be imported or are no Layer.
     """
     if proto.type == LayerType.kUserLayer:
         return _user_layer(proto)
@@ -106,9 +105,7 @@ def layer_class(proto: LayerProto) -> type[Layer]:
     if name in CLASSES:
         return CLASSES[name]
     key = f"layer {proto.name!r}"
-    if name in _UNAVAILABLE:
-        raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
-    raise ConfigError(Problem(key, f"layer type {name} is not there yet", hint=_USER))
+    raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
 
 
 def _user_layer(proto: LayerProto) -> type[Layer]:

@@ -52,11 +52,16 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     """Write a CSV line for every sample of the test data: its position, label, predicted class and probability;
     where the net has no softmax loss, the output of its loss or last layer. Returns the lines.
 
-    Raises ConfigError where the net has no output to predict with.
+    Raises ConfigError where the net has no output to predict with, or reads sequences.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
     scores, classifies = scores_layer(net)
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
+    for name, store in zip(net.input_layers, stores, strict=True):
+        if store.sequence:
+            hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
+            what = "reads sequences, but predictions are of single samples"
+            raise ConfigError(Problem(f"layer {name!r}", what, f"sequences of {store.sequence}", hint))
     total = min(Manifest.load(Path(store.path)).total for store in stores)
     batch = min(total, stores[0].batchsize[0])
     for store in stores:  # every sample once, in the order of the files

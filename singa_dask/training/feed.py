@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from singa_dask.data import Loader, Manifest, Stream, make_stream
+from singa_dask.data import AnyStream, Loader, Manifest, make_stream
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
@@ -14,7 +14,7 @@ from singa_dask.ops import Ops
 _NEXT_DEAL = 1 << 64
 
 
-def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: int, group: int = 0) -> Stream:
+def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: int, group: int = 0) -> AnyStream:
     """The mini-batches of `store` for a worker group: its share of the samples while training, else all of them."""
     if phase != Phase.kTrain:
         return make_stream(store, manifest, seed=job.seed, phase=phase)

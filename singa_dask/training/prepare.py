@@ -6,11 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singa_dask.data import Manifest, Stream, read_small, statistics_path, store_info
+from singa_dask.data import (
+    AnyStream,
+    Manifest,
+    first_difference,
+    read_small,
+    resolve,
+    statistics_path,
+    store_info,
+    vocabulary,
+)
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
-from singa_dask.job.job_pb2 import JobProto, LayerProto, Phase, StoreProto
+from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
+from singa_dask.job.layer_facts import CONF
 from singa_dask.job.sending import Parcel, pack
+from singa_dask.job.stores import store_of
 from singa_dask.layers import SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
@@ -23,6 +34,8 @@ from singa_dask.training.schedule import PHASE_NAMES
 from singa_dask.updaters import make_updater
 
 MAX_MEAN_NBYTES = 1 << 30
+# Layers that read the numbers of symbols, and where they say how many symbols there are.
+_VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     try:
         code = pack(ready, job.folder)
         data = _resolve_data(ready, entered) if with_data else {}
+        if with_data:
+            _check_vocabulary_sizes(ready, entered)
         nets = _build_nets(ready, entered)
         _check_classes(nets)
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
@@ -141,6 +156,27 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
                 raise layer.problem(f"the data of {source!r} has {classes} classes", f"{outputs} outputs", hint)
 
 
+def _check_vocabulary_sizes(job: JobProto, phases: Sequence[int]) -> None:
+    """What reads the symbols of a text knows all of them. Raises ConfigError."""
+    problems: list[Problem] = []
+    for phase in phases:
+        layers = {layer.name: layer for layer in job.neuralnet.layer if runs_in(layer, phase)}
+        for layer in layers.values():
+            conf = _VOCABULARY_CONFS.get(layer.type)
+            source = layers.get(layer.srclayers[0]) if layer.srclayers else None
+            if conf is None or source is None or source.srclayers:
+                continue
+            store, size = store_of(source), getattr(layer, conf).vocab_size
+            manifest = Manifest.load(Path(store.path)) if store.sequence and store.path else None
+            symbols = None if manifest is None or manifest.has_labels else manifest.num_classes
+            if symbols is not None and symbols > size:
+                key = f"layer {layer.name!r}.{conf}.vocab_size"
+                message = f"the text of {source.name!r} has {symbols} different symbols"
+                problems.append(Problem(key, message, str(size), f"Use {symbols}."))
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
 def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
     """Make the paths of the data absolute and fill in the sample shapes; returns the fingerprints."""
     fingerprints: dict[str, str] = {}
@@ -153,13 +189,17 @@ def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
             try:
                 if layer.rgbimage_conf.meanfile:
                     _resolve_mean(layer)
-                if layer.store_conf.path and not layer.srclayers:
-                    stream = _resolve_store(layer.store_conf, phase, job)
+                if layer.type == LayerType.kCharRNN:
+                    _resolve_text(layer.char_rnn_conf)
+                store = store_of(layer)
+                if store.path and not layer.srclayers:
+                    stream = _resolve_store(store, phase, job)
+                    if layer.HasField("store_conf"):
+                        layer.store_conf.CopyFrom(store)
                     fingerprints[data_key(phase, layer.name)] = stream.fingerprint
                     batches[layer.name] = stream.batchsize
             except ConfigError as error:
-                key = f"layer {layer.name!r}.store_conf"
-                problems.extend(replace(p, key=p.key.replace("store_conf", key, 1)) for p in error.problems)
+                problems.extend(replace(p, key=_key_in(layer, p.key)) for p in error.problems)
             except DataError as error:
                 problems.append(Problem(f"layer {layer.name!r}", str(error)))
         if len(set(batches.values())) > 1:
@@ -177,7 +217,35 @@ def _resolve_mean(layer: LayerProto) -> None:
     layer.rgbimage_conf.meanfile = str(path)
 
 
-def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> Stream:
+def _key_in(layer: LayerProto, key: str) -> str:
+    """The key of a fault of the data as the layer's own block has it."""
+    if layer.type == LayerType.kCharRNN:
+        key = key.replace("store_conf.sequence", "store_conf.unroll_len").replace("store_conf", "char_rnn_conf")
+    block = CONF.get(LayerType.Name(layer.type), "store_conf")
+    return key.replace(block, f"layer {layer.name!r}.{block}", 1)
+
+
+def _resolve_text(conf: CharRNNProto) -> None:
+    """Make the paths of a text absolute, and see that it is one and has the vocabulary that it should have."""
+    if Path(conf.path).expanduser().is_file():
+        out = Path(conf.path).with_suffix("")
+        hint = f"Run `singa-dask shard text --source {conf.path} --out {out}.shards`, and name that folder."
+        raise ConfigError(Problem("char_rnn_conf.path", "shards of a text are read, not the text", conf.path, hint))
+    folder = resolve(conf.path)
+    symbols = vocabulary(folder)
+    conf.path = str(folder)
+    if not conf.vocab_path:
+        return
+    difference = first_difference(vocabulary(conf.vocab_path), symbols)
+    if difference is not None:
+        hint = f"Leave it out, or write the shards again with --vocab {conf.vocab_path}."
+        message = f"is another vocabulary than that of {folder}: {difference}"
+        raise ConfigError(Problem("char_rnn_conf.vocab_path", message, conf.vocab_path, hint))
+    if not conf.vocab_path.startswith("dataset:"):
+        conf.vocab_path = str(Path(conf.vocab_path).expanduser().absolute())
+
+
+def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> AnyStream:
     info = store_info(store)
     stream = group_stream(job, store, info.manifest, phase)
     store.path = str(info.path)

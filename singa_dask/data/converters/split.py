@@ -15,12 +15,16 @@ class Split:
     """One split of a data set; a converter names it "train", "test", or "" where it has one only.
 
     features: (N, H, W, C) uint8 or (N, D). labels: (N,) whole numbers, or None.
+    window: samples per window that suit the data; None lets the writer choose. ordered: the order of the samples is
+    part of the data, so they are never shuffled.
     """
 
     features: Samples
     labels: np.ndarray | None
     classes: Sequence[str] | int | None = None
     notes: tuple[str, ...] = ()
+    window: int | None = None
+    ordered: bool = False
 
     def __len__(self) -> int:
         return self.features.shape[0]

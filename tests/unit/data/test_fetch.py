@@ -45,7 +45,7 @@ def no_folders(tmp_path, monkeypatch):
 
 
 def recipe_of(source: Source) -> Recipe:
-    return Recipe("things", "", "idx", ("a",), ("train",), sources=(source,), alternatives=("part_[12].bin",))
+    return Recipe("things", "", "idx", ("train",), ("a",), sources=(source,), alternatives=("part_[12].bin",))
 
 
 def test_a_file_is_downloaded_once_into_the_cache(source, no_folders, caplog):

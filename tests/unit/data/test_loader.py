@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from singa_dask.data import Loader, Stream, StreamConf
+from singa_dask.data import Loader, SequenceStream, Stream, StreamConf, write_shards
 from singa_dask.data import loader as loader_module
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import StoreProto
@@ -82,6 +82,43 @@ def test_batches_have_the_nets_shape_and_type(images, pool, shape, sample, dtype
 def test_without_has_label_there_are_no_labels(images, pool):
     with Loader(Stream(images, StreamConf(5)), StoreProto(has_label=False), pool.submit) as loader:
         assert loader.next().labels is None
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 3])
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_sequences_are_read_as_the_stream_says(images, image_arrays, pool, nranks, lookahead):
+    stream = SequenceStream(images, StreamConf(5, shuffle=False, random_skip=9, sequence=7, lookahead=lookahead))
+    loaders = [Loader(stream, STORE, pool.submit, rank, nranks, start_step=3) for rank in range(nranks)]
+    for step in range(3, 60):  # several times around, several runs
+        batches = [loader.next() for loader in loaders]
+        records = stream.batch(step)
+        features = (image_arrays[0][records].astype(np.float32) - 127.5) / np.float32(3)
+        assert features.shape == (5, 7 + lookahead, 3, 4, 2)
+        np.testing.assert_array_equal(np.concatenate([b.features for b in batches]), features)
+        np.testing.assert_array_equal(np.concatenate([b.labels for b in batches]), image_arrays[1][records])
+        assert [b.first_row for b in batches] == [5 * rank // nranks for rank in range(nranks)]
+        assert {b.total_rows for b in batches} == {5}
+
+
+def test_sequences_of_single_values_have_no_axis_for_them(tmp_path, pool):
+    values = np.arange(100, dtype=np.uint8)[:, np.newaxis]
+    manifest = write_shards(tmp_path / "values", values, None, 3, window=16)
+    stream = SequenceStream(manifest, StreamConf(4, shuffle=False, sequence=6, lookahead=1))
+    with Loader(stream, StoreProto(has_label=False), pool.submit) as loader:
+        first, second = loader.next(), loader.next()
+    assert first.labels is None
+    np.testing.assert_array_equal(first.features, [[25 * b + t for t in range(7)] for b in range(4)])
+    np.testing.assert_array_equal(second.features, first.features + 6)
+
+
+def test_reading_ahead_counts_all_records_of_a_row(images, pool, monkeypatch):
+    stream = SequenceStream(images, StreamConf(5, shuffle=False, sequence=7, lookahead=1))
+    monkeypatch.setattr(loader_module, "MAX_RUN_NBYTES", 3 * 5 * 8 * 24 * 4)
+    with Loader(stream, STORE, pool.submit) as loader:
+        assert loader.run_steps == 3
+    monkeypatch.setattr(loader_module, "LEAST_RUN_STEPS", 1)
+    with Loader(stream, StoreProto(), pool.submit) as loader:
+        assert loader.run_steps == 64 // (5 * 8)
 
 
 def test_nothing_is_loaded_beyond_the_stop_step(images):

@@ -162,6 +162,17 @@ def test_training_is_shuffled_and_testing_is_not_unless_the_job_says_so(images):
     assert shuffled(Phase.kTest, shuffle=True)
 
 
+def test_sequences_are_never_shuffled(images):
+    for phase in (Phase.kTrain, Phase.kTest):
+        stream = make_stream(store(images, sequence=5, lookahead=2), images, seed=0, phase=phase)
+        assert (stream.conf.shuffle, stream.row_records) == (False, 7)
+        assert stream.batch(0)[:2].tolist() == [list(range(7)), list(range(20, 27))]
+    with pytest.raises(ConfigError, match=r"shuffle: a sequence keeps the order .*Leave shuffle out, or sequence"):
+        make_stream(store(images, sequence=5, shuffle=True), images, seed=0)
+    with pytest.raises(ConfigError, match=r"sequence: must be at least 1"):
+        make_stream(store(images, lookahead=1, shuffle=False), images, seed=0)
+
+
 def test_each_group_may_have_a_batch_size_of_its_own(images):
     sizes = [
         make_stream(store(images, batchsize=[4, 6]), images, seed=0, group=g, ngroups=2).batchsize for g in (0, 1)

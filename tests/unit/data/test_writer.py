@@ -29,6 +29,12 @@ def test_a_position_that_never_changes_gets_std_1(tmp_path):
     assert not manifest.has_labels
 
 
+def test_flat_bytes_stay_bytes(tmp_path):
+    manifest = write_shards(tmp_path / "out", np.arange(6, dtype=np.uint8).reshape(3, 2), None)
+    assert (manifest.dtype, manifest.layout) == ("uint8", "flat")
+    np.testing.assert_array_equal(ShardFolder(manifest).reader(0).features, [[0, 1], [2, 3], [4, 5]])
+
+
 def test_a_shuffle_seed_moves_samples_and_their_labels_together(tmp_path, image_arrays):
     x, y = image_arrays
     manifest = write_shards(tmp_path / "out", x, y, 2, classes=7, shuffle_seed=3)

@@ -189,7 +189,7 @@ BROKEN = [
         *("type: kReLU", "type: kReLU unroll_len: 9", "neuralnet.layer[relu1].srclayers", 32, 51),
         "is unrolled 1 times, but 'relu1' (9 times) reads 1",
     ),
-    ("type: kReLU", "type: kReLU shift: 1", "neuralnet.layer[relu1].shift", 32, 37, "time step 0 of 1 without a source"),
+    ("type: kReLU", "type: kReLU shift: 1", "neuralnet.layer[relu1].shift", 32, 37, "step 0 of 1 without a source"),
     ("type: kReLU", "type: kReLU shift: [0, 1]", "neuralnet.layer[relu1].shift", 32, 37, "one entry per source"),
     ("type: kReLU", "type: kReLU shift: -1", "neuralnet.layer[relu1].shift", 32, 37, "must not be negative"),
     ("type: kReLU", "type: kReLU unroll_source: 1", "neuralnet.layer[relu1].unroll_source", 32, 37, "needs 0"),

@@ -1,0 +1,114 @@
+"""Sequences: mini-batches whose rows are consecutive records, each going on where the one before stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.plan import BLOCK_WINDOWS, StreamConf, check_conf, draw_skip, share_rows
+from singa_dask.errors import ConfigError, Problem
+
+RULE = 1  # of this file's arithmetic: a change of what a step shows needs a new number, so that old positions fail
+
+
+class SequenceStream:
+    """The endless sequence of mini-batches of one worker group, for nets that carry their state from step to step.
+
+    T = sequence, L = lookahead, B = batch size. Group g of G has the records [N g // G, N (g + 1) // G) of the N there
+    are: a ring of n. Row b begins at record start_b = (n // B) b, and mini-batch k shows in it, at place t of T + L,
+
+        record (skip + start_b + k T + t) mod n
+
+    so that row b of mini-batch k + 1 goes on after the first T records of row b of mini-batch k. Nothing is shuffled,
+    and a stream has no state: resuming at a step is asking for that step.
+
+    Raises ConfigError for values out of range, and where the group's records are fewer than B (T + L), so that a
+    mini-batch would show one of them twice.
+    """
+
+    def __init__(self, manifest: Manifest, conf: StreamConf):
+        check_conf(conf)
+        _check_sequence(conf)
+        self.manifest = manifest
+        self.conf = conf
+        self.first = manifest.total * conf.group // conf.ngroups
+        self.samples = manifest.total * (conf.group + 1) // conf.ngroups - self.first
+        self._check_room()
+        self.skip = draw_skip(conf) % self.samples
+        self._starts = self.samples // conf.batchsize * np.arange(conf.batchsize, dtype=np.int64)
+
+    @property
+    def batchsize(self) -> int:
+        return self.conf.batchsize
+
+    @property
+    def row_records(self) -> int:
+        """Records that a row of a mini-batch shows: T + L."""
+        return self.conf.sequence + self.conf.lookahead
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps that it takes to see every record: the way from a row's begin to the next one's over T, rounded up."""
+        longest = self.samples - int(self._starts[-1])
+        return -(-longest // self.conf.sequence)
+
+    @property
+    def block_samples(self) -> int:
+        """Records of the unit of reading ahead."""
+        return min(self.samples, BLOCK_WINDOWS * self.manifest.window)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly where step s means the same records; a checkpoint keeps it beside the step."""
+        conf = self.conf
+        fields = ["sequence", RULE, self.manifest.digest, conf.batchsize, conf.sequence, conf.lookahead]
+        text = json.dumps([*fields, conf.group, conf.ngroups, self.skip])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def batch(self, step: int) -> np.ndarray:
+        """The record numbers of the group's mini-batch at `step`: (batchsize, T + L) int64."""
+        return self._rows(step, 0, self.batchsize)
+
+    def share(self, step: int, rank: int, nranks: int) -> tuple[int, np.ndarray]:
+        """The first row, and the record numbers (rows, T + L), of worker `rank`'s contiguous share of the batch."""
+        first, last = share_rows(self.batchsize, rank, nranks)
+        return first, self._rows(step, first, last)
+
+    def _rows(self, step: int, first: int, last: int) -> np.ndarray:
+        begin = (self.skip + step * self.conf.sequence) % self.samples
+        places = begin + self._starts[first:last, np.newaxis] + np.arange(self.row_records)
+        return self.first + places % self.samples
+
+    def _check_room(self) -> None:
+        conf, total = self.conf, self.samples
+        if total >= conf.batchsize * self.row_records:
+            return
+        part = f"the {total:,} records of {self.manifest.folder}"
+        if conf.ngroups > 1:
+            part += f" that one of {conf.ngroups} worker groups has"
+        most = total // self.row_records
+        raise ConfigError(
+            Problem(
+                "store_conf.batchsize",
+                f"{conf.batchsize} rows of {self.row_records} records do not fit into {part}",
+                str(conf.batchsize),
+                f"Use at most {most}, or a shorter sequence." if most else "Use a shorter sequence, or more data.",
+            )
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.manifest, self.conf)
+
+
+def _check_sequence(conf: StreamConf) -> None:
+    if conf.sequence < 1:
+        raise ConfigError(Problem("store_conf.sequence", "must be at least 1", str(conf.sequence)))
+    if conf.lookahead < 0:
+        raise ConfigError(Problem("store_conf.lookahead", "must not be negative", str(conf.lookahead)))
+    if conf.shuffle:
+        hint = "Leave shuffle out, or sequence."
+        raise ConfigError(Problem("store_conf.shuffle", "a sequence keeps the order of its records", "true", hint))

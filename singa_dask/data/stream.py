@@ -1,0 +1,17 @@
+"""Which kind of stream a StreamConf describes."""
+
+from __future__ import annotations
+
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.plan import Stream, StreamConf
+from singa_dask.data.sequence import SequenceStream
+
+AnyStream = Stream | SequenceStream
+
+
+def stream_of(manifest: Manifest, conf: StreamConf) -> AnyStream:
+    """The mini-batches that `conf` describes: of sequences where it has any, else of single samples.
+
+    Raises ConfigError.
+    """
+    return SequenceStream(manifest, conf) if conf.sequence or conf.lookahead else Stream(manifest, conf)

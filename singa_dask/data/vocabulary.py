@@ -1,0 +1,40 @@
+"""The symbols that the numbers of a text stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from singa_dask.data.converters.text import read_vocabulary
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.resolve import SCHEME, resolve
+from singa_dask.errors import DataError
+
+
+def vocabulary(path: str | Path) -> tuple[str, ...]:
+    """The symbols of a text, the one with number 0 first.
+
+    path: a folder of text shards, "dataset:NAME/SPLIT", or a file whose characters, in order, are the vocabulary.
+    Raises DataError.
+    """
+    file = Path(path).expanduser().absolute()
+    if not str(path).startswith(SCHEME) and not file.is_dir():
+        return read_vocabulary(file)
+    folder = resolve(str(path))
+    manifest = Manifest.load(folder)
+    if manifest.shape != (1,) or manifest.has_labels or not isinstance(manifest.classes, tuple):
+        raise DataError(
+            f"{folder}: holds no text, which is unlabelled samples of one value whose classes have names. "
+            "Write it with `singa-dask shard text`."
+        )
+    return manifest.classes
+
+
+def first_difference(here: Sequence[str], there: Sequence[str]) -> str | None:
+    """What tells two vocabularies apart, in words; None for equal ones."""
+    for number, (a, b) in enumerate(zip_longest(here, there)):
+        if a != b:
+            a, b = ("missing" if symbol is None else repr(symbol) for symbol in (a, b))
+            return f"symbol {number} is {a} here and {b} there"
+    return None

@@ -1,0 +1,30 @@
+"""What an input layer asks the loader for, whichever block says it."""
+
+from __future__ import annotations
+
+import math
+
+from singa_dask.job.job_pb2 import LayerProto, LayerType, StoreProto
+
+
+def store_of(layer: LayerProto) -> StoreProto:
+    """A copy of the layer's store_conf; for a kCharRNN, what its char_rnn_conf means in the words of one."""
+    store = StoreProto()
+    if layer.type != LayerType.kCharRNN:
+        store.CopyFrom(layer.store_conf)
+        return store
+    conf = layer.char_rnn_conf
+    store.path, store.sequence, store.lookahead, store.has_label = conf.path, conf.unroll_len, 1, False
+    store.batchsize.append(conf.batchsize)
+    store.shape.append(1)
+    return store
+
+
+def row_shape(records: int, record: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a row of `records` records: (records,) where a record is one value, else (records, *record).
+
+    records: 0 where a row is one record and not a sequence.
+    """
+    if not records:
+        return record
+    return (records,) if math.prod(record) == 1 else (records, *record)
