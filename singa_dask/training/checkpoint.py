@@ -2,6 +2,7 @@
 
     /parameters/<name>            values
     /updater/<state>/<name>       the updater's state, parameter by parameter
+    /carried/<layer>/<number>     what recurrent layers carry on to the next mini-batch, a row for each of its rows
     attributes                    format, step, seed, job (text), data (fingerprints, JSON), sha256
 
 The loader's position is the step: which samples make up mini-batch k is a function of (data, seed, k) alone.
@@ -30,7 +31,8 @@ _NAME = re.compile(r"step-(\d+)\.h5")
 class Checkpoint:
     """All that a run needs to go on as if it had never stopped.
 
-    step: training steps done. data: fingerprints of the order of samples, by phase and input layer.
+    step: training steps done. data: fingerprints of the order of samples, by phase and input layer. carried: state of
+    recurrent layers, by layer.
     """
 
     step: int
@@ -39,6 +41,7 @@ class Checkpoint:
     parameters: Mapping[str, np.ndarray]
     updater: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
+    carried: Mapping[str, list[np.ndarray]] = field(default_factory=dict)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -178,6 +181,9 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     for state, arrays in checkpoint.updater.items():
         for name, value in arrays.items():
             file.create_dataset(f"updater/{state}/{name}", data=value)
+    for layer, carried in checkpoint.carried.items():
+        for i, value in enumerate(carried):
+            file.create_dataset(f"carried/{layer}/{i}", data=value)
     file.attrs["format"] = FORMAT
     file.attrs["step"] = checkpoint.step
     file.attrs["seed"] = np.uint64(checkpoint.seed)
@@ -197,6 +203,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
     arrays = _arrays(file)
     parameters: dict[str, np.ndarray] = {}
     updater: dict[str, dict[str, np.ndarray]] = {}
+    carried: dict[str, list[np.ndarray]] = {}
     for key, dataset in arrays.items():
         room, _, name = key.partition("/")
         if room == "parameters":
@@ -204,6 +211,8 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
         elif room == "updater":
             state, _, name = name.partition("/")
             updater.setdefault(state, {})[name] = dataset[()]
+        elif room == "carried":
+            carried.setdefault(name.rpartition("/")[0], []).append(dataset[()])
     return Checkpoint(
         step=int(file.attrs["step"]),
         seed=int(file.attrs["seed"]),
@@ -211,6 +220,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
         parameters=parameters,
         updater=updater,
         data=json.loads(file.attrs["data"]),
+        carried=carried,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from singa_dask.algorithms import algorithm
 from singa_dask.data import Loader, Manifest, make_stream
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto, Phase
@@ -38,11 +39,10 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
     if steps <= 0:
         key = "test_steps" if phase == Phase.kTest else "validate_steps"
         raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
-    net = restore_net(job, phase, checkpoint)
+    net, how = restore_net(job, phase, checkpoint), algorithm(job.train_one_batch)
     summed: dict[str, Metric] = {}
     for feed, step, _ in _batches(net, job, steps):
-        net.forward(feed, step)
-        for name, metric in net.metrics().items():
+        for name, metric in how.test_one_batch(net, feed, step).items():
             summed[name] = summed.get(name, Metric()) + metric
     net.close()
     return {name: metric.mean for name, metric in summed.items()}

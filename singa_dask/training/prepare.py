@@ -22,7 +22,8 @@ from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType
 from singa_dask.job.layer_facts import CONF
 from singa_dask.job.sending import Parcel, pack
 from singa_dask.job.stores import store_of
-from singa_dask.layers import SoftmaxLoss
+from singa_dask.job.unroll import plain
+from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
@@ -80,6 +81,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     job.check()
     ready = JobProto()
     ready.CopyFrom(job.proto)
+    ready.neuralnet.CopyFrom(plain(ready.neuralnet))
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
@@ -144,9 +146,13 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
     """A loss must have an output for every class of its data."""
     for net in nets.values():
         for layer in net.layers.values():
-            if not isinstance(layer, SoftmaxLoss) or layer.proto.srclayers[1] not in net.input_layers:
+            if not isinstance(layer, SoftmaxLoss):
                 continue
             source = layer.proto.srclayers[1]
+            if isinstance(net.layers[source], Frame):  # the labels are a sequence's
+                source = net.layers[source].proto.srclayers[0]
+            if source not in net.input_layers:
+                continue
             folder = Path(net.layers[source].proto.store_conf.path)
             if not folder.is_absolute():  # checked without data
                 continue
@@ -191,6 +197,8 @@ def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
                     _resolve_mean(layer)
                 if layer.type == LayerType.kCharRNN:
                     _resolve_text(layer.char_rnn_conf)
+                if layer.type == LayerType.kCharRNNOutput:
+                    layer.char_rnn_conf.vocabulary[:] = vocabulary(layer.char_rnn_conf.vocab_path)
                 store = store_of(layer)
                 if store.path and not layer.srclayers:
                     stream = _resolve_store(store, phase, job)

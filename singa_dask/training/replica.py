@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from singa_dask.algorithms import algorithm
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import SliceExchange
+from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import JobProto, Phase
@@ -135,6 +137,8 @@ class Replica:
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
         self._put(states, int(step[0]))
+        if self.algorithm.carries:
+            self._carry_on(None if checkpoint is None else checkpoint.carried)
 
     def fetch(self, first: int = 0) -> int:
         """Take the servers' parameters; returns the step with which the group begins: `first`, or a later one that the
@@ -162,7 +166,9 @@ class Replica:
 
     def warm_up(self, feed: Mapping[str, Batch], step: Step) -> None:
         """Compute, and throw away, the gradients of one mini-batch: compiles what this net needs."""
+        state = {name: [array.copy() for array in arrays] for name, arrays in self.net.state.items()}
         self.algorithm.train_one_batch(self.net, feed, step)
+        self.net.state = state
 
     def snapshot(self, step: int, job_text: str, data: Mapping[str, str]) -> Checkpoint | None:
         """The servers' state as a checkpoint, on the first worker; None on the others. Every worker must call it."""
@@ -177,9 +183,42 @@ class Replica:
             self.comm.gather(part, whole, self.exchange.counts)
             if whole is not None:
                 wholes[name] = flat.named(whole)
+        carried = self._gather_carried() if self.algorithm.carries else {}
         if self.comm.rank != 0:
             return None
-        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data)
+        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried)
+
+    def _gather_carried(self) -> dict[str, list[np.ndarray]]:
+        """The state that recurrent layers carry on, of all rows of the mini-batch; whole on the first worker only."""
+        carried: dict[str, list[np.ndarray]] = {}
+        for name, arrays in self.net.state.items():
+            for array in map(self.ops.to_host, arrays):
+                rows = np.zeros(self.comm.size)
+                rows[self.comm.rank] = array.shape[0]
+                self.comm.all_reduce(rows)
+                width = array.shape[1]
+                whole = np.empty((int(rows.sum()), width), array.dtype) if self.comm.rank == 0 else None
+                counts = [int(count) * width for count in rows]
+                flat = None if whole is None else whole.reshape(-1)
+                self.comm.gather(np.ascontiguousarray(array).reshape(-1), flat, counts)
+                if whole is not None:
+                    carried.setdefault(name, []).append(whole)
+        return carried
+
+    def _carry_on(self, carried: Mapping[str, list[np.ndarray]] | None) -> None:
+        """Give every worker its rows of the first worker's state of recurrent layers."""
+        image = np.frombuffer(pickle.dumps(dict(carried or {})), np.uint8).copy()
+        size = np.array([image.size])
+        self.comm.broadcast(size)
+        if carried is None:
+            image = np.empty(int(size[0]), np.uint8)
+        self.comm.broadcast(image)
+        state = pickle.loads(image.tobytes())  # of our own making, a moment ago
+        own = {}
+        for name, arrays in state.items():
+            first, last = share_rows(len(arrays[0]), self.comm.rank, self.comm.size)
+            own[name] = [self.ops.asarray(array[first:last]) for array in arrays]
+        self.net.state = own
 
     def _group_sum(self, array: np.ndarray) -> np.ndarray:
         self.comm.all_reduce(array.reshape(-1))

@@ -274,6 +274,7 @@ class _Run:
         was broken off because any rank was asked to stop."""
         self.replica.settle()
         net = self.replica.nets[phase]
+        net.forget()
         summed: dict[str, Metric] = {}
         with ExitStack() as stack:
             loaders = {

@@ -238,7 +238,7 @@ def test_customized_connections_read_what_they_say():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: setattr(p.layer[1], "unroll_len", 2), ["'in'", "unrolled 2 times", "one unroll_len"]),
+        (lambda p: setattr(p.layer[1], "unroll_len", 2), ["unrolled 2 times", "Received: in", "one unroll_len"]),
         (lambda p: p.layer[3].shift.extend([0, 1]), ["shift", "one entry per source"]),
         (lambda p: p.layer[3].unroll_source.append(1), ["unroll_source", "needs 0"]),
         (lambda p: setattr(p.layer[0].char_rnn_conf, "unroll_len", 2), ["records 0 to 3", "rows of 3 records"]),

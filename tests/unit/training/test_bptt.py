@@ -1,0 +1,131 @@
+"""Recurrent nets through the training loop: state carried, checkpointed, shared out; every framework."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support.topologies import run_topology
+
+from singa_dask.comm.threads import run_threads
+from singa_dask.data import shard
+from singa_dask.errors import ConfigError
+from singa_dask.job import Job
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training import evaluate
+from singa_dask.training.prepare import prepare
+from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
+
+JOB = """
+name: "text" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
+train_one_batch { alg: kBPTT }
+updater {
+  type: kRMSProp rmsprop_conf { rho: 0.9 } clip_low: -5 clip_high: 5
+  learning_rate { type: kFixed base_lr: 0.01 }
+}
+cluster { nworkers_per_group: 3 nservers_per_group: 2 }
+neuralnet {
+  unroll_len: 6
+  layer {
+    name: "data" type: kCharRNN exclude: kTest
+    char_rnn_conf { path: "%(folder)s/train" unroll_len: 6 batchsize: 7 }
+  }
+  layer {
+    name: "data" type: kCharRNN include: kTest
+    char_rnn_conf { path: "%(folder)s/validation" unroll_len: 6 batchsize: 7 }
+  }
+  layer { name: "onehot" type: kOneHot srclayers: "data" onehot_conf { vocab_size: 9 } }
+  layer { name: "label" type: kRNNLabel srclayers: "data" }
+  layer { name: "gru" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 5 } }
+  layer { name: "lstm" type: kLSTM srclayers: "gru" lstm_conf { dim_hidden: 4 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "lstm" innerproduct_conf { num_output: 9 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "label" }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    draw = np.random.default_rng(0)
+    (folder / "input.txt").write_text("".join(draw.choice(["abc", "abd", "ef g", "h"], 2000)))
+    shard("text", folder / "shards", source=folder / "input.txt", validation=0.2)
+    return folder / "shards"
+
+
+@pytest.fixture
+def prepared(text):
+    return lambda *overrides: prepare(Job.from_text(JOB % {"folder": text}, overrides))
+
+
+def run(prepared, folder, resume=None):
+    events = []
+    group = GroupPlan(resume=resume)
+    plan = WorkerPlan(prepared.job.SerializeToString(), folder, data=prepared.data, group=group)
+    with ThreadPoolExecutor(3) as pool:
+        size = prepared.topology.nworkers_per_group
+        run_threads(size, run_rank, plan, Surroundings(pool.submit, events.append), timeout_s=20)
+    return {e["step"]: e["metrics"] for e in events if e.get("phase") == "test"}
+
+
+def test_a_resumed_run_reaches_what_a_whole_one_does(prepared, tmp_path):
+    whole = run(prepared(), tmp_path / "whole")
+    rest = run(prepared(), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "whole", 4))
+    assert rest == {4: whole[4], 8: whole[8]}
+    ends = [checkpoints.load(checkpoints.path_of(tmp_path / name, 8)) for name in ("whole", "rest")]
+    assert {name: [a.shape for a in arrays] for name, arrays in ends[0].carried.items()} == {
+        "gru": [(7, 5)],
+        "lstm": [(7, 4), (7, 4)],
+    }
+    for name, value in ends[0].parameters.items():
+        np.testing.assert_array_equal(ends[1].parameters[name], value)
+    for name, arrays in ends[0].carried.items():
+        for ours, theirs in zip(arrays, ends[1].carried[name], strict=True):
+            np.testing.assert_array_equal(theirs, ours)
+
+
+def test_three_workers_compute_what_one_computes(prepared, tmp_path):
+    run(prepared(), tmp_path / "three")
+    alone = prepared("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
+    run(alone, tmp_path / "one")
+    one, three = (checkpoints.load(checkpoints.path_of(tmp_path / name, 8)) for name in ("one", "three"))
+    for name, value in one.parameters.items():
+        np.testing.assert_allclose(three.parameters[name], value, rtol=2e-4, atol=2e-6, err_msg=name)
+    for name, arrays in one.carried.items():
+        np.testing.assert_allclose(three.carried[name][0], arrays[0], rtol=2e-4, atol=2e-5)
+
+
+def test_it_learns(prepared, tmp_path):
+    found = run(prepared("train_steps=150", "test_freq=150"), tmp_path)
+    assert found[150]["loss"] < 0.6 * found[0]["loss"]
+    assert found[150]["accuracy"] > 0.5
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "nworkers_per_group: 2 nservers_per_group: 2 server_worker_separate: true",
+        "nworker_groups: 2 nworkers_per_group: 2 nservers_per_group: 2 server_worker_separate: true",
+        "nworker_groups: 3 nserver_groups: 3 sync_freq: 2",
+    ],
+)
+def test_every_framework_trains_recurrent_nets(text, tmp_path, cluster):
+    job = Job.from_text((JOB % {"folder": text}).replace("nworkers_per_group: 3 nservers_per_group: 2", cluster))
+    ran = run_topology(prepare(job), tmp_path)
+    (lead,) = [e for e in ran.events if e.get("phase") == "test" and e["step"] == 8 and e["group"] == 0]
+    (start,) = [e for e in ran.events if e.get("phase") == "test" and e["step"] == 0 and e["group"] == 0]
+    assert lead["metrics"]["loss"] < start["metrics"]["loss"]
+
+
+def test_a_checkpoint_measures_as_training_did(prepared, tmp_path):
+    from singa_dask.job.job_pb2 import Phase
+
+    found = run(prepared(), tmp_path)
+    measured = evaluate.measure(prepared().job, checkpoints.path_of(tmp_path, 8), Phase.kTest)
+    assert measured == pytest.approx(found[8], rel=1e-6)
+
+
+def test_a_vocabulary_larger_than_the_net_is_refused(prepared):
+    with pytest.raises(ConfigError, match=r"9 different symbols"):
+        prepared("neuralnet.layer[onehot].onehot_conf.vocab_size=6")
+    with pytest.raises(ConfigError, match=r"'data' has 9 classes.*8 outputs"):
+        prepared("neuralnet.layer[ip].innerproduct_conf.num_output=8")
