@@ -208,7 +208,9 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--unit", type=click.Choice(["char", "word"]), help="text: what a sample is [char].")
 @click.option("--vocab-size", type=click.IntRange(2), help='text: words to tell apart; the rarer ones are "<unk>".')
 @click.option(
-    "--validation", type=click.FloatRange(0, 1), help="text: share of it, its end, for a split of its own [0]."
+    "--validation",
+    type=click.FloatRange(0, 1, max_open=True),
+    help="text: share of it, its end, for a split of its own [0].",
 )
 @click.option("--window", type=click.IntRange(1), help="Samples that are read, hashed and shuffled together [chosen].")
 @click.option(

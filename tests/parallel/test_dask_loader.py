@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_client, get_worker, secede
 
-from singa_dask.data import Loader, Manifest, Stream, StreamConf, dask_submit, write_shards
+from singa_dask.data import Loader, Manifest, Stream, StreamConf, dask_submit, stream_of, write_shards
 from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import StoreProto
 
@@ -46,13 +46,13 @@ def whereabouts() -> tuple[str, str, Unserialisable]:
     return get_worker().address, threading.current_thread().name, Unserialisable()
 
 
-def train(folder: str, rank: int, nranks: int) -> dict:
+def train(folder: str, conf: StreamConf, rank: int, nranks: int) -> dict:
     """What a worker's training task does, with sums instead of a net."""
     secede()
     worker = get_worker()
     submit = dask_submit(get_client(), worker)
     address, thread, result = submit(whereabouts).result(30)
-    stream = Stream(Manifest.load(folder), StreamConf(32, seed=3))
+    stream = stream_of(Manifest.load(folder), conf)
     with Loader(stream, StoreProto(std_value=255), submit, rank, nranks) as loader:
         batches = [loader.next() for _ in range(40)]
         labels = np.concatenate([batch.labels for batch in batches])
@@ -66,13 +66,19 @@ def train(folder: str, rank: int, nranks: int) -> dict:
     }
 
 
-def test_workers_train_on_what_tasks_on_their_own_process_load(client, folder):
+@pytest.mark.parametrize(
+    "conf",
+    [StreamConf(32, seed=3), StreamConf(8, shuffle=False, sequence=6, lookahead=1)],
+    ids=["samples", "sequences"],
+)
+def test_workers_train_on_what_tasks_on_their_own_process_load(client, folder, conf):
     addresses = list(client.scheduler_info()["workers"])
     futures = [
-        client.submit(train, folder, rank, 2, workers=[address], pure=False) for rank, address in enumerate(addresses)
+        client.submit(train, folder, conf, rank, 2, workers=[address], pure=False)
+        for rank, address in enumerate(addresses)
     ]
     results = client.gather(futures)
-    stream = Stream(Manifest.load(folder), StreamConf(32, seed=3))
+    stream = stream_of(Manifest.load(folder), conf)
     for rank, result in enumerate(results):
         assert result["pinned"]
         assert result["not copied"]

@@ -130,6 +130,19 @@ BROKEN = [
     ("dataset:digits/train", "dataset:digits", "neuralnet.layer[0].store_conf.path", 15, 18, "dataset:NAME/SPLIT"),
     ("shape: [1, 8, 8]", "shape: [1, 0, 8]", "neuralnet.layer[0].store_conf.shape[1]", 15, 72, "must be at least 1"),
     ("shape: [1, 8, 8]", "std_value: 0", "neuralnet.layer[0].store_conf.std_value", 15, 61, "must not be 0"),
+    ("batchsize: 64", "batchsize: 64 sequence: -1", "neuralnet.layer[0].store_conf.sequence", 15, 61, "negative"),
+    (
+        *("batchsize: 64", "batchsize: 64 sequence: 3 lookahead: -1"),
+        *("neuralnet.layer[0].store_conf.lookahead", 15, 73, "must not be negative. Received: -1."),
+    ),
+    (
+        *("batchsize: 64", "batchsize: 64 lookahead: 1"),
+        *("neuralnet.layer[0].store_conf.lookahead", 15, 61, "goes beyond a sequence, and there is none"),
+    ),
+    (
+        *("batchsize: 64", "batchsize: 64 sequence: 5 shuffle: true"),
+        *("neuralnet.layer[0].store_conf.shuffle", 15, 73, "keeps the order of its records"),
+    ),
     ("include: kTrain", "include: [kTrain, kUnknown]", "neuralnet.layer[0].include", 16, 5, "is no phase"),
     ("include: kTrain", "include: kTrain exclude: kVal", "neuralnet.layer[0].exclude", 16, 21, "either include or"),
     ("type: kReLU", "type: kReLU num_partitions: 2", "neuralnet.layer[relu1].num_partitions", 32, 37, "set by the"),
@@ -218,6 +231,26 @@ def test_one_fault_gives_one_problem_in_its_place(
     assert len(problems) == 1, "\n".join(map(str, problems))
     assert words in str(problems[0])
     assert (problems[0].key, problems[0].line, problems[0].column) == (key, line, column)
+
+
+@pytest.mark.parametrize(
+    ("conf", "key", "words"),
+    [
+        ("char_rnn_conf { batchsize: 3 }", "char_rnn_conf.path", "which kCharRNN needs"),
+        ('char_rnn_conf { path: "x" }', "char_rnn_conf.batchsize", "a group of 3 workers"),
+        ('char_rnn_conf { path: "x" batchsize: 2 }', "char_rnn_conf.batchsize", "a group of 3 workers"),
+        ('char_rnn_conf { path: "dataset:x" batchsize: 3 }', "char_rnn_conf.path", "dataset:NAME/SPLIT"),
+        ('char_rnn_conf { path: "x" batchsize: 3 unroll_len: 0 }', "char_rnn_conf.unroll_len", "must be at least 1"),
+        ('char_rnn_conf { path: "x" batchsize: 3 } store_conf { }', "store_conf", "It reads char_rnn_conf"),
+    ],
+)
+def test_text_is_checked_as_other_data_are(conf: str, key: str, words: str, good: str, problems_of: Problems) -> None:
+    text = good.replace("nservers_per_group: 3", "")
+    for split in ("train", "test"):
+        text = text.replace(f'store_conf {{ path: "dataset:digits/{split}" batchsize: 64 shape: [1, 8, 8] }}', conf)
+    found = problems_of(text.replace("kRecordInput", "kCharRNN"))
+    assert [problem.key for problem in found] == [f"neuralnet.layer[{i}].{key}" for i in (0, 1)]
+    assert words in str(found[0])
 
 
 @pytest.mark.parametrize("type_name", sorted(DEPRECATED))

@@ -8,7 +8,7 @@ import pytest
 
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import Context, Dummy, ImagePreprocess, RecordInput, Step
+from singa_dask.layers import CharRNN, Context, Dummy, ImagePreprocess, RecordInput, Step
 from singa_dask.ops import Ops, get_ops
 
 RNG = np.random.default_rng(0)
@@ -63,6 +63,38 @@ def test_records_of_another_size_are_refused():
 def test_floats_that_fit_pass_through_uncopied():
     x = RNG.random((2, 5), np.float32)
     assert feed(RecordInput("data", shape=[5]), x) is x
+
+
+@pytest.mark.parametrize(
+    ("shape", "sample"),
+    [([1], (7,)), ([1, 1, 1], (7,)), ([5], (7, 5)), ([3, 4, 5], (7, 4, 5, 3)), ([4, 5], (7, 4, 5, 1))],
+)
+def test_sequences_have_their_records_in_front(shape, sample):
+    layer = RecordInput("data", shape=shape, sequence=5, lookahead=2)
+    assert layer.setup() == sample
+    x = RNG.random((2, *sample), np.float32)
+    assert feed(layer, x) is x
+
+
+def test_characters_are_sequences_of_one_more_than_is_unrolled():
+    layer = CharRNN("text", path="somewhere", unroll_len=4, batchsize=3)
+    job = layer.proto.SerializeToString()
+    x = np.arange(15, dtype=np.uint8).reshape(3, 5)
+    y = feed(layer, x)
+    np.testing.assert_array_equal(y, x)
+    assert y.dtype == np.float32
+    store = layer.proto.store_conf
+    assert (store.path, store.sequence, store.lookahead, list(store.batchsize)) == ("somewhere", 4, 1, [3])
+    assert not store.has_label
+    assert CharRNN("text", path="somewhere", unroll_len=4, batchsize=3).proto.SerializeToString() == job
+
+
+def test_a_net_with_characters_leaves_the_job_as_it_is():
+    proto = CharRNN("text", path="somewhere").proto
+    layer = CharRNN.from_proto(proto)
+    assert layer.setup() == (51,)
+    assert layer.proto.HasField("store_conf")
+    assert not proto.HasField("store_conf")
 
 
 def preprocess(x: np.ndarray, step: Step, ops: Ops, **conf) -> np.ndarray:

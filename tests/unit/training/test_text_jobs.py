@@ -1,0 +1,150 @@
+"""Jobs that read text: what is checked before they start, and a run of one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from singa_dask.comm.threads import run_threads
+from singa_dask.data import shard, write_shards
+from singa_dask.errors import ConfigError
+from singa_dask.job import Job, job_to_text, load_job
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training import evaluate
+from singa_dask.training.prepare import _check_vocabulary_sizes, prepare
+from singa_dask.training.worker import Surroundings, WorkerPlan, run_rank
+
+JOB = """
+name: "text" train_steps: 6 disp_freq: 3 test_freq: 3 test_steps: 2 checkpoint_freq: 3 seed: 5
+train_one_batch { alg: kBP }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.0001 } }
+cluster { nworkers_per_group: 2 }
+neuralnet {
+  layer { name: "text" type: kCharRNN exclude: kTest
+    char_rnn_conf { path: "%(folder)s/train" unroll_len: 8 batchsize: 6 %(more)s } }
+  layer { name: "text" type: kCharRNN include: kTest
+    char_rnn_conf { path: "%(folder)s/validation" unroll_len: 8 batchsize: 4 } }
+  layer { name: "again" type: kInnerProduct srclayers: "text" innerproduct_conf { num_output: 9 } }
+  layer { name: "loss" type: kEuclideanLoss srclayers: "again" srclayers: "text" }
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "input.txt").write_text("to be or not to be, that is\n" * 30)
+    shard("text", tmp_path / "shards", 2, source=tmp_path / "input.txt", window=64, validation=0.2)
+    return tmp_path / "shards"
+
+
+def job(folder, *overrides, more=""):
+    return Job.from_text(JOB % {"folder": folder, "more": more}, overrides)
+
+
+def test_paths_become_absolute_and_the_job_stays_one(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    prepared = prepare(job("shards"))
+    conf = prepared.job.neuralnet.layer[0].char_rnn_conf
+    assert conf.path == str(folder / "train")
+    assert sorted(prepared.data) == ["test/text", "train/text"]
+    again = prepare(Job.from_text(job_to_text(prepared.job)))
+    assert again.job == prepared.job
+    assert again.data == prepared.data
+
+
+def test_without_data_the_shape_is_known(tmp_path):
+    prepared = prepare(job("nowhere"), with_data=False)
+    assert prepared.shapes["again_weight"] == (9, 9)
+
+
+def test_a_run_sees_the_text_go_on(folder, tmp_path):
+    prepared = prepare(job(folder))
+    plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path / "run", data=prepared.data)
+    with ThreadPoolExecutor(2) as pool:
+        report = run_threads(2, run_rank, plan, Surroundings(pool.submit), timeout_s=10)[0]
+    assert report["metrics"].keys() == {"train", "test"}
+    path = checkpoints.path_of(tmp_path / "run", 6)
+    assert evaluate.measure(prepared.job, path, Phase.kTest)["loss"] == pytest.approx(
+        report["metrics"]["test"]["loss"]
+    )
+    with pytest.raises(ConfigError, match=r"layer 'text': reads sequences.*sequences of 8.*singa-dask sample"):
+        evaluate.predict(prepared.job, path, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_vocabulary_may_be_named_to_be_compared(folder, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n ,abehinorst")
+    (tmp_path / "other.txt").write_text("\n ,abehinorxt")
+    prepared = prepare(job(folder, more=f'vocab_path: "{tmp_path}/vocab.txt"'))
+    assert prepared.job.neuralnet.layer[0].char_rnn_conf.vocab_path == str(tmp_path / "vocab.txt")
+    prepare(job(folder, more=f'vocab_path: "{folder}/validation"'))
+    fault = r"layer 'text'.char_rnn_conf.vocab_path: is another vocabulary.*: symbol 11 is 'x' here and 's' there"
+    with pytest.raises(ConfigError, match=fault):
+        prepare(job(folder, more=f'vocab_path: "{tmp_path}/other.txt"'))
+
+
+def faults(*arguments, **options):
+    with pytest.raises(ConfigError) as caught:
+        prepare(job(*arguments, **options))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_text_in_place_of_its_shards_says_what_to_run(folder):
+    path = folder.parent / "input.txt"
+    (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={path}")
+    assert "layer 'text'.char_rnn_conf.path: shards of a text are read, not the text" in fault
+    assert f"singa-dask shard text --source {path} --out" in fault
+
+
+def test_shards_without_text_are_refused(folder):
+    write_shards(folder / "numbers", np.ones((90, 1)), None)
+    (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={folder}/numbers")
+    assert "layer 'text'" in fault
+    assert "numbers: holds no text" in fault
+
+
+def test_a_batch_too_large_for_the_text_names_the_key_of_its_block(folder):
+    (fault,) = faults(folder, "neuralnet.layer[0].char_rnn_conf.batchsize=600")
+    assert "layer 'text'.char_rnn_conf.batchsize: 600 rows of 9 records do not fit into the 672 records" in fault
+    assert "Use at most 74" in fault
+
+
+@pytest.mark.parametrize(
+    ("kind", "conf"), [("kOneHot", "onehot_conf"), ("kEmbedding", "embedding_conf"), ("kReLU", "")]
+)
+@pytest.mark.parametrize("size", [12, 13])
+def test_symbols_beyond_the_vocabulary_of_a_layer_are_refused(folder, kind, conf, size):
+    """The text has 13 different characters."""
+    proto = prepare(job(folder)).job
+    settings = f"{conf} {{ vocab_size: {size} }}" if conf else ""
+    text = f'neuralnet {{ layer {{ name: "symbols" type: {kind} srclayers: "text" {settings} }} }}'
+    proto.neuralnet.layer.add().CopyFrom(load_job(text).neuralnet.layer[0])
+    phases = [Phase.kTrain, Phase.kTest]
+    if size == 13 or not conf:
+        _check_vocabulary_sizes(proto, phases)
+        return
+    with pytest.raises(ConfigError) as caught:
+        _check_vocabulary_sizes(proto, phases)
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"layer 'symbols'.{conf}.vocab_size: the text of 'text' has 13 different symbols. Received: 12. Use 13."
+    ]
+
+
+def test_sequences_of_records_are_prepared_too(tmp_path):
+    write_shards(tmp_path, np.ones((90, 3)), np.arange(90) % 2, classes=["even", "odd"])
+    head, _ = JOB.split("neuralnet {")
+    text = (
+        head
+        + f"""neuralnet {{
+      layer {{ name: "data" type: kRecordInput
+        store_conf {{ path: "{tmp_path}" sequence: 4 lookahead: 1 batchsize: 6 }} }}
+      layer {{ name: "again" type: kInnerProduct srclayers: "data" innerproduct_conf {{ num_output: 15 }} }}
+      layer {{ name: "loss" type: kEuclideanLoss srclayers: "again" srclayers: "data" }}
+    }}"""
+    )
+    prepared = prepare(Job.from_text(text))
+    assert prepared.shapes["again_weight"] == (15, 15)
+    assert list(prepared.job.neuralnet.layer[0].store_conf.shape) == [3]
+    with pytest.raises(ConfigError, match=r"store_conf\.batchsize: 19 rows of 5 records.*Use at most 18"):
+        prepare(Job.from_text(text.replace("batchsize: 6", "batchsize: 19")))
