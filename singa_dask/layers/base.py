@@ -171,6 +171,11 @@ class Layer:
             if conf:
                 proto.user_conf = json.dumps(dict(conf))
             return
+        if "type" not in vars(cls):  # the workers would make the layer that it derives from
+            hint = 'Derive it from Layer, or write type = "kUserLayer" and conf_field = None in it.'
+            raise ConfigError(
+                Problem(where, f"derives from a {cls.type} layer, and a job cannot tell them apart", hint=hint)
+            )
         if cls.conf_field is None:
             if conf:
                 raise ConfigError(Problem(f"{where}.{next(iter(conf))}", f"{cls.__name__} has no settings of its own"))
