@@ -270,6 +270,45 @@ def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpo
 
 @main.command()
 @JOB
+@SET
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="A checkpoint, or a run's workspace [the job's checkpoint_path].",
+)
+@click.option("--length", type=click.IntRange(0), default=500, show_default=True, help="How many symbols.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Below 1 likelier, above 1 more varied text; 0: always the likeliest symbol.",
+)
+@click.option("--primer", default="", metavar="TEXT", help="What the net reads first [a random symbol].")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
+@_reports_errors
+def sample(
+    job: Path,
+    overrides: tuple[str, ...],
+    checkpoint: Path | None,
+    length: int,
+    temperature: float,
+    primer: str,
+    seed: int,
+) -> None:
+    """Let a checkpoint of JOB, a recurrent net that was trained on a text, write one."""
+    from singa_dask.training.sample import Sampler
+
+    sampler = Sampler(_load(job, overrides, None), [checkpoint] if checkpoint else [])
+    written = sampler.write(length, temperature=temperature, primer=primer, seed=seed)
+    click.echo(primer + (sampler.separator if primer else ""), nl=False)
+    for symbol in written:
+        click.echo(symbol + sampler.separator, nl=False)
+    click.echo()
+
+
+@main.command()
+@JOB
 @CLUSTER
 @SET
 @CHECKPOINT

@@ -11,7 +11,7 @@ from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, LayerProto, Phase
 from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_name
 from singa_dask.job.paths import Path, layers_of
-from singa_dask.job.phases import active_phases, runs_in
+from singa_dask.job.phases import runs_in
 from singa_dask.job.unroll import Times, connections, faults, plain
 
 
@@ -20,12 +20,12 @@ class _Node(NamedTuple):
     layer: LayerProto
 
 
-def check_graph(findings: Findings) -> None:
-    """The graph of every phase that the job goes through, and the parameters that layers share."""
+def check_graph(findings: Findings, phases: Sequence[int]) -> None:
+    """The graph of each of these phases, and the parameters that layers share."""
     paths = [path for path, _ in layers_of(findings.job)]  # in the order of `plain`
     nodes = [_Node(path, layer) for path, layer in zip(paths, plain(findings.job.neuralnet).layer, strict=True)]
     _check_sources_exist(findings, nodes)
-    for phase in active_phases(findings.job):
+    for phase in phases:
         present = [node for node in nodes if runs_in(node.layer, phase)]
         _check_names(findings, present)
         _check_unrolling(findings, present)
@@ -42,6 +42,10 @@ def _check_sources_exist(findings: Findings, nodes: Sequence[_Node]) -> None:
             if source not in names:
                 hint = nearest(source, names - {layer.name, ""})
                 findings.add((*path, "srclayers", i), "no layer has this name", source, hint)
+        dynamic = layer.rnn_dummy_conf.dynamic_srclayer
+        if dynamic and dynamic not in names:
+            where = (*path, "rnn_dummy_conf", "dynamic_srclayer")
+            findings.add(where, "no layer has this name", dynamic, nearest(dynamic, names - {layer.name, ""}))
 
 
 def _check_names(findings: Findings, present: Sequence[_Node]) -> None:

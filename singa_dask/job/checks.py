@@ -11,45 +11,47 @@ from singa_dask.job.check_layers import check_layers
 from singa_dask.job.check_updater import check_updater
 from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
+from singa_dask.job.phases import active_phases
 from singa_dask.job.support import job_gaps
 from singa_dask.job.topology import ClusterTopology
 
 
-def check_job(job: JobProto, locate: Locate | None = None) -> None:
+def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = True) -> None:
     """Raise ConfigError with all problems of the job; return if it can run as far as the message tells.
 
     locate: tells the place of a field, for the problems' line numbers (the positions of read_job have it: `.find`).
+    training: False for a job that is only to be tested or sampled from, which may lack what training needs.
     """
     findings = Findings(job, locate)
     _check_required(findings)
-    _check_run(findings)
+    _check_run(findings, training)
     check_fields(findings)
-    if not job.HasField("updater"):
-        findings.missing(("updater",), "updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }")
-    else:
+    if job.HasField("updater"):
         check_updater(findings)
+    elif training:
+        findings.missing(("updater",), "updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }")
     _check_cluster(findings)
     if not (job.neuralnet.layer or job.neuralnet.layer_group):
         findings.missing(("neuralnet",), "neuralnet { layer { ... } }", "has no layers")
     else:
         check_layers(findings)
-        check_graph(findings)
+        check_graph(findings, active_phases(job) if training else [Phase.kTest])
     for gap in job_gaps(job):
         findings.gap(gap)
     findings.raise_any()
 
 
-def _check_run(findings: Findings) -> None:
+def _check_run(findings: Findings, training: bool) -> None:
     """The job's own fields."""
     job = findings.job
     if not job.name.strip():
         findings.missing(("name",), 'name: "my-job"')
     elif "/" in job.name or job.name in (".", ".."):
         findings.add(("name",), "names a folder, so it cannot hold a slash or be . or ..", job.name, "Rename the job.")
-    if not job.HasField("train_steps"):
+    if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     for kind in ("test", "validate"):
         if getattr(job, f"{kind}_freq") > 0 and not job.HasField(f"{kind}_steps"):
@@ -57,7 +59,7 @@ def _check_run(findings: Findings) -> None:
             findings.missing((f"{kind}_steps",), f"{kind}_steps: 10 (0 for no evaluation)", why)
     if len(set(job.gpu)) < len(job.gpu):
         findings.add(("gpu",), "names a GPU twice", str(list(job.gpu)))
-    if job.train_one_batch.alg == AlgProto.kUserAlg and not job.train_one_batch.user_alg:
+    if training and job.train_one_batch.alg == AlgProto.kUserAlg and not job.train_one_batch.user_alg:
         path: Path = ("train_one_batch", "alg") if job.HasField("train_one_batch") else ("train_one_batch",)
         findings.missing(path, "train_one_batch { alg: kBP }")
     check_user(findings, job.train_one_batch, ("train_one_batch",), "alg", "user_alg")

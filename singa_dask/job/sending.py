@@ -77,7 +77,7 @@ def _load(parcel: Parcel) -> Mapping[str, Any]:
         raise ConfigError(Problem(key, f"comes from Python {parcel.python}, this worker has {_PYTHON}", hint=hint))
     try:
         return cloudpickle.loads(parcel.pickled)
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         hint = "Install it there, or put it beside the job file."
         raise ConfigError(Problem(key, f"needs what this worker does not have: {error}", hint=hint)) from error
 

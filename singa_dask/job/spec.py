@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.assemble import assemble
 from singa_dask.job.checks import check_job
 from singa_dask.job.job_pb2 import AlgProto, ClusterProto, JobProto, LayerProto, NetProto, UpdaterProto
 from singa_dask.job.locate import Positions, locate_problems
@@ -33,15 +34,16 @@ class Job:
     ...     name="digits",
     ...     train_steps=500,
     ...     layers=[
-    ...         RecordInput("data", path="dataset:digits/train", batchsize=64, shape=[64]),
-    ...         InnerProduct("ip", "data", num_output=10),
-    ...         SoftmaxLoss("loss", ["ip", "data"]),
+    ...         RecordInput(path="dataset:digits/train", batchsize=64, shape=[64]),
+    ...         InnerProduct(num_output=10),
+    ...         SoftmaxLoss(),
     ...     ],
     ...     updater=SGD(learning_rate=0.1),
     ...     cluster=ClusterTopology.allreduce(3),
     ... )                                                                    # doctest: +SKIP
 
-    layers, updater: objects with a `.proto`, or the messages themselves.
+    layers: in a list, where each reads the one before it unless it says otherwise, or the last ones of a graph, of
+    which the others are found; see docs/job.md. updater: an object with a `.proto`. Messages will do for both.
     alg: a name of AlgType ("kBP"), the "module:Name" of an algorithm of one's own, or an AlgProto.
     fields: any other field of the job by its name (test_freq=100, checkpoint_freq=1000, gpu=[0, 1], ...).
 
@@ -52,7 +54,7 @@ class Job:
         self,
         *,
         name: str,
-        layers: Sequence[Any],
+        layers: Any,
         updater: Any,
         train_steps: int,
         cluster: ClusterTopology | ClusterProto | None = None,
@@ -66,8 +68,10 @@ class Job:
             _set_field(self.proto, key, value)
         self.proto.train_one_batch.CopyFrom(_algorithm(alg))
         self.proto.neuralnet.CopyFrom(NetProto())
-        for i, layer in enumerate(layers):
-            self.proto.neuralnet.layer.append(_message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)"))
+        listed = list(layers) if isinstance(layers, Iterable) else [layers]
+        for i, layer in enumerate(listed):
+            _message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)")
+        self.proto.neuralnet.layer.extend(assemble(listed))
         self.proto.updater.CopyFrom(_message(updater, UpdaterProto, "updater", "SGD(...)"))
         if cluster is not None:
             self.proto.cluster.CopyFrom(cluster_message(cluster))
@@ -98,9 +102,9 @@ class Job:
         """The job as text; from_text makes an equal job of it."""
         return job_to_text(self.proto)
 
-    def check(self) -> None:
+    def check(self, *, training: bool = True) -> None:
         """Raise ConfigError with everything that is wrong with the job; see check_job."""
-        check_job(self.proto, self.positions.find)
+        check_job(self.proto, self.positions.find, training=training)
 
     def located(self, error: ConfigError) -> ConfigError:
         """The same error, with the lines of the layers it names, if the job came from text."""

@@ -5,7 +5,7 @@ and keyword arguments are the fields of the layer's `*_conf`. Inside a net, `set
 its parameters, and `forward` / `backward` compute on `ctx.ops`, leaving what they need later in `ctx`.
 
     class InnerProduct(Layer): ...
-    InnerProduct("ip1", "conv2", num_output=500)            # Python
+    InnerProduct("ip1", "conv2", num_output=500)            # Python; InnerProduct(num_output=500)(conv2) too
     layer { name: "ip1" type: kInnerProduct srclayers: "conv2" innerproduct_conf { num_output: 500 } }
 
 Shapes leave out the batch: (features,) or, for images, (height, width, channels).
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
@@ -123,6 +123,10 @@ class Layer:
     num_sources: least and most srclayers; None for any number.
     rowwise: whether each row of the output depends on the same row of the inputs alone (or, if `recurrent`, on earlier
     time steps of it), so that the steps of an unrolled net can be computed together, as rows of one call.
+
+    As a description: srclayers are names or other layers, in `inputs`; a list chains layers that have none (`follow`),
+    and those without a name get one when the net is put together. param: messages, or mappings of their fields, in
+    which `init` may be a function(param, rng) of one's own.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -134,9 +138,11 @@ class Layer:
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
 
+    inputs: tuple[str | Layer, ...]
+
     def __init__(
         self,
-        name: str,
+        name: str | None = None,
         srclayers: str | Layer | Sequence[str | Layer] = (),
         *,
         param: Sequence[ParamProto | Mapping[str, Any]] = (),
@@ -146,20 +152,42 @@ class Layer:
         **conf: Any,
     ):
         proto = LayerProto(name=name, type=LayerType.Value(self.type), include=include, exclude=exclude)
-        if isinstance(srclayers, str | Layer):
-            srclayers = (srclayers,)
-        proto.srclayers.extend(s.name if isinstance(s, Layer) else s for s in srclayers)
         for p in param:
-            proto.param.append(p if isinstance(p, ParamProto) else ParamProto(**p))
+            proto.param.append(p if isinstance(p, ParamProto) else _param(p))
         if partition_dim is not None:
             proto.partition_dim = partition_dim
         self._describe(proto, conf)
         self._adopt(proto)
+        self._read((srclayers,) if isinstance(srclayers, str | Layer) else tuple(srclayers))
+
+    def __call__(self, *sources: str | Layer) -> Self:
+        """Let the layer read these; returns it, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
+
+        Raises ConfigError where it reads something already: a layer is one node of the net.
+        """
+        if self.inputs:
+            hint = "Make another one; with param=[{'share_from': NAME}] it has the same weight."
+            raise self.problem("reads its sources already, and cannot be called again", _named(self.inputs), hint)
+        if not sources or self.num_sources[1] == 0:
+            hint = "An input begins the net." if self.num_sources[1] == 0 else "Call it on the layers that it reads."
+            raise self.problem(f"{type(self).__name__} cannot be called on this", _named(sources), hint)
+        self._read(sources)
+        return self
+
+    def _read(self, sources: tuple[str | Layer, ...]) -> None:
+        for source in sources:
+            if not isinstance(source, str | Layer):
+                raise self.problem("reads layers, or names of layers", repr(source))
+        self.inputs = sources
+        names = [s.name if isinstance(s, Layer) else s for s in sources]
+        if all(names):  # others get theirs when the net is put together
+            self.proto.srclayers[:] = names
 
     def _describe(self, proto: LayerProto, given: Mapping[str, Any]) -> None:
         """Write the keyword arguments into the message; user layers keep theirs as JSON."""
         cls = type(self)
         conf = self._wire(proto, given)
+        where = proto.name or cls.__name__
         if cls.type == "kUserLayer":
             import json
 
@@ -167,11 +195,14 @@ class Layer:
             if conf:
                 proto.user_conf = json.dumps(dict(conf))
             return
+        if "type" not in vars(cls):  # the workers would make the layer that it derives from
+            hint = 'Derive it from Layer, or write type = "kUserLayer" and conf_field = None in it.'
+            raise ConfigError(
+                Problem(where, f"derives from a {cls.type} layer, and a job cannot tell them apart", hint=hint)
+            )
         if cls.conf_field is None:
             if conf:
-                raise ConfigError(
-                    Problem(f"{proto.name}.{next(iter(conf))}", f"{cls.__name__} has no settings of its own")
-                )
+                raise ConfigError(Problem(f"{where}.{next(iter(conf))}", f"{cls.__name__} has no settings of its own"))
             return
         message = getattr(proto, cls.conf_field)
         if conf:
@@ -181,7 +212,7 @@ class Layer:
             if key not in fields:
                 raise ConfigError(
                     Problem(
-                        f"{proto.name}.{key}",
+                        f"{where}.{key}",
                         f"{cls.__name__} has no such setting",
                         received=f"{key}={value!r}",
                         hint=nearest(key, fields),
@@ -190,7 +221,7 @@ class Layer:
             try:
                 _assign(message, fields[key], value)
             except (TypeError, ValueError) as error:
-                raise ConfigError(Problem(f"{proto.name}.{key}", str(error), received=f"{key}={value!r}")) from error
+                raise ConfigError(Problem(f"{where}.{key}", str(error), received=f"{key}={value!r}")) from error
 
     def _wire(self, proto: LayerProto, given: Mapping[str, Any]) -> dict[str, Any]:
         """Write what says how the layer is unrolled; returns the other settings, its own."""
@@ -212,10 +243,12 @@ class Layer:
 
     def _adopt(self, proto: LayerProto) -> None:
         self.proto = proto
+        self.inputs = tuple(proto.srclayers)
         self.params: list[Param] = []
 
     @property
     def name(self) -> str:
+        """Empty until the net is put together, where none was given."""
         return self.proto.name
 
     @property
@@ -259,7 +292,8 @@ class Layer:
 
     def problem(self, message: str, received: Any = None, hint: str | None = None) -> ConfigError:
         """An error that names this layer."""
-        return ConfigError(Problem(f"layer {self.name!r}", message, None if received is None else str(received), hint))
+        key = f"layer {self.name or type(self).__name__!r}"
+        return ConfigError(Problem(key, message, None if received is None else str(received), hint))
 
     def sources(self, src: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """`src`, if it has as many shapes as this layer takes sources; for the start of `setup`.
@@ -273,6 +307,26 @@ class Layer:
                 f"{type(self).__name__} takes {wanted} srclayers", received=", ".join(self.proto.srclayers) or "none"
             )
         return src
+
+    def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
+        """What it reads behind these layers of a list, where it names nothing: the last one through which data flow
+        and, where it takes a second one for labels or a target, the last input.
+
+        Raises ConfigError where that is not there, or not enough.
+        """
+        least, most = self.num_sources
+        if most == 0 or (least == 0 and not before):
+            return ()
+        flow = [layer for layer in before if not isinstance(layer, OutputLayer)]
+        if not flow or not isinstance(flow[-1], Layer):
+            hint = "Begin the list with an input layer, call it on its sources, or name them in srclayers."
+            raise self.problem("reads nothing, and follows no layer object", hint=hint)
+        inputs = [layer for layer in flow if isinstance(layer, InputLayer)]
+        if least <= 1:
+            return (flow[-1],)
+        if least == 2 and inputs and (self.label_sources == (1,) or isinstance(self, LossLayer)):
+            return flow[-1], inputs[-1]
+        raise self.problem(f"takes {least} srclayers", hint="Call it on them, or name them in srclayers.")
 
     # What a layer writes:
 
@@ -304,7 +358,7 @@ class Layer:
         return {}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+        return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
 
 
 class InputLayer(Layer):
@@ -346,6 +400,17 @@ class OutputLayer(Layer):
 
     def close(self) -> None:
         """Complete and close the files that the layer writes; a later forward call starts them afresh."""
+
+
+def _param(fields: Mapping[str, Any]) -> ParamProto:
+    init = fields.get("init")
+    if callable(init):
+        fields = {**fields, "init": {"type": "kUserInit", "user_type": code_name(init)}}
+    return ParamProto(**fields)
+
+
+def _named(layers: Sequence[Any]) -> str:
+    return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
 
 
 def _assign(message: Any, field: Any, value: Any) -> None:

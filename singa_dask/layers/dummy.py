@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +22,9 @@ class Dummy(Layer):
     type: ClassVar[str] = "kDummy"
     conf_field: ClassVar[str | None] = "dummy_conf"
     num_sources: ClassVar[tuple[int, int | None]] = (0, 1)
+
+    def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
+        return () if self.conf.input else super().follow(before)
 
     def setup(self, *src: Shape) -> Shape:
         self.sources(src)

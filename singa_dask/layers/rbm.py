@@ -8,6 +8,7 @@ An InnerProduct from V to H has a weight of the same shape, so nets that are bui
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -22,6 +23,10 @@ class RBM(Layer):
     conf_field: ClassVar[str | None] = "rbm_conf"
     weight: Param
     bias: Param | None
+
+    def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
+        hint = 'RBMVis("vis", ["data", "hid"]), RBMHid("hid", "vis").'
+        raise self.problem("the two layers of a machine read each other: name their srclayers", hint=hint)
 
     def _declare(self, visible: int, units: int) -> None:
         hidden = self.conf.hdim

@@ -68,16 +68,15 @@ if __name__ == "__main__":
     def sevens(param, rng):
         return np.full(param.shape, 7.0)
 
-    init = [{}, {"init": {"type": "kUserInit", "user_type": "__main__:sevens"}}]
     job = Job(
         name="notebook",
         layers=[
-            layers.RecordInput("data", path="dataset:digits/train", batchsize=96, std_value=16),
-            layers.InnerProduct("ip", "data", num_output=10, param=init),
-            shifted(2)("up", "ip"),
-            Scale("scale", "up"),
-            shifted(-2)("down", "scale"),
-            layers.SoftmaxLoss("loss", ["down", "data"]),
+            layers.RecordInput(path="dataset:digits/train", batchsize=96, std_value=16),
+            layers.InnerProduct("ip", num_output=10, param=[{}, {"init": sevens}]),
+            shifted(2)(),
+            Scale(),
+            shifted(-2)(),
+            layers.SoftmaxLoss(),
         ],
         updater=ByHalves(learning_rate=Halving()),
         alg=Counting(),
@@ -105,10 +104,10 @@ def test_everything_a_notebook_defines_works_on_every_worker(notebook, tmp_path,
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"]) == ("completed", 8)
     saved = checkpoints.load(checkpoints.path_of(tmp_path / "run" / "checkpoint", 8))
-    assert saved.parameters["scale_factor"][0] != 1
+    assert saved.parameters["scale1_factor"][0] != 1
     assert abs(saved.parameters["ip_bias"] - 7).max() < 1, "the initialiser of the notebook's own"
     groups = told["topology"]["nworker_groups"]
-    assert saved.updater["seen"]["scale_factor"][0] == 8 * groups, "the updater of the notebook's own"
+    assert saved.updater["seen"]["scale1_factor"][0] == 8 * groups, "the updater of the notebook's own"
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from singa_dask.job import Job, apply_overrides
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "job.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
 
 
 def test_both_spellings_of_the_example_train_the_same_job() -> None:
     (text,) = (code for language, code in BLOCKS if not language and code.startswith("name:"))
-    (code,) = (code for language, code in BLOCKS if language == "python" and "SoftmaxLoss" in code)
+    code = PYTHON[0]
     job = Job.from_text(text)
     job.check()
     names: dict = {}
@@ -28,6 +29,22 @@ def test_both_spellings_of_the_example_train_the_same_job() -> None:
             if field.message_type and not field.is_repeated and not value.ListFields():
                 layer.ClearField(field.name)  # a block without settings says nothing
     assert python.to_text() == job.to_text()
+
+
+def test_layers_without_names_make_the_nets_that_the_text_says() -> None:
+    names: dict = {}
+    exec(PYTHON[0], names)
+    job, other = names["job"], {"train_steps": 1, "updater": names["SGD"](lr=0.1), "name": "digits"}
+    exec(PYTHON[1], names)
+    chain = Job(layers=names["layers"], test_freq=1, test_steps=1, **other)
+    chain.check()
+    renamed = chain.to_text().replace('"innerproduct', '"ip').replace("recordinput1", "data")
+    assert Job.from_text(renamed.replace("softmaxloss1", "loss")).proto.neuralnet == job.proto.neuralnet
+    exec(PYTHON[2], names)
+    graph = Job(layers=names["layers"], **other)
+    graph.check()
+    order = [layer.name for layer in graph.proto.neuralnet.layer]
+    assert order == ["recordinput1", "innerproduct1", "relu1", "concate1", "scores", "softmaxloss1", "accuracy1"]
 
 
 @pytest.mark.parametrize("name", ["typos", "wrong"])

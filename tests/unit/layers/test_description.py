@@ -74,6 +74,18 @@ def test_user_layers_are_imported():
     assert Twice.from_proto(layer.proto).conf == {"factor": 2}
 
 
+def test_a_class_that_a_job_would_take_for_the_built_in_one_is_refused():
+    class Mine(layers.ReLU):
+        pass
+
+    class Own(layers.ReLU):
+        type, conf_field = "kUserLayer", None
+
+    with pytest.raises(ConfigError, match=r"derives from a kReLU layer.*kUserLayer"):
+        Mine("m", "x")
+    assert Own("o", "x", size=3).conf == {"size": 3}
+
+
 @pytest.mark.parametrize(
     ("user_type", "message"),
     [

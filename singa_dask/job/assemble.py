@@ -1,0 +1,98 @@
+"""From layers as objects, chained in a list or called on each other, to the messages of a net: order and names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import LayerProto, Phase
+from singa_dask.job.phases import runs_in
+
+
+def assemble(layers: Iterable[Any]) -> list[LayerProto]:
+    """The messages of these layers and of all that they read, sources before their readers.
+
+    layers: messages, or descriptions (`.proto`), which may have `.inputs`, the layers or names that they read, and
+    `.follow(before)`, what they read in a list where they have none. Those without a name get one: the name of the
+    class in small letters, numbered from 1 in this order; an input next to one of other phases shares its name.
+    Raises ConfigError where a layer is listed twice, or reads nothing and cannot follow what stands before it.
+    """
+    order: list[Any] = []
+    reads: dict[int, tuple[Any, ...]] = {}
+    listed: set[int] = set()
+    for i, layer in enumerate(layers):
+        if id(layer) in listed:
+            hint = "Make another one; param=[{'share_from': NAME}] lets two have one weight."
+            raise ConfigError(Problem(f"layers[{i}]", "this layer is listed twice", repr(layer), hint))
+        listed.add(id(layer))
+        _collect(layer, order, reads)
+    names = _names(order, reads)
+    return [_message(layer, reads[id(layer)], names) for layer in order]
+
+
+def _collect(top: Any, order: list[Any], reads: dict[int, tuple[Any, ...]]) -> None:
+    """Append a layer to the order, after all that it reads."""
+    stack, entered = [top], {id(layer) for layer in order}
+    while stack:
+        layer = stack[-1]
+        if id(layer) not in reads:
+            reads[id(layer)] = _sources(layer, order if layer is top else ())
+        # Two layers of a machine read each other: who was entered is not waited for.
+        entered.add(id(layer))
+        waiting = [s for s in reads[id(layer)] if not isinstance(s, str) and id(s) not in entered]
+        if waiting:
+            stack.append(waiting[0])
+            continue
+        stack.pop()
+        if all(layer is not other for other in order):
+            order.append(layer)
+
+
+def _sources(layer: Any, before: Sequence[Any]) -> tuple[Any, ...]:
+    inputs = tuple(getattr(layer, "inputs", ()))
+    if inputs or not hasattr(layer, "follow"):
+        return inputs
+    return tuple(layer.follow(before))
+
+
+def _names(order: Sequence[Any], reads: dict[int, tuple[Any, ...]]) -> dict[int, str]:
+    given = {id(layer): _proto(layer).name for layer in order}
+    taken, counts = {*given.values()}, Counter[str]()
+    together: list[Any] = []  # inputs that stand next to each other, no two in one phase
+    for layer in order:
+        named = bool(given[id(layer)])
+        joins = not reads[id(layer)] and all(_apart(layer, other) for other in together)
+        if joins and together and not named:
+            given[id(layer)] = given[id(together[-1])]
+        while not given[id(layer)]:
+            kind = type(layer).__name__.lower()
+            counts[kind] += 1
+            if f"{kind}{counts[kind]}" not in taken:
+                given[id(layer)] = f"{kind}{counts[kind]}"
+        if reads[id(layer)]:
+            together = []
+        else:
+            same = joins and together and given[id(layer)] == given[id(together[-1])]
+            together = [*together, layer] if same else [layer]
+    return given
+
+
+def _apart(one: Any, other: Any) -> bool:
+    """Whether the two run in no phase together."""
+    return not any(runs_in(_proto(one), phase) and runs_in(_proto(other), phase) for phase in Phase.values())
+
+
+def _message(layer: Any, sources: Sequence[Any], names: dict[int, str]) -> LayerProto:
+    message = LayerProto()
+    message.CopyFrom(_proto(layer))
+    if not message.name:
+        message.name = names[id(layer)]
+    if sources and not (message.srclayers and all(isinstance(s, str) for s in sources)):
+        message.srclayers[:] = [s if isinstance(s, str) else names[id(s)] for s in sources]
+    return message
+
+
+def _proto(layer: Any) -> LayerProto:
+    return getattr(layer, "proto", layer)

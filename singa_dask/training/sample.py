@@ -1,0 +1,166 @@
+"""Letting a trained recurrent net write: what it gives out is what it reads next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.data import vocabulary
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job import Job, runs_in
+from singa_dask.job.job_pb2 import LayerType, NetProto, Phase, UnrollConnType
+from singa_dask.job.sending import pack
+from singa_dask.job.stores import store_of
+from singa_dask.job.unroll import is_sequence, plain
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+from singa_dask.training.checkpoint import fitting, load_parameters
+from singa_dask.training.prepare import prepare
+
+_PROBABILITIES = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftmax})
+
+
+class Sampler:
+    """A net that reads one symbol at a time, and gives the probabilities of the next one.
+
+    Built from the job that trained it, whose kCharRNN is then fed by hand, or from one like SINGA's sample.conf, whose
+    kRNNDummy reads what another layer gave. symbols: the vocabulary, number by number.
+
+    Raises ConfigError where the job has neither, or no softmax; CheckpointError where the parameters do not fit.
+    """
+
+    def __init__(self, job: Job, checkpoints: Iterable[str | Path] = ()):
+        read = [layer for layer in plain(job.proto.neuralnet).layer if runs_in(layer, Phase.kTest)]
+        dummies = [layer.name for layer in read if layer.type == LayerType.kRNNDummy]
+        if dummies:
+            job.check(training=False)
+            pack(job.proto, job.folder)  # finds the user's own layers
+            net, self.symbols = _with_vocabulary(plain(job.proto.neuralnet))
+            self._source = dummies[0]
+        else:
+            prepared = prepare(job, phases=[Phase.kTest]).job
+            net, self._source, self.symbols = _one_step(prepared.neuralnet)
+        self._dummy = bool(dummies)
+        self._net = Net(net, Phase.kTest, get_ops("cpu"))
+        self._scores = _probabilities(self._net)
+        self._load([str(path) for path in checkpoints] or list(job.proto.checkpoint_path))
+        self._number = 0
+
+    def __call__(self, symbol: int) -> np.ndarray:
+        """Read a symbol; the probabilities of the next one: (V,)."""
+        feed = {}
+        if self._dummy:
+            self._net.contexts[self._source].given = np.array([symbol])
+        else:
+            feed[self._source] = Batch(np.array([[symbol, 0]], np.float32))
+        self._net.forward(feed, Step(Phase.kTest, self._number))
+        self._number += 1
+        return self._net.ops.to_host(self._net.output(self._scores)).reshape(-1).astype(np.float64)
+
+    def write(self, length: int, *, temperature: float = 1.0, primer: str = "", seed: int = 0) -> Iterator[str]:
+        """`length` symbols, one after another, drawn from p^(1/temperature); the likeliest ones at temperature 0.
+
+        primer: text that the net reads first; without one it starts from a symbol drawn from `seed`, as all are.
+        Raises ConfigError for symbols that the net does not know, and a negative length or temperature.
+        """
+        _check("length", length, length >= 0)
+        _check("temperature", temperature, temperature >= 0)
+        self._net.forget()
+        draw = np.random.default_rng(seed)
+        given = self._numbers(primer) or [int(draw.integers(len(self.symbols)))]
+        for symbol in given[:-1]:
+            self(symbol)
+        symbol = given[-1]
+        for _ in range(length):
+            symbol = _next(self(symbol), temperature, draw)
+            yield self.symbols[symbol]
+
+    @property
+    def separator(self) -> str:
+        """What stands between two symbols: a space where they are words."""
+        return " " if any(len(symbol) > 1 for symbol in self.symbols) else ""
+
+    def _numbers(self, text: str) -> list[int]:
+        known = {symbol: number for number, symbol in enumerate(self.symbols)}
+        numbers = []
+        for symbol in text.split() if self.separator else text:
+            if symbol not in known:
+                hint = nearest(symbol, known) if self.separator else f"It has {''.join(sorted(known))!r}."
+                raise ConfigError(
+                    Problem("primer", "holds a symbol that is not in the vocabulary", repr(symbol), hint)
+                )
+            numbers.append(known[symbol])
+        return numbers
+
+    def _load(self, paths: list[str]) -> None:
+        if not paths:
+            hint = "Give --checkpoint, or checkpoint_path in the job."
+            raise ConfigError(Problem("checkpoint_path", "says where the net's parameters are", "nothing", hint))
+        flat = self._net.flat
+        shapes = {entry.name: tuple(entry.shape) for entry in flat.entries}
+        flat.values[...] = flat.flattened(fitting(load_parameters(paths), shapes, frozenset()))
+
+
+def _next(probabilities: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
+    if temperature == 0:
+        return int(probabilities.argmax())
+    with np.errstate(divide="ignore"):
+        scores = np.log(probabilities) / temperature
+    weights = np.exp(scores - scores.max())
+    return int(draw.choice(len(weights), p=weights / weights.sum()))
+
+
+def _one_step(net: NetProto) -> tuple[NetProto, str, tuple[str, ...]]:
+    """The net of a training job for one time step; its data layer; the vocabulary."""
+    data = [layer for layer in net.layer if is_sequence(layer) and runs_in(layer, Phase.kTest)]
+    if len(data) != 1:
+        received = ", ".join(layer.name for layer in data) or "none"
+        hint = "Sample from the job of a kCharRNN, or write one with a kRNNDummy."
+        raise ConfigError(Problem("neuralnet", "needs one layer that reads a text in phase kTest", received, hint))
+    step = NetProto()
+    step.CopyFrom(net)
+    step.ClearField("unroll_len")
+    sequences = {layer.name for layer in step.layer if is_sequence(layer)}
+    for layer in step.layer:
+        layer.unroll_len = 1
+        if is_sequence(layer):
+            layer.store_conf.sequence, layer.char_rnn_conf.unroll_len = 1, 1
+            continue
+        given = list(layer.unroll_conn_type)
+        given += [UnrollConnType.kUnrollOneToOne] * (len(layer.srclayers) - len(given))
+        layer.unroll_conn_type[:] = [
+            UnrollConnType.kUnrollOneToAll if source in sequences else kind
+            for source, kind in zip(layer.srclayers, given, strict=True)
+        ]
+        del layer.unroll_source[:]
+    return step, data[0].name, vocabulary(store_of(data[0]).path)
+
+
+def _with_vocabulary(net: NetProto) -> tuple[NetProto, tuple[str, ...]]:
+    """The net with the vocabulary of its kCharRNNOutput, which is not to write here, made a layer that hands on."""
+    outputs = [layer for layer in net.layer if layer.type == LayerType.kCharRNNOutput]
+    if not outputs:
+        hint = 'For example layer { name: "text" type: kCharRNNOutput srclayers: "argsort" char_rnn_conf { ... } }.'
+        raise ConfigError(Problem("neuralnet", "needs a kCharRNNOutput, which names the vocabulary", hint=hint))
+    symbols = vocabulary(outputs[0].char_rnn_conf.vocab_path)
+    for layer in outputs:
+        layer.type = LayerType.kDummy
+        layer.ClearField("char_rnn_conf")
+    return net, symbols
+
+
+def _probabilities(net: Net) -> str:
+    """The last layer that gives probabilities."""
+    names = [name for name, layer in net.layers.items() if layer.proto.type in _PROBABILITIES]
+    if not names:
+        hint = "Add a kSoftmax; a loss layer of your own gives no probabilities."
+        raise ConfigError(Problem("neuralnet", "has no kSoftmaxLoss or kSoftmax to draw symbols from", hint=hint))
+    return names[-1]
+
+
+def _check(key: str, value: float, holds: bool) -> None:
+    if not holds:
+        raise ConfigError(Problem(key, "must not be negative", str(value)))

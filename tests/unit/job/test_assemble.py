@@ -1,0 +1,199 @@
+"""Nets put together from layers as objects: chained in a list, or called on each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.job import Job
+from singa_dask.job.assemble import assemble
+from singa_dask.job.job_pb2 import LayerProto
+from singa_dask.layers import (
+    LRN,
+    Accuracy,
+    Concate,
+    CSVOutput,
+    Dummy,
+    EuclideanLoss,
+    InnerProduct,
+    Layer,
+    RBMHid,
+    RBMVis,
+    RecordInput,
+    ReLU,
+    SoftmaxLoss,
+)
+from singa_dask.updaters import SGD
+
+
+def data(name=None, **more):
+    return RecordInput(name, path="dataset:digits/train", batchsize=6, shape=64, **more)
+
+
+def ip(name=None, *sources, n=10):
+    return InnerProduct(name, *sources, num_output=n)
+
+
+def graph(layers):
+    """Name -> names of what it reads, in order."""
+    return {message.name: list(message.srclayers) for message in assemble(layers)}
+
+
+def job(layers, **more):
+    return Job(name="j", layers=layers, updater=SGD(lr=0.1), train_steps=1, **more)
+
+
+def test_a_list_is_a_chain():
+    assert graph([data(), ip(n=20), ReLU(), ip(), SoftmaxLoss()]) == {
+        "recordinput1": [],
+        "innerproduct1": ["recordinput1"],
+        "relu1": ["innerproduct1"],
+        "innerproduct2": ["relu1"],
+        "softmaxloss1": ["innerproduct2", "recordinput1"],
+    }
+
+
+def test_names_and_sources_that_are_given_stay_and_mix():
+    assert graph([data("d"), ip("a"), ReLU("innerproduct1"), ip(), ip("b", "a"), Concate("c", ["b", "a"]), ip()]) == {
+        "d": [],
+        "a": ["d"],
+        "innerproduct1": ["a"],
+        "innerproduct2": ["innerproduct1"],
+        "b": ["a"],
+        "c": ["b", "a"],
+        "innerproduct3": ["c"],
+    }
+
+
+def test_labels_and_targets_come_from_the_last_input():
+    net = graph([data("old"), data("new"), ip("x"), EuclideanLoss("e", ["x", "old"]), ip("y", "x"), EuclideanLoss()])
+    assert net["euclideanloss1"] == ["y", "new"]
+
+
+def test_no_data_flow_through_outputs():
+    net = graph([data("d"), ip("x"), Accuracy("a"), CSVOutput("c", path="out.csv"), SoftmaxLoss("l")])
+    assert net == {"d": [], "x": ["d"], "a": ["x", "d"], "c": ["x"], "l": ["x", "d"]}
+
+
+def test_inputs_of_different_phases_share_a_name():
+    net = [data(include=["kTrain"]), data(include=["kTest"]), data(include=["kVal"]), ip(), SoftmaxLoss()]
+    assert [m.name for m in assemble(net)][:4] == [*["recordinput1"] * 3, "innerproduct1"]
+    assert assemble(net)[3].srclayers == ["recordinput1"]
+    named = [data("d", exclude=["kTest"]), data(include=["kTest"]), ip()]
+    assert [m.name for m in assemble(named)] == ["d", "d", "innerproduct1"]
+    assert [m.name for m in assemble([data(), data(include=["kTest"])])] == ["recordinput1", "recordinput2"]
+
+
+def test_called_layers_are_found_from_the_last_ones():
+    x = data()
+    h = ReLU()(ip(n=20)(x))
+    scores = ip("scores")(h)
+    loss, accuracy = SoftmaxLoss()(scores, x), Accuracy()(scores, x)
+    assert graph([loss, accuracy]) == {
+        "recordinput1": [],
+        "innerproduct1": ["recordinput1"],
+        "relu1": ["innerproduct1"],
+        "scores": ["relu1"],
+        "softmaxloss1": ["scores", "recordinput1"],
+        "accuracy1": ["scores", "recordinput1"],
+    }
+    assert list(graph([accuracy, loss]))[4:] == ["accuracy1", "softmaxloss1"]
+    assert graph([x, h, scores, loss, accuracy]) == graph([loss, accuracy])
+
+
+def test_a_list_goes_on_behind_called_layers():
+    x = data()
+    assert graph([ip()(x), ReLU(), SoftmaxLoss()])["softmaxloss1"] == ["relu1", "recordinput1"]
+
+
+def test_layers_may_be_given_as_srclayers_before_they_have_a_name():
+    x = data()
+    h = ip(None, x)
+    assert graph([SoftmaxLoss(None, [h, x])])["softmaxloss1"] == ["innerproduct1", "recordinput1"]
+
+
+def test_a_deep_net_is_no_deep_recursion():
+    x = data()
+    for _ in range(3000):
+        x = ReLU()(x)
+    net = graph([x])
+    assert len(net) == 3001 and net["relu3000"] == ["relu2999"]
+
+
+def test_the_two_layers_of_a_machine_may_read_each_other():
+    x, vis, hid = data("x"), RBMVis("vis", hdim=4), RBMHid("hid", hdim=4)
+    vis(x, hid)
+    assert graph([hid(vis)]) == {"x": [], "vis": ["x", "hid"], "hid": ["vis"]}
+
+
+def test_a_dummy_that_draws_reads_nothing_and_another_passes_on():
+    draws = Dummy("z", input=True, shape=[6, 4])
+    assert graph([draws, Dummy("d"), ip("a"), Dummy("y", input=True, shape=[6, 4])]) == {
+        "z": [],
+        "d": ["z"],
+        "a": ["d"],
+        "y": [],
+    }
+
+
+def test_putting_together_leaves_the_layers_alone():
+    layers = [data(), ip(), SoftmaxLoss()]
+    assert graph(layers) == graph(layers)
+    assert [layer.name for layer in layers] == ["", "", ""]
+    assert repr(layers[1]) == "InnerProduct()"
+
+
+def test_the_result_is_an_ordinary_job():
+    x = data()
+    loss = SoftmaxLoss()(ip()(x), x)
+    for layers in (loss, [loss], [data(), ip(), SoftmaxLoss()]):
+        made = job(layers)
+        made.check()
+        assert Job.from_text(made.to_text()) == made
+    text = """layer { name: "recordinput1" type: kRecordInput
+                      store_conf { path: "dataset:digits/train" batchsize: 6 shape: 64 } }
+              layer { name: "innerproduct1" type: kInnerProduct srclayers: "recordinput1"
+                      innerproduct_conf { num_output: 10 } }
+              layer { name: "softmaxloss1" type: kSoftmaxLoss srclayers: "innerproduct1" srclayers: "recordinput1" }"""
+    assert job(loss).proto.neuralnet == Job.from_text(f"neuralnet {{ {text} }}").proto.neuralnet
+
+
+def test_an_initialiser_may_be_a_function():
+    def ones(param, rng):
+        return [1.0]
+
+    (block,) = InnerProduct(num_output=1, param=[{"name": "w", "init": ones}]).proto.param
+    assert (block.name, block.init.type) == ("w", block.init.kUserInit)
+    assert "<locals>.ones" in block.init.user_type
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (lambda: [ip(), SoftmaxLoss()], "layer 'InnerProduct'.*Begin the list with an input layer"),
+        (lambda: [LayerProto(name="x"), ReLU("r")], "layer 'r'.*follows no layer object"),
+        (lambda: [Dummy("z", input=True), SoftmaxLoss("l")], "layer 'l'.*takes 2 srclayers"),
+        (lambda: [data(), RBMVis("v"), RBMHid("h")], "layer 'v'.*read each other"),
+        (lambda: SoftmaxLoss()(ReLU(), "x"), "layer 'ReLU'.*call it on its sources"),
+        (lambda: [data(), r := ReLU(), ip(), r], r"layers\[3\].*listed twice.*share_from"),
+        (lambda: ReLU("r")(data("a"))(data("b")), "layer 'r'.*cannot be called again.*RecordInput.'a'.*share_from"),
+        (lambda: ReLU("r", "x")(data("b")), "layer 'r'.*cannot be called again. Received: x"),
+        (lambda: data("d")(data("e")), "layer 'd'.*An input begins the net"),
+        (lambda: ReLU("r")(), "layer 'r'.*Call it on the layers that it reads"),
+        (lambda: ReLU("r")(3), "layer 'r'.*names of layers. Received: 3"),
+        (lambda: LRN(size=3), "LRN.size: LRN has no such setting"),
+    ],
+)
+def test_what_cannot_be_put_together_says_why(layers, message):
+    with pytest.raises(ConfigError, match=message):
+        job(layers())
+
+
+def test_a_layer_of_ones_own_takes_part():
+    class Mine(Layer):
+        def setup(self, *src):
+            return src[0]
+
+    made = job([data(), Mine(size=3), ip(), SoftmaxLoss()])
+    assert [layer.name for layer in made.proto.neuralnet.layer][1] == "mine1"
+    made.check()
