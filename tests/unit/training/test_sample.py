@@ -1,0 +1,161 @@
+"""Sampling: the text that a net writes, from the job that trained it and from one like SINGA's sample.conf."""
+
+import numpy as np
+import pytest
+
+from singa_dask.data import shard
+from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.job import Job
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.prepare import prepare
+from singa_dask.training.sample import Sampler
+
+SYMBOLS = "\n abcde"
+
+LAYERS = """
+  layer { name: "onehot" type: kOneHot srclayers: "data" onehot_conf { vocab_size: 7 } }
+  layer { name: "gru" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 6 } }
+  layer { name: "lstm" type: kLSTM srclayers: "gru" lstm_conf { dim_hidden: 5 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "lstm" innerproduct_conf { num_output: 7 } }
+"""
+
+TRAIN = """
+name: "text" train_steps: 8 seed: 5
+train_one_batch { alg: kBPTT }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  unroll_len: 6
+  layer { name: "data" type: kCharRNN char_rnn_conf { path: "%(folder)s" unroll_len: 6 batchsize: 3 } }
+  layer { name: "label" type: kRNNLabel srclayers: "data" }
+  %(layers)s
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "label" }
+}
+"""
+
+SAMPLE = """
+name: "text" test_steps: 100
+checkpoint_path: "%(checkpoint)s"
+train_one_batch { alg: kBPTT }
+neuralnet {
+  layer {
+    name: "data" type: kRNNDummy
+    rnn_dummy_conf { shape: 1 integer: true low: 0 high: 7 dynamic_srclayer: "argsort" }
+  }
+  %(layers)s
+  layer { name: "softmax" type: kSoftmax srclayers: "ip" }
+  layer { name: "argsort" type: kArgSort srclayers: "softmax" }
+  layer {
+    name: "sampling" type: kCharRNNOutput srclayers: "argsort" char_rnn_conf { vocab_path: "%(vocab)s" }
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Shards, a vocabulary file and a checkpoint whose parameters are large enough for the net to have opinions."""
+    folder = tmp_path_factory.mktemp("text")
+    draw = np.random.default_rng(0)
+    (folder / "vocab.txt").write_text(SYMBOLS)
+    (folder / "input.txt").write_text("".join(draw.choice(list(SYMBOLS), 500)))
+    shard("text", folder / "shards", source=folder / "input.txt", vocab=str(folder / "vocab.txt"))
+    job = Job.from_text(TRAIN % {"folder": folder / "shards", "layers": LAYERS})
+    net = Net(prepare(job).job.neuralnet, Phase.kTrain, get_ops("cpu"))
+    parameters = {param.name: draw.normal(0, 1.5, param.shape).astype(np.float32) for param in net.params}
+    saved = checkpoints.save(
+        checkpoints.Checkpoint(8, 5, job.to_text(), parameters), checkpoints.path_of(folder / "run" / "checkpoint", 8)
+    )
+    net.flat.values[...] = net.flat.flattened(parameters)
+    texts = {"layers": LAYERS, "checkpoint": saved, "vocab": folder / "vocab.txt"}
+    return job, net, saved, texts
+
+
+def test_probabilities_are_those_of_the_trained_net_over_a_whole_sequence(made):
+    job, net, saved, _ = made
+    symbols = np.random.default_rng(1).integers(0, 7, (3, 7))
+    net.forward({"data": Batch(symbols.astype(np.float32))}, Step())
+    expected = net.output("loss").reshape(6, 3, 7)  # step, row, symbol
+    sampler = Sampler(job, [saved])
+    for t in range(6):
+        np.testing.assert_allclose(sampler(int(symbols[0, t])), expected[t, 0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_job_like_singas_sample_conf_writes_the_same(made):
+    job, _, saved, texts = made
+    sample = Job.from_text(SAMPLE % texts)
+    options = {"temperature": 0.7, "primer": "abc", "seed": 3}
+    trained = "".join(Sampler(job, [saved.parent.parent]).write(60, **options))
+    assert "".join(Sampler(sample).write(60, **options)) == trained
+    assert set(trained) <= set(SYMBOLS)
+    assert len(set(trained)) > 2
+
+
+def test_seeds_and_temperatures(made):
+    job, _, saved, _ = made
+    sampler = Sampler(job, [saved])
+
+    def text(**options):
+        return "".join(sampler.write(80, primer="a", **options))
+
+    assert text(seed=1) == text(seed=1)
+    assert text(seed=1) != text(seed=2)
+    assert text(temperature=0, seed=1) == text(temperature=0, seed=2)
+    likely = [sum(map(len, {text(temperature=t, seed=s) for s in range(5)})) for t in (0, 1)]
+    assert likely == [80, 400]
+
+
+def test_the_dummy_reads_what_the_layer_gave_before(made):
+    *_, texts = made
+    written = []
+    net = Net(prepared_sample(texts), Phase.kTest, get_ops("cpu"))
+    net.initialise(0)
+    net.layers["sampling"].write = written.append
+    read, given = [], []
+    for number in range(5):
+        net.forward({}, Step(Phase.kTest, number))
+        read.append(int(net.output("data")[0, 0]))
+        given.append(int(net.output("argsort")[0, 0]))
+    assert read[0] in range(7)
+    assert read[1:] == given[:-1]
+    assert "".join(written) == "".join(SYMBOLS[symbol] for symbol in given)
+
+
+def prepared_sample(texts):
+    proto = Job.from_text(SAMPLE % texts).proto.neuralnet
+    proto.layer[-1].char_rnn_conf.vocabulary[:] = SYMBOLS
+    return proto
+
+
+def test_errors_say_what_is_missing(made):
+    job, _, saved, texts = made
+    with pytest.raises(ConfigError, match=r"primer.*'z'.*It has"):
+        list(Sampler(job, [saved]).write(1, primer="az"))
+    with pytest.raises(ConfigError, match="checkpoint_path"):
+        Sampler(job)
+    with pytest.raises(ConfigError, match="temperature"):
+        list(Sampler(job, [saved]).write(1, temperature=-1))
+    text = SAMPLE % texts
+    with pytest.raises(ConfigError, match=r"no layer has this name.*argsort"):
+        Sampler(Job.from_text(text.replace('dynamic_srclayer: "argsort"', 'dynamic_srclayer: "argsrot"')))
+    with pytest.raises(ConfigError, match="needs a kCharRNNOutput"):
+        Sampler(Job.from_text(text.replace("type: kCharRNNOutput", "type: kDummy").replace("char_rnn_conf", "#")))
+    with pytest.raises(CheckpointError, match=r"gru_z_hx has shape \(6, 7\), in this net \(4, 7\)"):
+        Sampler(Job.from_text(text.replace("dim_hidden: 6", "dim_hidden: 4")))
+    with pytest.raises(ConfigError, match="one layer that reads a text"):
+        Sampler(Job.from_text(TRAIN_DIGITS), [saved])
+
+
+TRAIN_DIGITS = """
+name: "digits" train_steps: 8
+train_one_batch { alg: kBP }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "dataset:digits/train" batchsize: 8 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 10 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
