@@ -118,6 +118,7 @@ def _importable(name: str) -> Any:
 
 def _module(name: str, spec: str, key: str) -> Any:
     folder, top = _folder.get(), name.partition(".")[0]
+    importlib.invalidate_caches()  # a notebook may have written the module just now
     beside = folder and importlib.machinery.PathFinder.find_spec(top, [str(folder)])
     if not beside or beside.origin is None:
         return importlib.import_module(name)
