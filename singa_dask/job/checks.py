@@ -57,6 +57,9 @@ def _check_run(findings: Findings, training: bool) -> None:
         if getattr(job, f"{kind}_freq") > 0 and not job.HasField(f"{kind}_steps"):
             why = f"is missing: {kind}_freq asks for evaluations, of how many mini-batches each"
             findings.missing((f"{kind}_steps",), f"{kind}_steps: 10 (0 for no evaluation)", why)
+    if job.step and not job.resume:
+        hint = "Write resume: true, which goes on from the newest checkpoint of the workspace."
+        findings.add(("step",), "a run begins at another step than 0 only where it is resumed", str(job.step), hint)
     if len(set(job.gpu)) < len(job.gpu):
         findings.add(("gpu",), "names a GPU twice", str(list(job.gpu)))
     if training and job.train_one_batch.alg == AlgProto.kUserAlg and not job.train_one_batch.user_alg:

@@ -18,6 +18,7 @@ from singa_dask.job.topology import ClusterTopology, cluster_message
 
 _ALGORITHMS = [value.name for value in AlgProto.AlgType.DESCRIPTOR.values]
 _KEYWORDS = {f.name: f for f in JobProto.DESCRIPTOR.fields if f.message_type is None}
+_OF_THE_NET = {f.name: f for f in NetProto.DESCRIPTOR.fields if f.message_type is None}
 _KINDS = {
     FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
     FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 18446744073709551615",
@@ -45,7 +46,7 @@ class Job:
     layers: in a list, where each reads the one before it unless it says otherwise, or the last ones of a graph, of
     which the others are found; see docs/job.md. updater: an object with a `.proto`. Messages will do for both.
     alg: a name of AlgType ("kBP"), the "module:Name" of an algorithm of one's own, or an AlgProto.
-    fields: any other field of the job by its name (test_freq=100, checkpoint_freq=1000, gpu=[0, 1], ...).
+    fields: any other field of the job or the net by its name (test_freq=100, gpu=[0, 1], unroll_len=50, ...).
 
     Raises ConfigError for fields that do not exist and values that do not fit; check() looks at the job as a whole.
     """
@@ -64,10 +65,10 @@ class Job:
         self.proto = JobProto()
         self.positions = Positions()
         self.folder: Path | None = None
+        self.proto.neuralnet.SetInParent()
         for key, value in {"name": name, "train_steps": train_steps, **fields}.items():
             _set_field(self.proto, key, value)
         self.proto.train_one_batch.CopyFrom(_algorithm(alg))
-        self.proto.neuralnet.CopyFrom(NetProto())
         listed = list(layers) if isinstance(layers, Iterable) else [layers]
         for i, layer in enumerate(listed):
             _message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)")
@@ -136,10 +137,11 @@ class Job:
         return f"<Job {self.name!r}: {layers} layer{'s' * (layers != 1)}, {kind}, {steps}, {where}>"
 
 
-def _set_field(proto: JobProto, key: str, value: Any) -> None:
-    field = _KEYWORDS.get(key)
+def _set_field(job: JobProto, key: str, value: Any) -> None:
+    proto: Any = job.neuralnet if key in _OF_THE_NET else job
+    field = _OF_THE_NET.get(key) or _KEYWORDS.get(key)
     if field is None:
-        valid = {*_KEYWORDS, "layers", "updater", "cluster", "alg"}
+        valid = {*_KEYWORDS, *_OF_THE_NET, "layers", "updater", "cluster", "alg"}
         hint = f"Use {_BLOCKS[key]}." if key in _BLOCKS else nearest(key, valid)
         raise ConfigError(Problem(key, "a job has no such field", f"{key}={value!r}", hint))
     try:

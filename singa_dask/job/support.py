@@ -36,8 +36,6 @@ def job_gaps(job: JobProto) -> Iterator[Gap]:
     net = job.neuralnet
     if net.partition_dim == 1:
         yield Gap(("neuralnet", "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
-    if job.resume or job.step:
-        yield Gap(("resume" if job.resume else "step",), "resuming by the job file", "true", "Run with --resume.")
     for path, layer in layers_of(job):
         yield from _layer_gaps(path, layer)
         if job.cluster.nworkers_per_group > 1:

@@ -117,7 +117,7 @@ class Layer:
     type: the LayerType name ("kUserLayer" for classes named by `user_type`).
     conf_field: the LayerProto field with this layer's settings, or None.
     label_sources: positions in srclayers whose labels, not features, this layer reads.
-    passes_labels: True if this layer hands on the labels of its first source.
+    passes_labels: True if this layer hands on the labels of its first source; makes_labels: if it gives them alone.
     multiple_outputs: True if forward returns a tuple, one array per destination (Slice, Split); backward then gets a
     tuple, and setup may return a tuple of shapes.
     num_sources: least and most srclayers; None for any number.
@@ -137,6 +137,7 @@ class Layer:
     num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
+    makes_labels: ClassVar[bool] = False
 
     inputs: tuple[str | Layer, ...]
 
@@ -310,22 +311,22 @@ class Layer:
 
     def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         """What it reads behind these layers of a list, where it names nothing: the last one through which data flow
-        and, where it takes a second one for labels or a target, the last input.
+        and, where it takes a second one for labels or a target, the last input, or what has made labels of it.
 
         Raises ConfigError where that is not there, or not enough.
         """
         least, most = self.num_sources
         if most == 0 or (least == 0 and not before):
             return ()
-        flow = [layer for layer in before if not isinstance(layer, OutputLayer)]
+        flow = [layer for layer in before if not isinstance(layer, OutputLayer) and not layer.makes_labels]
         if not flow or not isinstance(flow[-1], Layer):
             hint = "Begin the list with an input layer, call it on its sources, or name them in srclayers."
             raise self.problem("reads nothing, and follows no layer object", hint=hint)
-        inputs = [layer for layer in flow if isinstance(layer, InputLayer)]
+        labelled = [layer for layer in before if isinstance(layer, InputLayer) or layer.makes_labels]
         if least <= 1:
             return (flow[-1],)
-        if least == 2 and inputs and (self.label_sources == (1,) or isinstance(self, LossLayer)):
-            return flow[-1], inputs[-1]
+        if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
+            return flow[-1], labelled[-1]
         raise self.problem(f"takes {least} srclayers", hint="Call it on them, or name them in srclayers.")
 
     # What a layer writes:

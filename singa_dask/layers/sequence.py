@@ -5,11 +5,12 @@ Rows of a folded net (net/fold.py) lie one time step after another: (T B, ...).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
 from singa_dask.errors import DataError
-from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.base import Context, InputLayer, Layer
 from singa_dask.layers.param import Array, Shape
 
 
@@ -58,6 +59,11 @@ class RNNLabel(Frame):
 
     type: ClassVar[str] = "kRNNLabel"
     ahead: ClassVar[int] = 1
+    makes_labels: ClassVar[bool] = True
+
+    def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
+        inputs = [layer for layer in before if isinstance(layer, InputLayer)]
+        return (inputs[-1],) if inputs else super().follow(before)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         y = super().forward(ctx, x[0])

@@ -24,7 +24,11 @@ def net_tables(prepared: Prepared) -> Iterator[Table]:
             table.add_column(column, justify="right" if column == "parameters" else "left")
         for row in rows:
             table.add_row(
-                row.layer, row.type, _shape(row.shape), f"{row.parameters:,}" if row.parameters else "", row.partition
+                row.layer,
+                row.type,
+                f"{row.steps} steps of {_shape(row.shape)}" if row.steps > 1 else _shape(row.shape),
+                f"{row.parameters:,}" if row.parameters else "",
+                row.partition,
             )
         table.add_row("", "", "", f"{prepared.parameters:,}", "", style="bold")
         yield table

@@ -24,13 +24,15 @@ from singa_dask.ops import Ops
 
 
 class LayerRow(NamedTuple):
-    """One line of `Net.describe`. parameters: elements that the layer owns; partition: what workers split."""
+    """One line of `Net.describe`. parameters: elements that the layer owns; partition: what workers split; steps: time
+    steps that it computes together."""
 
     layer: str
     type: str
     shape: Any
     parameters: int
     partition: str
+    steps: int = 1
 
 
 class Net:
@@ -170,6 +172,7 @@ class Net:
                 self.shapes[name],
                 sum(param.size for param in layer.params if param in owned),
                 self._partition(layer),
+                layer.steps,
             )
             for name, layer in self.layers.items()
         ]

@@ -88,7 +88,7 @@ def train(
     prepared = prepare(_job(job))
     folder = _workspace(prepared, workspace)
     run = Run(prepared, folder, display or display_for(), max_restarts=max_restarts, patience_s=patience_s)
-    return Result(run.to_end(client, resume), folder.folder)
+    return Result(run.to_end(client, resume or prepared.job.resume), folder.folder)
 
 
 def _job(job: Job | JobProto | str | Path) -> Job:
