@@ -318,11 +318,11 @@ class Layer:
         least, most = self.num_sources
         if most == 0 or (least == 0 and not before):
             return ()
-        flow = [layer for layer in before if not isinstance(layer, OutputLayer) and not layer.makes_labels]
+        flow = [layer for layer in before if not isinstance(layer, OutputLayer) and not _labels_only(layer)]
         if not flow or not isinstance(flow[-1], Layer):
             hint = "Begin the list with an input layer, call it on its sources, or name them in srclayers."
             raise self.problem("reads nothing, and follows no layer object", hint=hint)
-        labelled = [layer for layer in before if isinstance(layer, InputLayer) or layer.makes_labels]
+        labelled = [layer for layer in before if isinstance(layer, InputLayer) or _labels_only(layer)]
         if least <= 1:
             return (flow[-1],)
         if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
@@ -412,6 +412,10 @@ def _param(fields: Mapping[str, Any]) -> ParamProto:
 
 def _named(layers: Sequence[Any]) -> str:
     return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
+
+
+def _labels_only(layer: Any) -> bool:
+    return isinstance(layer, Layer) and layer.makes_labels
 
 
 def _assign(message: Any, field: Any, value: Any) -> None:

@@ -82,7 +82,7 @@ def test_resume_is_bit_identical(singa_dask, tmp_path, no_leaks):
 
     before = summary(parts)
     other = sets(**{"neuralnet__layer[ip1]__innerproduct_conf__num_output": 32, "updater__type": "kAdam"})
-    refused = singa_dask("train", example(), "--workspace", parts, *options, *other, "--resume")
+    refused = singa_dask("train", example(), "--workspace", parts, *options, *other, *sets(resume="true"))
     assert refused.code == 1
     assert "'w_ip1': (256, 64) in it, (256, 32) in this job" in refused.err
     assert "updater state: velocity in it, mean, squares in this job" in refused.err

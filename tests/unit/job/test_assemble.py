@@ -9,18 +9,22 @@ from singa_dask.job import Job
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.layers import (
+    GRU,
     LRN,
     Accuracy,
+    CharRNN,
     Concate,
     CSVOutput,
     Dummy,
     EuclideanLoss,
     InnerProduct,
     Layer,
+    OneHot,
     RBMHid,
     RBMVis,
     RecordInput,
     ReLU,
+    RNNLabel,
     SoftmaxLoss,
 )
 from singa_dask.updaters import SGD
@@ -51,6 +55,29 @@ def test_a_list_is_a_chain():
         "innerproduct2": ["relu1"],
         "softmaxloss1": ["innerproduct2", "recordinput1"],
     }
+
+
+def test_a_recurrent_net_is_a_chain_too():
+    layers = [
+        CharRNN(path="dataset:tinyshakespeare/train", unroll_len=5, batchsize=2),
+        RNNLabel(),
+        OneHot(vocab_size=65),
+        GRU(dim_hidden=4),
+        ip(n=65),
+        SoftmaxLoss(),
+    ]
+    made = job(layers, alg="kBPTT", unroll_len=5)
+    assert {layer.name: list(layer.srclayers) for layer in made.proto.neuralnet.layer} == {
+        "charrnn1": [],
+        "rnnlabel1": ["charrnn1"],
+        "onehot1": ["charrnn1"],
+        "gru1": ["onehot1"],
+        "innerproduct1": ["gru1"],
+        "softmaxloss1": ["innerproduct1", "rnnlabel1"],
+    }
+    made.check()
+    assert Job.from_text(made.to_text()) == made
+    assert made.proto.neuralnet.unroll_len == 5
 
 
 def test_names_and_sources_that_are_given_stay_and_mix():

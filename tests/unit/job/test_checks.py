@@ -197,6 +197,7 @@ BROKEN = [
         *("cluster.max_staleness", 42, 69, "compares the worker groups of one server group"),
     ),
     ("nservers_per_group: 3", "start_port: 70000", "cluster.start_port", 42, 33, "must be from 0 to 65535"),
+    ("train_steps: 500", "train_steps: 500 step: 5", "step", 2, 18, "resume: true"),
     # unrolling
     (
         *("type: kReLU", "type: kReLU unroll_len: 9", "neuralnet.layer[relu1].srclayers", 32, 51),

@@ -87,9 +87,9 @@ ENUMS = {
     "UnrollConnType": "kUnrollOneToOne kUnrollOneToAll kUnrollFirstToLast kUnrollCustomized",
     "ActivationType": "RELU SIGMOID TANH STANH",
     "PoolMethod": "MAX AVG",
-    "LayerType": """kCSVInput kImagePreprocess kRecordInput kCharRNN kRNNLabel kOneHot kLMDBData kLabel kMnist kRGBImage
-        kShardData kConvolution kCConvolution kDropout kDummy kInnerProduct kLRN kPooling kCPooling kRBMHid kRBMVis
-        kReLU kSTanh kSigmoid kSoftmax kGRU kEmbedding kActivation kBM kCudnnConv kCudnnPool kCudnnLRN kCudnnSoftmax
+    "LayerType": """kCSVInput kImagePreprocess kRecordInput kCharRNN kRNNLabel kOneHot kLMDBData kLabel kMnist
+        kRGBImage kShardData kConvolution kCConvolution kDropout kDummy kInnerProduct kLRN kPooling kCPooling kRBMHid
+        kRBMVis kReLU kSTanh kSigmoid kSoftmax kGRU kEmbedding kActivation kBM kCudnnConv kCudnnPool kCudnnLRN kCudnnSoftmax
         kCudnnActivation kCudnnBM kEuclideanLoss kSoftmaxLoss kCudnnSoftmaxLoss kAccuracy kArgSort kCSVOutput
         kRecordOutput kCharRNNOutput kBridgeDst kBridgeSrc kConcate kSlice kSplit kRNNDummy kUserLayer""",
 }
