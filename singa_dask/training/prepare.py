@@ -86,9 +86,13 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
         code = pack(ready, job.folder)
-        data = _resolve_data(ready, entered) if with_data else {}
+        data: dict[str, str] = {}
         if with_data:
+            data = _resolve_data(ready, entered)
             _check_vocabulary_sizes(ready, entered)
+        else:
+            for layer in ready.neuralnet.layer:
+                layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered)
         _check_classes(nets)
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)

@@ -29,11 +29,11 @@ MESSAGES = {
         nworkers_per_procs[1] nservers_per_procs[1] workspace server_worker_separate[False] sync_freq[1]
         start_port[6723] share_memory[True] poll_time[100]""",
     "LayerProto": """name srclayers* param* exclude* include* type user_type share_src_blobs[False] unroll_len[1]
-        unroll_index[0] unroll_conn_type* shift* partition_dim[-1] partition_id[0] num_partitions[1] store_conf
-        lmdbdata_conf mnist_conf rgbimage_conf sharddata_conf char_rnn_conf onehot_conf activation_conf
-        convolution_conf dropout_conf dummy_conf innerproduct_conf lrn_conf pooling_conf rbm_conf relu_conf softmax_conf
-        gru_conf embedding_conf bm_conf softmaxloss_conf argsort_conf concate_conf slice_conf split_conf
-        rnn_dummy_conf""",
+        unroll_index[0] unroll_conn_type* shift* partition_dim[-1] partition_id[0] num_partitions[1]
+        store_conf lmdbdata_conf mnist_conf rgbimage_conf sharddata_conf char_rnn_conf onehot_conf
+        activation_conf convolution_conf dropout_conf dummy_conf innerproduct_conf lrn_conf
+        pooling_conf rbm_conf relu_conf softmax_conf gru_conf embedding_conf bm_conf softmaxloss_conf
+        argsort_conf concate_conf slice_conf split_conf rnn_dummy_conf""",
     "ParamProto": "name[''] init lr_scale[1] wd_scale[1] share_from partition_dim shape*",
     "UpdaterProto": """type[0] user_type learning_rate momentum[0] weight_decay[0] delta[1e-8] clip_low[0] clip_high[0]
         rmsprop_conf adadelta_conf adam_conf adammax_conf""",
@@ -88,10 +88,11 @@ ENUMS = {
     "ActivationType": "RELU SIGMOID TANH STANH",
     "PoolMethod": "MAX AVG",
     "LayerType": """kCSVInput kImagePreprocess kRecordInput kCharRNN kRNNLabel kOneHot kLMDBData kLabel kMnist
-        kRGBImage kShardData kConvolution kCConvolution kDropout kDummy kInnerProduct kLRN kPooling kCPooling kRBMHid
-        kRBMVis kReLU kSTanh kSigmoid kSoftmax kGRU kEmbedding kActivation kBM kCudnnConv kCudnnPool kCudnnLRN kCudnnSoftmax
-        kCudnnActivation kCudnnBM kEuclideanLoss kSoftmaxLoss kCudnnSoftmaxLoss kAccuracy kArgSort kCSVOutput
-        kRecordOutput kCharRNNOutput kBridgeDst kBridgeSrc kConcate kSlice kSplit kRNNDummy kUserLayer""",
+        kRGBImage kShardData kConvolution kCConvolution kDropout kDummy kInnerProduct kLRN kPooling
+        kCPooling kRBMHid kRBMVis kReLU kSTanh kSigmoid kSoftmax kGRU kEmbedding kActivation kBM
+        kCudnnConv kCudnnPool kCudnnLRN kCudnnSoftmax kCudnnActivation kCudnnBM kEuclideanLoss
+        kSoftmaxLoss kCudnnSoftmaxLoss kAccuracy kArgSort kCSVOutput kRecordOutput kCharRNNOutput
+        kBridgeDst kBridgeSrc kConcate kSlice kSplit kRNNDummy kUserLayer""",
 }
 
 
