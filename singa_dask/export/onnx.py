@@ -5,6 +5,11 @@ layers do to them in evaluation is inside. A layer of a user's own takes part wi
 
     def to_onnx(self, graph, *inputs):            # names of ONNX tensors, images as (batch, channels, height, width)
         return graph.add("Relu", inputs)          # the name of its output
+
+A folded net over time (net/fold.py) takes and gives (batch, time, ...), any number of both; inside, the rows of all
+time steps lie one step after another, and to_onnx sees those. Symbols are int64. Every recurrent layer whose state no
+other layer gives has an input "<layer>.h" (batch, units), zero where it is left out, and an output "<layer>.h_out",
+the state after the last step; a kLSTM has "<layer>.cell" and "<layer>.cell_out" too.
 """
 
 from __future__ import annotations
@@ -20,11 +25,14 @@ from singa_dask import layers as kinds
 from singa_dask.data import Manifest
 from singa_dask.data.store import make_normaliser
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.export import onnx_time
+from singa_dask.export.onnx_graph import Graph, as_onnx
+from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
 from singa_dask.layers.batch_norm import EPSILON
 from singa_dask.layers.connection import piece_bounds
 from singa_dask.layers.input import arrange
-from singa_dask.layers.param import Param, Shape
+from singa_dask.layers.param import Shape
 from singa_dask.net import Net
 from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
 
@@ -32,89 +40,42 @@ if TYPE_CHECKING:
     import onnx
 
 OPSET = 17
-
-
-class Graph:
-    """ONNX nodes and constants in the making. Tensors are known by name."""
-
-    def __init__(self, net: Net) -> None:
-        self.net = net
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Any] = {}
-
-    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Append a node with one output; returns the output's name."""
-        return self.add_several(op, inputs, 1, **attributes)[0]
-
-    def add_several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
-        """Append a node with `count` outputs; returns their names."""
-        from onnx import helper
-
-        outputs = [f"{op}_{len(self.nodes)}" + (f"_{i}" if count > 1 else "") for i in range(count)]
-        self.nodes.append(helper.make_node(op, list(inputs), outputs, **attributes))
-        return outputs
-
-    def constant(self, name: str, array: Any) -> str:
-        """A constant of this name, which is the same one wherever it is used."""
-        from onnx import numpy_helper
-
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
-        return name
-
-    def parameter(self, param: Param | None, turn: tuple[int, ...] | None = None) -> list[str]:
-        """A parameter as a list of one name, none where the layer has none. turn: order of its axes in ONNX."""
-        if param is None:
-            return []
-        value = np.asarray(self.net.ops.to_host(param.value), np.float32)
-        name = param.owner.name if turn is None else f"{param.owner.name}_{''.join(map(str, turn))}"
-        return [self.constant(name, value if turn is None else value.transpose(turn))]
-
-    def flat(self, name: str, shape: Shape) -> str:
-        """Samples as vectors, in the order of our own: height, width, channels."""
-        if len(shape) == 1:
-            return name
-        return self.reshape(self.add("Transpose", [name], perm=[0, 2, 3, 1]), (prod(shape),))
-
-    def unflat(self, name: str, shape: Shape) -> str:
-        """The inverse of `flat`."""
-        if len(shape) == 1:
-            return name
-        return self.add("Transpose", [self.reshape(name, shape)], perm=[0, 3, 1, 2])
-
-    def reshape(self, name: str, shape: Shape) -> str:
-        """Samples of another shape."""
-        wanted = self.constant("shape_" + "x".join(map(str, shape)), np.array([-1, *shape], np.int64))
-        return self.add("Reshape", [name, wanted])
+TIMED = ("batch", "time")
 
 
 def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.ModelProto:
     """The ONNX model of a net of an evaluation phase. outputs: the layers whose outputs it gives, under their names.
 
-    Raises ConfigError where there is no such layer, and for layers that ONNX has no counterpart for.
+    Raises ConfigError where there is no such layer, for layers that ONNX has no counterpart for, and for nets that are
+    unrolled but not folded.
     """
-    from onnx import TensorProto, checker, helper
+    from onnx import checker, helper
 
     graph = Graph(net)
     tensors: dict[str, str | list[str]] = {}
     wanted = _needed(net, outputs)
-    inputs = []
+    timed: set[str] = set()  # what has rows for every time step
     for layer_name, layer in net.layers.items():
         if layer_name not in wanted:
             continue
         if layer_name in net.input_layers:
-            inputs.append(
-                helper.make_tensor_value_info(layer_name, TensorProto.FLOAT, _as_onnx(net.shapes[layer_name]))
-            )
-            tensors[layer_name] = _normalised(graph, layer)
-        else:
-            tensors[layer_name] = _converter(layer)(graph, layer, *_sources(net, tensors, layer))
-    results = []
+            tensors[layer_name] = _taken(graph, layer, [net.layers[w] for w in wanted], outputs)
+            continue
+        tensors[layer_name] = _converter(layer)(graph, layer, *_sources(net, tensors, layer))
+        first = next(iter(_features(layer).values()), None)
+        if isinstance(layer, kinds.Frame) or (first in timed and not isinstance(layer, kinds.LastStep)):
+            timed.add(layer_name)
     for output in outputs:
-        tensor = tensors[output]
-        graph.nodes.append(helper.make_node("Identity", [tensor if isinstance(tensor, str) else tensor[0]], [output]))
-        results.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, _as_onnx(net.shapes[output])))
-    made = helper.make_graph(graph.nodes, name, inputs, results, list(graph.constants.values()))
+        tensor, shape = tensors[output], as_onnx(net.shapes[output])
+        rows = tensor if isinstance(tensor, str) else tensor[0]
+        if output in timed:
+            turn = [1, 0, *range(2, len(shape) + 2)]
+            graph.give(output, graph.add("Transpose", [graph.by_step(rows, shape)], perm=turn), [*TIMED, *shape])
+        else:
+            graph.give(output, rows, ["batch", *shape])
+    for carried in graph.carried:
+        graph.give(carried.name, carried.tensor, ["batch", *carried.shape])
+    made = helper.make_graph(graph.nodes, name, graph.inputs, graph.outputs, list(graph.constants.values()))
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="singa_dask")
     model.ir_version = 8  # the one of opset 17's time, for older runtimes
     checker.check_model(model, full_check=True)
@@ -123,6 +84,7 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
 
 def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
     """The layers that the outputs depend on by their features."""
+    _refuse_unrolled([layer for layer in net.layers.values() if {layer.name, origin(layer.proto)} & set(outputs)])
     for output in outputs:
         if output not in net.layers or output in net.input_layers:
             raise ConfigError(
@@ -134,7 +96,22 @@ def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
         if name not in needed:
             needed.add(name)
             open_ += _features(net.layers[name]).values()
+    _refuse_unrolled([layer for name, layer in net.layers.items() if name in needed])
     return needed
+
+
+def _refuse_unrolled(layers: Sequence[Layer]) -> None:
+    unrolled = [layer for layer in layers if layer.proto.HasField("unroll_index")]
+    if unrolled:
+        raise ConfigError(
+            Problem(
+                f"layer {origin(unrolled[0].proto)!r}",
+                "is unrolled: each time step is a layer of its own, but a model takes any number of steps",
+                ", ".join(layer.name for layer in unrolled[:3]) + (", ..." if len(unrolled) > 3 else ""),
+                "Steps become one where all unrolled layers have one unroll_len, treat every row alike and read the "
+                "same step of each other.",
+            )
+        )
 
 
 def _features(layer: Layer) -> dict[int, str]:
@@ -152,15 +129,41 @@ def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
     return names
 
 
-def _as_onnx(shape: Shape) -> list[Any]:
-    return ["batch", *((shape[2], *shape[:2]) if len(shape) == 3 else shape)]
+def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> str:
+    """An input of the model: raw samples, or sequences of them, and what the loader does to them."""
+    shape = graph.net.shapes[layer.name]
+    readers = [reader for reader in wanted if layer.name in _features(reader).values()]
+    stepwise = [isinstance(reader, kinds.Frame) for reader in readers]
+    if any(stepwise) and not all(stepwise):
+        names = ", ".join(sorted(reader.name for reader in readers))
+        raise layer.problem(
+            "is read as whole rows and step by step, so that a model has no free number of steps", names
+        )
+    sample = shape[1:] if any(stepwise) else shape
+    operations = _normalisation(layer, (shape[1:] or (1,)) if layer.proto.store_conf.sequence else shape)
+    symbols = not operations and _are_symbols(layer, wanted, outputs)
+    name = graph.take(layer.name, [*(TIMED if any(stepwise) else ("batch",)), *as_onnx(sample)], symbols=symbols)
+    for op, array in operations:
+        name = graph.add(op, [name, graph.constant(f"{layer.name}_{op}", array)])
+    return name
 
 
-def _normalised(graph: Graph, layer: Layer) -> str:
-    """(x - mean) / std, as the loader does it."""
-    store, shape, name = layer.proto.store_conf, graph.net.shapes[layer.name], layer.name
+def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> bool:
+    """Whether all that read the layer take its output for numbers of symbols."""
+    readers = [reader for reader in wanted if layer.name in _features(reader).values()]
+    return bool(readers and layer.name not in outputs) and all(
+        isinstance(reader, kinds.OneHot | kinds.Embedding)
+        or (isinstance(reader, kinds.Frame) and _are_symbols(reader, wanted, outputs))
+        for reader in readers
+    )
+
+
+def _normalisation(layer: Layer, shape: Shape) -> list[tuple[str, np.ndarray]]:
+    """(x - mean) / std, as the loader does it: operators and their second operands. shape: of a record."""
+    store = layer.proto.store_conf
     manifest = Manifest.load(Path(store.path))
     rule = make_normaliser(store, manifest)
+    operations = []
     for op, value, neutral in (("Sub", rule.mean, 0), ("Div", rule.std, 1)):
         if value is None or np.all(np.asarray(value) == neutral):
             continue
@@ -168,8 +171,8 @@ def _normalised(graph: Graph, layer: Layer) -> str:
         if array.ndim:
             array = arrange(np, array.reshape(1, *manifest.shape), shape)[0]
             array = array.transpose(2, 0, 1) if array.ndim == 3 else array
-        name = graph.add(op, [name, graph.constant(f"{layer.name}_{op}", array)])
-    return name
+        operations.append((op, array))
+    return operations
 
 
 # One function per layer: (graph, layer, names of the sources) -> name of the output, or names of several.
@@ -265,7 +268,7 @@ def _split(graph: Graph, layer: Any, x: str) -> list[str]:
 
 
 def _slice(graph: Graph, layer: Any, x: str) -> list[str]:
-    dim, shape = layer.conf.slice_dim, _as_onnx(_shape(graph, layer))
+    dim, shape = layer.conf.slice_dim, ["batch", *as_onnx(_shape(graph, layer))]
     if dim == 0:
         raise layer.problem("cuts the batch, which a model for any batch cannot", "slice_dim: 0")
     sizes = [stop - start for start, stop in piece_bounds(shape[dim], layer.conf.num_slices)]
@@ -287,13 +290,21 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Concate: _concate,
     kinds.Convolution: _convolution,
     kinds.Dropout: _same,
+    kinds.Embedding: onnx_time.embedding,
     kinds.EuclideanLoss: _same,
+    kinds.Frame: onnx_time.frame,
+    kinds.GRU: onnx_time.recurrent,
     kinds.ImagePreprocess: _preprocess,
     kinds.InnerProduct: _inner_product,
     kinds.LRN: _lrn,
+    kinds.LSTM: onnx_time.recurrent,
+    kinds.LastStep: onnx_time.last_step,
+    kinds.OneHot: onnx_time.one_hot,
     kinds.Pooling: _pooling,
     kinds.RBMHid: _rbm_hidden,
     kinds.RBMVis: _rbm_visible,
+    kinds.RNN: onnx_time.recurrent,
+    kinds.RNNLabel: onnx_time.frame,
     kinds.ReLU: _relu,
     kinds.STanh: _stanh,
     kinds.Sigmoid: _plain("Sigmoid"),

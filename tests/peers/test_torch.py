@@ -14,6 +14,7 @@ from singa_dask.layers import (
     LRN,
     BatchNorm,
     Convolution,
+    EuclideanLoss,
     InnerProduct,
     Pooling,
     ReLU,
@@ -110,6 +111,18 @@ def test_the_loss():
     np.testing.assert_allclose(ours.backward([np.zeros((6, 10))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_the_loss_of_a_regression():
+    ours = Bench(EuclideanLoss("n", ["x", "data"]), ((4, 3, 2), (4, 3, 2)), get_ops("cpu", np.float32), rows=6)
+    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
+    x, target = (torch.tensor(array) for array in ours.inputs)
+    x.requires_grad_()
+    loss = F.mse_loss(x, target, reduction="sum") / 2 / 6
+    loss.backward()
+    ours.forward()
+    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(ours.backward([np.zeros((6, 4, 3, 2))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
 OPTIMISERS = {
     "sgd": (updaters.SGD(lr=0.1), lambda w: torch.optim.SGD(w, 0.1)),
     "momentum": (
@@ -125,6 +138,13 @@ OPTIMISERS = {
         updaters.Adam(lr=0.1, beta1=0.9, beta2=0.999, delta=1e-8),
         lambda w: torch.optim.Adam(w, 0.1, (0.9, 0.999), 1e-8),
     ),
+    "adamax": (
+        updaters.AdamMax(lr=0.1, beta1=0.9, beta2=0.99, delta=1e-8),
+        lambda w: torch.optim.Adamax(w, 0.1, (0.9, 0.99), 1e-8),
+    ),
+    # PyTorch adds eps to the root, SINGA's rule under it.
+    "rmsprop": (updaters.RMSProp(lr=0.1, rho=0.9, delta=1e-14), lambda w: torch.optim.RMSprop(w, 0.1, 0.9, 1e-14)),
+    "adadelta": (updaters.AdaDelta(lr=1, rho=0.9, delta=1e-4), lambda w: torch.optim.Adadelta(w, 1, 0.9, 1e-4)),
 }
 
 

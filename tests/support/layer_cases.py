@@ -68,13 +68,17 @@ class Case:
 
 @dataclass
 class Bench:
-    """A layer of its own, set up on `ops`, with parameters and sources drawn in float64 from `seed`."""
+    """A layer of its own, set up on `ops`, with parameters and sources drawn in float64 from `seed`.
+
+    rows: of a layer that computes T time steps at once, those of all of them.
+    """
 
     layer: Layer
     sources: tuple[Any, ...]
     ops: Ops
     phase: int = Phase.kTrain
     seed: int = 0
+    rows: int = B
     inputs: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -84,13 +88,13 @@ class Bench:
         for param in self.layer.params:
             value = self.ops.asarray(rng.standard_normal(param.shape), self.ops.dtype)
             param.bind(value, self.ops.zeros(param.shape))
-        self.ctx = Context(self.ops, Step(self.phase, number=3, seed=11, first_row=0, total_rows=2 * B))
+        self.ctx = Context(self.ops, Step(self.phase, number=3, seed=11, first_row=0, total_rows=2 * self.rows))
         self.ctx.group_sum = lambda own: 2 * own  # as if the other worker had the same rows
         for source in self.sources:
             if source is LABELS:
-                self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), B)))
+                self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), self.rows)))
             else:
-                self.inputs.append(self.ops.asarray(rng.standard_normal((B, *source)), self.ops.dtype))
+                self.inputs.append(self.ops.asarray(rng.standard_normal((self.rows, *source)), self.ops.dtype))
 
     def classes(self) -> int:
         return int(np.prod(self.sources[0]))

@@ -4,12 +4,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from support.topologies import run_topology
 
+from singa_dask import cli
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import shard
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers import Step
+from singa_dask.net import Batch
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
 from singa_dask.training.prepare import prepare
@@ -117,11 +122,29 @@ def test_every_framework_trains_recurrent_nets(text, tmp_path, cluster):
 
 
 def test_a_checkpoint_measures_as_training_did(prepared, tmp_path):
-    from singa_dask.job.job_pb2 import Phase
-
     found = run(prepared(), tmp_path)
     measured = evaluate.measure(prepared().job, checkpoints.path_of(tmp_path, 8), Phase.kTest)
     assert measured == pytest.approx(found[8], rel=1e-6)
+
+
+def test_a_checkpoint_becomes_an_onnx_model(text, prepared, tmp_path):
+    import onnxruntime
+
+    run(prepared(), tmp_path)
+    (tmp_path / "job.conf").write_text(JOB % {"folder": text})
+    checkpoint = checkpoints.path_of(tmp_path, 8)
+    arguments = ["export", tmp_path / "job.conf", "--checkpoint", checkpoint, "--onnx", tmp_path / "text.onnx"]
+    ran = CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+    assert ran.exit_code == 0, ran.output
+    assert "takes data, gru.h, lstm.h, lstm.cell, gives loss, gru.h_out, lstm.h_out, lstm.cell_out" in ran.output
+    net = evaluate.restore_net(prepared().job, Phase.kTest, checkpoint)
+    symbols = np.random.default_rng(0).integers(0, 9, (7, 7))
+    net.forward({"data": Batch(symbols.astype(np.float32))}, Step(Phase.kTest, total_rows=7))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # inputs that may be left out are worth a warning to it
+    model = onnxruntime.InferenceSession(tmp_path / "text.onnx", options)
+    (scores,) = model.run(["loss"], {"data": symbols[:, :6]})
+    np.testing.assert_allclose(scores.swapaxes(0, 1).reshape(42, 9), net.output("loss"), rtol=1e-5, atol=1e-5)
 
 
 def test_a_vocabulary_larger_than_the_net_is_refused(prepared):

@@ -1,0 +1,94 @@
+"""Layers over time as ONNX operators.   T time steps, B rows, H hidden units; rows (T B, ...) as in net/fold.py.
+
+(graph, layer, names of the sources) -> name of the output, as in export/onnx.py.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singa_dask import layers as kinds
+from singa_dask.export.onnx_graph import Carried, Graph, as_onnx
+from singa_dask.layers import Layer
+
+# The operator and its order of the gates.
+_CELLS: dict[type[Layer], tuple[str, tuple[str, ...]]] = {
+    kinds.RNN: ("RNN", ("",)),
+    kinds.GRU: ("GRU", ("z", "r", "c")),
+    kinds.LSTM: ("LSTM", ("i", "o", "f", "g")),
+}
+
+
+def frame(graph: Graph, layer: Layer, x: str) -> str:
+    """(B, T, ...) -> (T B, ...)."""
+    if type(layer) is not kinds.Frame:
+        hint = "Export a layer that does not read it; as labels of a loss it is left out."
+        raise layer.problem("reads what comes next, which a model is not given", type(layer).__name__, hint)
+    sample = as_onnx(graph.net.shapes[layer.name])
+    turned = graph.add("Transpose", [x], perm=[1, 0, *range(2, len(graph.net.source_shape(layer.name, 0)) + 1)])
+    return graph.reshape(turned, sample)
+
+
+def last_step(graph: Graph, layer: Layer, x: str) -> str:
+    """(T B, ...) -> (B, ...)."""
+    steps = graph.by_step(x, as_onnx(graph.net.shapes[layer.name]))
+    return graph.add("Gather", [steps, graph.constant("last", np.int64(-1))], axis=0)
+
+
+def one_hot(graph: Graph, layer: Any, x: str) -> str:
+    """(T B, 1) numbers -> (T B, V)."""
+    size = graph.constant(f"{layer.name}.depth", np.int64(layer.conf.vocab_size))
+    values = graph.constant("off_on", np.array([0, 1], np.float32))
+    return graph.add("OneHot", [_symbols(graph, x), size, values], axis=-1)
+
+
+def embedding(graph: Graph, layer: Any, x: str) -> str:
+    """(T B, 1) numbers -> (T B, D)."""
+    return graph.add("Gather", [*graph.parameter(layer.table), _symbols(graph, x)], axis=0)
+
+
+def _symbols(graph: Graph, x: str) -> str:
+    from onnx import TensorProto
+
+    return graph.add("Cast", [graph.reshape(x, ())], to=TensorProto.INT64)
+
+
+def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str:
+    """(T B, ...) -> (T B, H). given: the state before (B, H); else the model takes and gives it."""
+    op, order = _CELLS[type(layer)]
+    shape, name, units = graph.net.source_shape(layer.name, 0), layer.name, layer.conf.dim_hidden
+    places = [layer.gates.index(gate) for gate in order]
+
+    def stacked(params: list[Any]) -> np.ndarray:
+        return np.concatenate([graph.net.ops.to_host(params[k].value) for k in places]).astype(np.float32)[None]
+
+    weights = [stacked(layer.input_weights), stacked(layer.state_weights)]
+    if layer.biases:
+        bias = stacked(layer.biases)
+        weights.append(np.concatenate([bias, np.zeros_like(bias)], axis=1))
+    inputs = [graph.by_step(graph.flat(x, shape), (prod(shape),))]
+    inputs += [graph.constant(f"{name}.{key}", array) for key, array in zip("WRB", weights, strict=False)]
+    inputs += [""] * (5 - len(inputs))  # no biases; sequences of one length
+    carried = layer.carried if given is None else ()
+    before = [_before(graph, f"{name}.{array}", units) for array in carried]
+    if given is not None:
+        before = [graph.add("Unsqueeze", [given, _first_axis(graph)])]
+    options = {"linear_before_reset": 1} if op == "GRU" else {}
+    y, *after = graph.add_several(op, [*inputs, *before], 1 + len(layer.carried), hidden_size=units, **options)
+    for array, tensor in zip(carried, after, strict=False):
+        last = graph.add("Squeeze", [tensor, _first_axis(graph)])
+        graph.carried.append(Carried(f"{name}.{array}_out", last, (units,)))
+    return graph.reshape(y, (units,))
+
+
+def _before(graph: Graph, name: str, units: int) -> str:
+    """The state (1, B, H) before the first step: an input (B, H) which is zero where it is left out."""
+    zero = np.zeros((1, units), np.float32)
+    return graph.add("Expand", [graph.take(name, ["batch_or_1", units], value=zero), graph.dims(1, (units,))])
+
+
+def _first_axis(graph: Graph) -> str:
+    return graph.constant("first_axis", np.array([0], np.int64))

@@ -1,0 +1,154 @@
+"""Recurrent layers and steps of a char-RNN against PyTorch; skipped where that is not installed (`make test-peers`).
+
+T time steps of B rows: (T B, ...) in our layers, (T, B, ...) in PyTorch's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layer_cases import Bench
+
+from singa_dask.algorithms import BPTT
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    CharRNN,
+    Embedding,
+    InnerProduct,
+    OneHot,
+    RNNLabel,
+    SoftmaxLoss,
+    Step,
+)
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+Tensor = Any
+STEPS, ROWS, INPUTS, UNITS, SYMBOLS = 5, 3, 6, 4, 7
+# Their layer, and our number of the gate in each place of theirs.
+PEERS = {
+    "kRNN": (torch.nn.RNN, (0,)),
+    "kGRU": (torch.nn.GRU, (1, 0, 2)),  # r, z, n
+    "kLSTM": (torch.nn.LSTM, (0, 1, 3, 2)),  # i, f, g, o
+}
+
+
+def over_time(layer: Any, x: Tensor, params: list[Tensor], state: Any = None) -> tuple[Tensor, Any]:
+    """Their layer with our parameters on x (T, B, I): outputs (T, B, H), and the state after the last step."""
+    make, order = PEERS[layer.type]
+    biases = len(params) == 3 * len(order)
+    peer = make(x.shape[2], params[len(order)].shape[1], bias=biases)
+    names, weights = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0"], {}
+    for k in range(len(params) // len(order)):
+        gates = params[k * len(order) :]
+        weights[names[k]] = torch.cat([gates[place] for place in order])
+    if biases:
+        weights["bias_hh_l0"] = torch.zeros_like(weights["bias_ih_l0"])  # we have one bias a gate
+    y, state = torch.func.functional_call(peer, weights, (x, state))
+    return y, state
+
+
+LAYERS = {
+    f"{cls.__name__}{'' if bias else ' without bias'}": cls(
+        "n", "x", dim_hidden=UNITS, bias_term=bias, unroll_len=STEPS
+    )
+    for cls in (RNN, GRU, LSTM)
+    for bias in (True, False)
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_outputs_and_gradients_of_all_time_steps(name):
+    ours = Bench(LAYERS[name], ((INPUTS,),), get_ops("cpu", np.float32), rows=STEPS * ROWS)
+    x = torch.tensor(ours.inputs[0], requires_grad=True)
+    params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
+    y, _ = over_time(ours.layer, x.reshape(STEPS, ROWS, INPUTS), params)
+    y = y.flatten(0, 1)
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    (dx,) = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
+    for param, theirs in zip(ours.layer.params, params, strict=True):
+        np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=2e-5, err_msg=param.name)
+
+
+@pytest.mark.parametrize("cls", [RNN, GRU])
+def test_a_state_from_another_layer(cls):
+    layer = cls("n", ["x", "before"], dim_hidden=UNITS, unroll_len=STEPS)
+    ours = Bench(layer, ((INPUTS,), (UNITS,)), get_ops("cpu", np.float32), rows=STEPS * ROWS)
+    ours.inputs[1] = ours.inputs[1][:ROWS]
+    x, before = (torch.tensor(array, requires_grad=True) for array in ours.inputs)
+    y, _ = over_time(
+        layer, x.reshape(STEPS, ROWS, INPUTS), [torch.tensor(p.value) for p in ours.layer.params], before[None]
+    )
+    y = y.flatten(0, 1)
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    gradients = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    for gradient, theirs in zip(gradients, (x, before), strict=True):
+        np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-5, atol=2e-5)
+
+
+def test_symbols():
+    symbols = np.array([[3], [0], [3], [6], [3], [0]], np.float32)  # some of them several times
+    rows = torch.tensor(symbols[:, 0].astype(np.int64))
+    one_hot = Bench(OneHot("n", "x", vocab_size=SYMBOLS), ((1,),), get_ops("cpu", np.float32))
+    one_hot.inputs = [symbols]
+    np.testing.assert_array_equal(one_hot.forward()[0], F.one_hot(rows, SYMBOLS).numpy())
+
+    ours = Bench(Embedding("n", "x", vocab_size=SYMBOLS, feature_dim=4), ((1,),), get_ops("cpu", np.float32))
+    ours.inputs = [symbols]
+    table = torch.tensor(ours.layer.table.value, requires_grad=True)
+    y = F.embedding(rows, table)
+    np.testing.assert_array_equal(ours.forward()[0], y.detach().numpy())
+    (weights,) = ours.weights()
+    ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    np.testing.assert_allclose(ours.layer.table.grad, table.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def char_rnn(cls: Any) -> Net:
+    layers = [
+        CharRNN("data", path="text", unroll_len=STEPS, batchsize=ROWS),
+        OneHot("in", "data", vocab_size=SYMBOLS),
+        RNNLabel("label", "data"),
+        cls("cell", "in", dim_hidden=UNITS),
+        InnerProduct("out", "cell", num_output=SYMBOLS),
+        SoftmaxLoss("loss", ["out", "label"]),
+    ]
+    net = Net(NetProto(layer=[layer.proto for layer in layers], unroll_len=STEPS), Phase.kTrain, get_ops("cpu"))
+    net.flat.values[...] = np.random.default_rng(0).normal(0, 0.5, net.flat.size)
+    return net
+
+
+@pytest.mark.parametrize("cls", [RNN, GRU, LSTM])
+def test_two_steps_of_a_char_rnn(cls):
+    """Loss and every gradient of truncated backpropagation through time, the state carried on."""
+    net, draw, state = char_rnn(cls), np.random.default_rng(1), None
+    for number in range(2):
+        text = draw.integers(0, SYMBOLS, (ROWS, STEPS + 1))
+        step = Step(Phase.kTrain, number, total_rows=ROWS)
+        metrics = BPTT().train_one_batch(net, {"data": Batch(text.astype(np.float32))}, step)
+
+        params = {name: torch.tensor(param.value, requires_grad=True) for name, param in net.named_params.items()}
+        *cell, weight, bias = params.values()
+        characters = torch.tensor(text.T)
+        y, state = over_time(net.layers["cell"], F.one_hot(characters[:-1], SYMBOLS).float(), cell, state)
+        state = tuple(a.detach() for a in state) if isinstance(state, tuple) else state.detach()
+        loss = F.cross_entropy((y @ weight + bias).flatten(0, 1), characters[1:].flatten(), reduction="sum")
+        (loss / ROWS).backward()
+        assert metrics["loss"].mean == pytest.approx(loss.item() / (STEPS * ROWS), rel=1e-5)
+        for name, param in net.named_params.items():
+            np.testing.assert_allclose(param.grad, params[name].grad.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
