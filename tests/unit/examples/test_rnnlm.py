@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from singa_dask.algorithms import BPTT
+from singa_dask.data.converters import text
 from singa_dask.errors import ConfigError
 from singa_dask.job import load_job
 from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
@@ -175,6 +177,16 @@ def test_the_job_has_classes_for_its_words(own):
     loss = own.ClassFactoredLoss.from_proto(job.neuralnet.layer[-1])
     loss.setup((15,), (1,))
     assert [param.shape for param in loss.params] == [(100, 15), (3720, 15)]
+
+
+def test_the_classes_of_the_job_are_those_of_tinyshakespeare(own):
+    raw = Path(os.environ.get("SINGA_DASK_DATA", "")) / "tinyshakespeare" / "input.txt"
+    if not raw.is_file():
+        pytest.skip("tinyshakespeare is not in the folder named by SINGA_DASK_DATA")
+    words = text.load(raw, unit="word", vocab_size=3720, validation=0.1)["train"].features
+    counts = np.bincount(words[:, 0].astype(int), minlength=3720)
+    loss = load_job((FOLDER / "job.conf").read_text()).neuralnet.layer[-1]
+    assert json.loads(loss.user_conf)["starts"] == own.class_starts(counts, 100)
 
 
 def test_it_is_faster_than_a_softmax_over_all_words(own):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -114,6 +117,28 @@ def test_it_starts_from_another_layers_state():
         moved[i] += 1e-6
         difference = second.forward(ctx, x, moved).sum() - second.forward(ctx, x, state).sum()
         assert dstate[i] == pytest.approx(difference / 1e-6, rel=1e-4)
+
+
+def test_the_layer_of_the_documentation_has_right_gradients():
+    text = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "RecurrentLayer" in block)
+    names = {"__name__": "of_the_documentation"}
+    exec(code, names)
+    net = net_of(names["Leaky"]("cell", "in"))
+    (entry,) = (entry for entry in net.flat.entries if entry.name == "cell_weight")
+    batch, step = {"data": Batch(feeds()[0])}, Step(Phase.kTrain, 0, total_rows=ROWS)
+
+    def loss(change, i):
+        net.forget()
+        net.flat.values[i] += change
+        net.forward(batch, step)
+        net.flat.values[i] -= change
+        return net.metrics()["loss"].total / ROWS
+
+    loss(0, 0)
+    net.backward()
+    for i in range(entry.start, entry.stop):
+        assert net.flat.grads[i] == pytest.approx((loss(1e-6, i) - loss(-1e-6, i)) / 2e-6, rel=1e-5)
 
 
 def test_a_state_of_other_rows_is_refused():
