@@ -15,14 +15,13 @@ recurrent layer also reads its own instance before, whether or not the job says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, UnrollConnType
 
-RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
 # Take a time step out of a sequence themselves.
 _FRAMES = frozenset({LayerType.kFrame, LayerType.kRNNLabel})
 
@@ -144,10 +143,10 @@ def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
             yield Fault("srclayers", message, connection.source, hint)
 
 
-def unrolled(layers: Sequence[LayerProto]) -> list[LayerProto]:
+def unrolled(layers: Sequence[LayerProto], recurrent: Container[str] = ()) -> list[LayerProto]:
     """The layers of one phase, as `plain` has them, with one message for each instance.
 
-    Raises ConfigError where a layer's unrolling has faults.
+    recurrent: the names of the recurrent ones. Raises ConfigError where a layer's unrolling has faults.
     """
     times = Times.of(layers)
     _check(layers, times)
@@ -163,7 +162,7 @@ def unrolled(layers: Sequence[LayerProto]) -> list[LayerProto]:
                     frames[frame.name] = frame
                     names = [frame.name]
                 instance.srclayers.extend(names)
-        _recur(layer, instances)
+        _recur(layer, instances, layer.name in recurrent)
         result.extend([*frames.values(), *instances])
     return result
 
@@ -214,9 +213,9 @@ def _frame(reader: LayerProto, source: str, length: int) -> LayerProto:
     return frame
 
 
-def _recur(layer: LayerProto, instances: Sequence[LayerProto]) -> None:
+def _recur(layer: LayerProto, instances: Sequence[LayerProto], recurrent: bool) -> None:
     """Let a recurrent layer's instances read the one before, and RNNDummy's what came out of the step before."""
-    if layer.type in RECURRENT and layer.name not in layer.srclayers:
+    if recurrent and layer.name not in layer.srclayers:
         for before, instance in pairwise(instances):
             instance.srclayers.append(before.name)
     dynamic = layer.rnn_dummy_conf.dynamic_srclayer

@@ -18,8 +18,10 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
 
     Raises ConfigError where a layer's unrolling has faults.
     """
-    explicit = unrolled(layers)  # also finds the faults
-    if not fold or all(layer.unroll_len == 1 for layer in layers):
+    over_time = [layer for layer in layers if layer.unroll_len > 1]
+    recurrent = {layer.name for layer in over_time if layer_class(layer).recurrent}
+    explicit = unrolled(layers, recurrent)  # also finds the faults
+    if not fold or not over_time:
         return explicit
     return _folded(layers) or explicit
 
