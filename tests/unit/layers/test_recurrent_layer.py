@@ -144,5 +144,7 @@ def test_the_layer_of_the_documentation_has_right_gradients():
 def test_a_state_of_other_rows_is_refused():
     net = net_of(Own("cell", "in"))
     trained(net)
+    net.carries = True
+    trained(net)
     with pytest.raises(DataError, match="the mini-batch has 2 rows, but the state that is carried on has 3"):
         net.forward({"data": Batch(feeds(rows=2)[0])}, Step(Phase.kTrain, 9, total_rows=2))
