@@ -1,4 +1,4 @@
-"""The two halves of an all-reduce, with the own slice between them for the updater."""
+"""The two halves of an all-reduce, with the own run of each bucket between them for the updater."""
 
 from __future__ import annotations
 
@@ -6,42 +6,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, run_of
+from singa_dask.comm.buckets import Bucket
+from singa_dask.comm.buffers import check_counts
 from singa_dask.comm.communicator import Communicator
 
 
-class SliceExchange:
-    """Gradients in, own slice of their sum out; own slice of the new values in, all values out.
+class BucketExchange:
+    """Gradients in, own run of their sum out; own run of the new values in, all values out; bucket by bucket.
 
-        g_slice = exchange.reduce_scatter(grads)          sum over ranks, elements [start, stop)
-        values[exchange.start:exchange.stop] -= ...       this rank updates its slice
-        exchange.all_gather(values)                       every rank has all slices
+        exchange.reduce_scatter(b, grads, own)            own[run] = sum over ranks of grads[run]
+        values[run] -= ...                                this rank updates its run of the bucket
+        exchange.all_gather(b, values)                    every rank has all runs of the bucket
 
-    counts: elements of every rank's slice, in rank order; they may be 0.
-    Sharding the update this way is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
+    The arrays are flat and of all parameters. Sharding the update this way is ZeRO stage 1 (Rajbhandari et al. 2020)
+    and SINGA's AllReduce topology.
     """
 
-    def __init__(self, comm: Communicator, counts: Sequence[int]) -> None:
-        check_counts(counts, comm.size)
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
+        for bucket in buckets:
+            check_counts(bucket.counts, comm.size)
         self.comm = comm
-        self.counts = tuple(counts)
-        own = run_of(comm.rank, self.counts)
-        self.start, self.stop = own.start, own.stop
-        self._scratch: dict[np.dtype, np.ndarray] = {}
+        self.buckets = tuple(buckets)
+        self.runs = tuple(bucket.run(comm.rank) for bucket in buckets)
 
-    def reduce_scatter(self, grads: np.ndarray) -> np.ndarray:
-        """The own slice of the sum of every rank's `grads`. grads: (sum(counts),) -> (counts[rank],).
+    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+        """The own run of bucket `index`, in `own`, becomes the sum of every rank's `grads` there."""
+        bucket, run = self.buckets[index], self.runs[index]
+        self.comm.reduce_scatter(grads[bucket.elements], own[run], bucket.counts)
 
-        The result is a view of `grads` in a group of one, else of a buffer that the next call overwrites.
-        """
-        if self.comm.size == 1:
-            return grads[self.start : self.stop]
-        own = self._scratch.get(grads.dtype)
-        if own is None:
-            own = self._scratch[grads.dtype] = np.empty(self.counts[self.comm.rank], grads.dtype)
-        self.comm.reduce_scatter(grads, own, self.counts)
-        return own
-
-    def all_gather(self, values: np.ndarray) -> None:
-        """Every rank's slice of `values` reaches every rank, in place. values: (sum(counts),)."""
-        self.comm.all_gather(values, self.counts)
+    def all_gather(self, index: int, values: np.ndarray) -> None:
+        """Every rank's run of bucket `index` of `values` reaches every rank, in place."""
+        bucket = self.buckets[index]
+        self.comm.all_gather(values[bucket.elements], bucket.counts)

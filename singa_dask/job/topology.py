@@ -46,6 +46,7 @@ class ClusterTopology:
     sync_freq: updates of a server group between two exchanges with its neighbours.
     max_staleness: how many updates a worker group may be ahead of the slowest one, None for no bound.
     one_behind: whether a group computes on while its last update is under way.
+    bucket_size: elements of the gradient that are sent together, as soon as the backward pass has completed them.
 
     Raises ConfigError with a problem for every number that is impossible.
     """
@@ -60,6 +61,7 @@ class ClusterTopology:
     sync_freq: int = 1
     max_staleness: int | None = None
     one_behind: bool = False
+    bucket_size: int = 1 << 18
 
     def __post_init__(self) -> None:
         problems = list(self._wrong_values()) or list(self._wrong_divisions())
@@ -80,7 +82,8 @@ class ClusterTopology:
                 if value < 0:
                     yield Problem(f"cluster.{name}", "must be at least 0", str(value), "Leave it out for no bound.")
             elif value < 1:
-                yield Problem(f"cluster.{name}", "must be at least 1", str(value), "Leave it out for 1.")
+                default = next(f.default for f in fields(self) if f.name == name)
+                yield Problem(f"cluster.{name}", "must be at least 1", str(value), f"Leave it out for {default}.")
 
     def _wrong_divisions(self) -> Iterator[Problem]:
         groups, copies = self.nworker_groups, self.nserver_groups

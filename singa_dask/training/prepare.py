@@ -68,7 +68,7 @@ class Prepared:
     @property
     def partition(self) -> Partition:
         """How the parameters are cut for the workers and the servers."""
-        return parameter_partition(self.topology, self.size)
+        return parameter_partition(self.topology, self.entries, self.size)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:

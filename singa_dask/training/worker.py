@@ -172,6 +172,7 @@ class _Run:
             patience_s=MEETING_TIMEOUT_S,
             aborted=lambda: comm.aborted,
         )
+        stack.callback(self.replica.close)
         for net in self.replica.nets.values():
             stack.callback(net.close)
         self.step = self._start_state()
@@ -220,11 +221,11 @@ class _Run:
     def _train(self) -> bool:
         """One training step; returns whether any rank was asked to stop."""
         began = time.perf_counter()
-        waited, loading = self.comm.wait_s, sum(loader.wait_s for loader in self.loaders.values())
+        waited, loading = self.replica.wait_s, sum(loader.wait_s for loader in self.loaders.values())
         feed, step = self._next(self.loaders, Phase.kTrain, self.step)
         metrics = self.replica.train_step(feed, step)
         loading = sum(loader.wait_s for loader in self.loaders.values()) - loading
-        stopping = self._agree(metrics, self.comm.wait_s - waited, loading)
+        stopping = self._agree(metrics, self.replica.wait_s - waited, loading)
         self.step += 1
         self.window.steps += 1
         self.window.seconds += time.perf_counter() - began

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from singa_dask.cluster import GroupFailed, form_group
-from singa_dask.comm import NestedCommunicator, SliceExchange, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import Bucket, BucketExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -99,14 +99,12 @@ def test_every_collective_agrees_with_numpy(run, dtype):
 
 
 def _exchange(comm, counts, steps):
-    exchange = SliceExchange(comm, counts)
-    values = np.zeros(sum(counts), np.float32)
+    exchange = BucketExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
+    values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
-        grads = np.full(sum(counts), comm.rank + step, np.float32)
-        own = exchange.reduce_scatter(grads)
-        assert own.shape == (exchange.stop - exchange.start,)
-        values[exchange.start : exchange.stop] += own
-        exchange.all_gather(values)
+        exchange.reduce_scatter(0, np.full(sum(counts), comm.rank + step, np.float32), own)
+        values[exchange.runs[0]] += own[exchange.runs[0]]
+        exchange.all_gather(0, values)
     return values
 
 

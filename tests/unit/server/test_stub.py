@@ -58,19 +58,20 @@ def test_several_workers_exchange_with_several_servers():
     assert [len(stub.slices) for stub in stubs] == [1, 2, 1]
     initial = np.arange(96, dtype=np.float32)
     ranges = [slice(32 * i, 32 * i + 32) for i in range(3)]
+    for stub in stubs:
+        stub.put(initial, {"velocity": np.zeros(96, np.float32)}, 0)
     for stub, own in zip(stubs, ranges, strict=True):
-        stub.put(initial[own], {"velocity": np.zeros(32, np.float32)}, 0)
-    for stub, own in zip(stubs, ranges, strict=True):
-        out = np.zeros(32, np.float32)
+        out = np.full(96, np.nan, np.float32)
         assert stub.get(out, 0) == 0
-        np.testing.assert_array_equal(out, initial[own])
+        np.testing.assert_array_equal(out[own], initial[own])
+        assert np.isnan(out).sum() == 64, "slices of others stay as they are"
         stub.begin(0)
         for step in range(3):
-            stub.push(step, initial[own], out)
+            stub.push(step, initial, out)
             stub.pull(out)
-            np.testing.assert_array_equal(out, -(step) * initial[own])
+            np.testing.assert_array_equal(out[own], -(step) * initial[own])
         state = stub.inspect()
-        np.testing.assert_array_equal(state.values, out)
+        np.testing.assert_array_equal(state.values, out[own])
         assert state.version == 3 and state.state["velocity"].shape == (32,)
         stub.leave()
 
@@ -112,6 +113,29 @@ def test_without_behind_the_reply_is_waited_for(one):
     stub.push(0, ones(), ones(0.0))
     with pytest.raises(CommTimeout, match=r"group 0 wait for 0\.2 s"):
         stub.pull(ones(0.0))
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_an_update_may_be_sent_bucket_by_bucket(behind):
+    cut = partition(96, 2, 1, beside=False, bounds=[0, 32, 96])
+    server = servers(cut, 1)[0]
+    stubs = stubs_of(cut, {0: LocalLink(server)}, 2, behind=behind)
+    assert [[(s.start, s.stop) for s in stub.slices] for stub in stubs] == [[(0, 16), (32, 64)], [(16, 32), (64, 96)]]
+    every, gradient = np.zeros(96, np.float32), np.arange(96, dtype=np.float32)
+    for stub in stubs:
+        stub.put(every, {}, 0)
+        stub.begin(stub.get(every, 0))
+    for step in range(4):
+        for within in (range(32, 96), range(32)):  # the last parameters are complete first
+            for stub in stubs:
+                stub.push(step, gradient, every, within)
+        for stub in stubs:
+            stub.pull(every)
+            assert stub.take_figures().updates == (step > 0 or not behind)
+    for stub in stubs:
+        stub.pull(every, everything=True)
+    np.testing.assert_array_equal(every, -4 * gradient)
+    assert all(server.call(Inspect(i)).result(1).version == 4 for i in range(4))
 
 
 def test_one_behind_computes_on_while_one_update_is_under_way(one):
@@ -310,16 +334,17 @@ def test_a_server_that_many_threads_call_loses_nothing(bound):
 
     def run(group: int, worker: int) -> float:
         stub = Stub(cut.of_worker(worker), {0: LocalLink(server)}, group, behind=group % 2, patience_s=30)
-        out = ones(0.0, 32)
+        every = ones(0.0, 64)
+        out = every[32 * worker : 32 * worker + 32]
         start.wait(10)
-        stub.put(out, {}, 0)
-        stub.begin(stub.get(out, 0))
+        stub.put(every, {}, 0)
+        stub.begin(stub.get(every, 0))
         for step in range(steps):
-            stub.push(step, ones(float(group + 1), 32), out)
-            stub.pull(out)
+            stub.push(step, ones(float(group + 1), 64), every)
+            stub.pull(every)
             # Copies are whole: never half of another group's update.
             assert (out == out[0]).all() and out[0] <= -(group + 1) * (step + 1 - stub.behind)
-        stub.pull(out, everything=True)
+        stub.pull(every, everything=True)
         stub.leave()
         return float(out[0])
 

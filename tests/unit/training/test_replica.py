@@ -1,13 +1,17 @@
 """Training by any number of workers equals training by one."""
 
+import threading
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
 from singa_dask.comm import SoloCommunicator
-from singa_dask.comm.threads import run_threads
+from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError
-from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
+from singa_dask.layers import Layer
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
@@ -75,6 +79,64 @@ def test_fewer_servers_than_workers_equal_one(slices):
     serial = train(SoloCommunicator(), job_of(1, "Adam"))
     for values in run_threads(3, train, job_of(3, "Adam", slices)):
         np.testing.assert_allclose(values, serial, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("size", [1, 100])
+def test_buckets_of_any_size_give_the_same_bits(size, normalised):
+    job = job_of(3, "Adam", 2)
+    if normalised:  # its sums over the group come between the buckets of the backward pass
+        relu = next(layer for layer in job.neuralnet.layer if layer.name == "relu")
+        relu.ClearField("relu_conf")
+        relu.type = LayerType.kBM
+    whole = run_threads(3, train, job)
+    job.cluster.bucket_size = size
+    assert len(Replica(job, ThreadCommunicator.create(3)[0], get_ops("cpu")).exchange.buckets) > 1
+    for values, expected in zip(run_threads(3, train, job), whole, strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+class Patient(Layer):
+    """y = x; its backward call comes back when the exchange of the layers above it has ended."""
+
+    done: ClassVar[dict[int, threading.Event]] = {}
+
+    def setup(self, *src):
+        self.factor = self.declare("factor", (16,), 1, 1, value=1)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+    def backward(self, ctx, dy):
+        assert self.done[ctx.step.first_row].wait(10), "the exchange waits for the end of the backward pass"
+        return dy
+
+
+def test_buckets_travel_while_the_backward_pass_goes_on():
+    job = job_of(2, "SGD")
+    job.cluster.bucket_size = 16
+    patient = Patient("patient", "data").proto
+    job.neuralnet.layer.append(patient)
+    next(layer for layer in job.neuralnet.layer if layer.name == "conv").srclayers[:] = ["patient"]
+    Patient.done = {0: threading.Event(), 11: threading.Event()}
+
+    def member(comm):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        exchange, event = replica._exchange, Patient.done[11 * comm.rank]
+
+        def noted(bucket, step):
+            exchange(bucket, step)
+            if bucket == 1:  # the last above the patient layer
+                event.set()
+
+        replica._exchange = noted
+        advance(replica, comm, 0, 1)
+        replica.close()
+        return len(replica.exchange.buckets)
+
+    assert run_threads(2, member) == [5, 5]
 
 
 def test_in_double_precision_the_difference_is_rounding():
