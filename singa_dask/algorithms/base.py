@@ -18,7 +18,8 @@ class TrainOneBatch(ABC):
 
     As a description it wraps an AlgProto: `BP().proto`. A class of your own is named by the job's `user_alg`.
 
-    type: the AlgType name. carries: whether recurrent layers start a mini-batch from the state that the last one left.
+    type: the AlgType name. carries: whether recurrent layers start a mini-batch from the state that the last one left
+    (`Net.carries`).
     """
 
     type: ClassVar[str] = "kUserAlg"
@@ -51,11 +52,6 @@ class TrainOneBatch(ABC):
 
     def test_one_batch(self, net: Net, feed: Mapping[str, Any], step: Step) -> dict[str, Metric]:
         """Measure the rows in `feed`; gradients stay as they are."""
-        self.forward(net, feed, step)
-        return net.metrics()
-
-    def forward(self, net: Net, feed: Mapping[str, Any], step: Step) -> None:
-        """Run the net forward on the rows in `feed`."""
-        if not self.carries:
-            net.forget()
+        net.carries = self.carries
         net.forward(feed, step)
+        return net.metrics()

@@ -23,7 +23,8 @@ class BP(TrainOneBatch):
         step: Step,
         on_gradient: Callable[[Param], None] | None = None,
     ) -> dict[str, Metric]:
-        self.forward(net, feed, step)
+        net.carries = self.carries
+        net.forward(feed, step)
         net.backward(on_gradient)
         return net.metrics()
 

@@ -37,7 +37,7 @@ class CD(TrainOneBatch):
         step: Step,
         on_gradient: Callable[[Param], None] | None = None,
     ) -> dict[str, Metric]:
-        self.forward(net, feed, step)
+        net.forward(feed, step)
         with net.gradients(on_gradient):
             for machine in _machines(net):
                 visible, hidden = machine.chain(self.proto.cd_conf.cd_k)
@@ -45,7 +45,7 @@ class CD(TrainOneBatch):
         return net.metrics()
 
     def test_one_batch(self, net: Net, feed: Mapping[str, Any], step: Step) -> dict[str, Metric]:
-        self.forward(net, feed, step)
+        net.forward(feed, step)
         for machine in _machines(net):
             machine.chain(1)
         return net.metrics()

@@ -16,6 +16,8 @@ from distributed import Client, LocalCluster
 from singa_dask.cluster.bootstrap import unlink_orphans
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+# Dask has freed memory given back to the system at once: every large temporary array would be new pages at every step.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": 1 << 27, "MALLOC_MMAP_THRESHOLD_": 1 << 25}
 _CLOSING_S = 2.0
 
 
@@ -46,7 +48,8 @@ def local_cluster(
         "distributed.deploy.lost-worker-timeout": "100 days",
     }
     # Set before a process starts: BLAS reads them when NumPy loads it. Dask prefers what the environment has already.
-    settings |= {f"distributed.nanny.pre-spawn-environ.{name}": cores for name in _THREAD_VARIABLES}
+    variables = dict.fromkeys(_THREAD_VARIABLES, cores) | _MALLOC
+    settings |= {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in variables.items()}
     before = dict(os.environ)
     with dask.config.set(settings):
         cluster = LocalCluster(

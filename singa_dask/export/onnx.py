@@ -101,7 +101,7 @@ def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
 
 
 def _refuse_unrolled(layers: Sequence[Layer]) -> None:
-    unrolled = [layer for layer in layers if layer.proto.HasField("unroll_index")]
+    unrolled = [layer for layer in layers if layer.proto.num_instances > 1]
     if unrolled:
         raise ConfigError(
             Problem(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from singa_dask.errors import nearest
 from singa_dask.job.energy import without_feedback
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import AlgProto, LayerProto, Phase
+from singa_dask.job.job_pb2 import AlgProto, LayerProto, LayerType, Phase
 from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_name
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.phases import runs_in
@@ -90,7 +90,7 @@ def _check_circles(findings: Findings, present: Sequence[_Node]) -> None:
 
 def _same_step_sources(layer: LayerProto) -> tuple[str, ...]:
     """The sources that are not read at an earlier time step."""
-    times = Times(dict.fromkeys(layer.srclayers, layer.unroll_len), frozenset())
+    times = Times(dict.fromkeys(layer.srclayers, layer.unroll_len), {})
     return tuple(connection.source for connection in connections(layer, times) if not connection.delayed)
 
 
@@ -132,6 +132,10 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
         findings.add(where, f"no layer reads data in phase {Phase.Name(phase)}", hint=hint)
     if phase != Phase.kTrain:
         return
+    for path, layer in present:
+        if layer.type == LayerType.kRNNDummy and not layer.srclayers:
+            message, hint = "feeds a net with what it gave out, and cannot train it", "Use kCharRNN; sample with this."
+            findings.add((*path, "type"), message, "kRNNDummy", hint)
     alg = findings.job.train_one_batch.alg
     if alg == AlgProto.kCD and not types >= ENERGY:
         hint = "Add a kRBMVis and a kRBMHid that read each other."

@@ -66,6 +66,7 @@ def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
         ("partition_id", 0, "partitioning"),
         ("num_partitions", 1, "partitioning"),
         ("unroll_index", 0, "unrolling"),
+        ("num_instances", 1, "unrolling"),
     ):
         if getattr(layer, field) != default:
             value = str(getattr(layer, field))

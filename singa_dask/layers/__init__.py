@@ -20,6 +20,7 @@ from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
 from singa_dask.layers.rbm import RBMHid, RBMVis
 from singa_dask.layers.recurrent import GRU, LSTM, RNN
+from singa_dask.layers.recurrent_layer import RecurrentLayer
 from singa_dask.layers.registry import layer_class
 from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
 from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
@@ -64,6 +65,7 @@ __all__ = [
     "ReLU",
     "RecordInput",
     "RecordOutput",
+    "RecurrentLayer",
     "STanh",
     "Sigmoid",
     "Slice",

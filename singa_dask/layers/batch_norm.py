@@ -73,8 +73,8 @@ class BatchNorm(Layer):
         return dy
 
     def _learn_statistics(self, ctx: Context, rows: int) -> None:
-        """What servers subtract, this worker's share of it: (1 - factor) (running - batch)."""
-        share = (1 - self.conf.factor) * rows / ctx.step.total_rows
+        """What servers subtract, this worker's share of it: (1 - factor) (running - batch), a mean over time steps."""
+        share = (1 - self.conf.factor) * rows / ctx.step.total_rows / self.proto.num_instances
         unbiased = ctx.batch_var * (ctx.count / max(1, ctx.count - 1))
         self._add(self.mean, share * (self.mean.value - ctx.batch_mean))
         self._add(self.var, share * (self.var.value - unbiased))

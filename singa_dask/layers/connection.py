@@ -49,6 +49,10 @@ class Slice(Layer):
     conf_field: ClassVar[str | None] = "slice_conf"
     multiple_outputs: ClassVar[bool] = True
 
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return self.conf.slice_dim > 0
+
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
         self._axis = _axis(self, self.conf.slice_dim, shape)
@@ -83,6 +87,10 @@ class Concate(Layer):
     type: ClassVar[str] = "kConcate"
     conf_field: ClassVar[str | None] = "concate_conf"
     num_sources: ClassVar[tuple[int, int | None]] = (1, None)
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return self.conf.concate_dim > 0
 
     def setup(self, *src: Shape) -> Shape:
         first = self.sources(src)[0]

@@ -23,6 +23,10 @@ class Dummy(Layer):
     conf_field: ClassVar[str | None] = "dummy_conf"
     num_sources: ClassVar[tuple[int, int | None]] = (0, 1)
 
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return not self.conf.input
+
     def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         return () if self.conf.input else super().follow(before)
 

@@ -14,8 +14,11 @@ from singa_dask.layers.param import Array, Shape
 class _FileOutput(OutputLayer):
     """Appends every batch to the file at store_conf.path, opened at the first batch and emptied then; y = x.
 
-    Where several workers share the batch, each writes its own file: `name-<first row>.suffix`.
+    Where several workers share the batch, each writes its own file: `name-<first row>.suffix`. Of a net over time the
+    rows of a mini-batch come one time step after another.
     """
+
+    rowwise: ClassVar[bool] = True
 
     conf_field: ClassVar[str | None] = "store_conf"
 
@@ -23,6 +26,9 @@ class _FileOutput(OutputLayer):
         (shape,) = self.sources(src)
         if not self.conf.path:
             raise self.problem("store_conf.path is missing: the file to write")
+        if self.proto.num_instances > 1:
+            hint = "Write the last time step alone: unroll_len: 1 unroll_conn_type: kUnrollFirstToLast."
+            raise self.problem(f"{self.proto.num_instances} time steps would write one file", self.conf.path, hint)
         self._file: Any = None
         return shape
 

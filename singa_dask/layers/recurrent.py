@@ -13,9 +13,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar
 
-from singa_dask.errors import DataError
 from singa_dask.layers.base import Context, Layer
 from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.recurrent_layer import check_rows
 
 
 class Recurrent(Layer):
@@ -90,11 +90,7 @@ class Recurrent(Layer):
             # An unrolled instance reads the one before; other arrays of that one's state come the other way.
             before = [given, *(before[1:] if self.proto.unroll_index else [None] * (len(states) - 1))]
         for state, value in zip(states, before, strict=True):
-            if value is not None and value.shape[0] != batch:
-                raise DataError(
-                    f"layer {self.name!r}: the mini-batch has {batch} rows, but the state that is carried on has "
-                    f"{value.shape[0]}. Give all mini-batches of this phase one size."
-                )
+            check_rows(self, value, batch)
             state[:batch] = 0 if value is None else value
         memory.gradients = None
 

@@ -33,6 +33,8 @@ class RNNDummy(Layer):
                 "without a source it needs a shape, and low < high to draw its first output from",
                 f"shape {list(conf.shape)}, low {conf.low:g}, high {conf.high:g}",
             )
+        if conf.shape[0] != 1:
+            raise self.problem("writes one text: the first number of its shape, the batch, must be 1", conf.shape[0])
         return tuple(conf.shape[1:]) or (1,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:

@@ -32,7 +32,7 @@ class Frame(Layer):
             raise self.problem(
                 f"it reads records {self._first} to {self._first + self.steps - 1} of each row",
                 f"rows of {shape[0] if shape else 0} records",
-                "Let the data layer's unroll_len (or sequence, lookahead) be as long as the net is unrolled.",
+                "Set lookahead: 1 where the label of a record is the one after it.",
             )
         return shape[1:] or (1,)
 
@@ -152,6 +152,11 @@ def symbols_of(layer: Layer, shape: Shape) -> int:
 def symbols(layer: Layer, ctx: Context, x: Array, size: int) -> Array:
     """The symbols on the device: (B,) integers. Raises DataError where one is not in [0, size)."""
     rows = x.reshape(-1).astype("int64")
+    if (rows != x.reshape(-1)).any():
+        raise DataError(
+            f"layer {layer.name!r}: symbols must be whole numbers; {layer.proto.srclayers[0]!r} gave others. "
+            "Leave mean_value, std_value, mean_file and std_file out of its data layer."
+        )
     if rows.size and not (int(rows.min()) >= 0 and int(rows.max()) < size):
         raise DataError(
             f"layer {layer.name!r}: symbols must lie in [0, {size}), its vocab_size; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
-from singa_dask.job.unroll import Connection, Times, connections, reads_frames, unrolled
+from singa_dask.job.unroll import Connection, Times, connections, frame, reads_frames, unrolled
 from singa_dask.layers import layer_class
 
 
@@ -18,8 +18,10 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
 
     Raises ConfigError where a layer's unrolling has faults.
     """
-    explicit = unrolled(layers)  # also finds the faults
-    if not fold or all(layer.unroll_len == 1 for layer in layers):
+    over_time = [layer for layer in layers if layer.unroll_len > 1]
+    recurrent = {layer.name for layer in over_time if layer_class(layer).recurrent}
+    explicit = unrolled(layers, recurrent)  # also finds the faults
+    if not fold or not over_time:
         return explicit
     return _folded(layers) or explicit
 
@@ -27,7 +29,7 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
 def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
     """None where a layer or a connection forbids it."""
     times = Times.of(layers)
-    if len({length for length in times.lengths.values() if length > 1}) > 1:
+    if len({layer.unroll_len for layer in layers if layer.unroll_len > 1}) > 1:
         return None
     result: list[LayerProto] = []
     for layer in layers:
@@ -46,6 +48,8 @@ def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
                 source = source.name
             if source:
                 folded.srclayers.append(source)
+            if connection.frames and source == connection.source:
+                folded.unroll_index = connection.instances[0][0]
         result.append(folded)
     return result
 
@@ -54,21 +58,24 @@ def _source(layer: LayerProto, position: int, connection: Connection, times: Tim
     """What stands for a connection: the source's name, "" for nothing, a layer in between, or None where it forbids
     folding."""
     source, length = connection.source, times.lengths[connection.source]
-    recurrent = layer_class(layer).recurrent
-    if connection.kind == UnrollConnType.kUnrollOneToOne and length == layer.unroll_len:
+    kind, recurrent = connection.kind, layer_class(layer).recurrent
+    last = kind == UnrollConnType.kUnrollFirstToLast and (layer.unroll_len == 1 or (recurrent and position > 0))
+    if source in times.sequences:
+        own = kind in (UnrollConnType.kUnrollOneToOne, UnrollConnType.kUnrollOneToAll) and connection.shift == 0
+        if not (own or last):
+            return None
+        if not reads_frames(layer, connection):
+            return source
+        return frame(layer, source, 0, layer.unroll_len) if own else frame(layer, source, length - 1)
+    if last:
+        if length == 1:
+            return source
+        name = f"{source}@{layer.name}"
+        return LayerProto(name=name, type=LayerType.kLastStep, srclayers=[source], unroll_len=length)
+    if kind == UnrollConnType.kUnrollOneToOne and length == layer.unroll_len:
         if length == 1 or connection.shift == 0:
             return source if connection.shift == 0 else ""
-        return "" if recurrent and source == layer.name and connection.shift == 1 else None
-    if connection.kind == UnrollConnType.kUnrollOneToAll and length == 1:
-        if reads_frames(layer, connection, times):
-            return LayerProto(
-                name=f"{source}@{layer.name}", type=LayerType.kFrame, srclayers=[source], unroll_len=layer.unroll_len
-            )
-        return source if layer.unroll_len == 1 or source in times.sequences else None
-    if connection.kind == UnrollConnType.kUnrollFirstToLast and length > 1:
-        initial = recurrent and position > 0  # a state to begin with
-        if layer.unroll_len == 1 or initial:
-            return LayerProto(
-                name=f"{source}@{layer.name}", type=LayerType.kLastStep, srclayers=[source], unroll_len=length
-            )
+        return "" if recurrent and connection.is_loop(layer) else None
+    if kind == UnrollConnType.kUnrollOneToAll and length == layer.unroll_len == 1:
+        return source
     return None

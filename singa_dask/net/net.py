@@ -42,7 +42,8 @@ class Net:
     layers: name -> layer, sources first. shapes: name -> sample shape (a tuple of them, one per destination, where a
     layer has several outputs and its setup tells them apart). input_layers: names of the layers that `forward` must be
     fed. params: the parameters that own their array, each once. contexts: name -> what a layer keeps between calls.
-    fold: whether the time steps of an unrolled net are computed together where they can be (net/fold.py).
+    fold: whether the time steps of an unrolled net are computed together where they can be (net/fold.py). carries:
+    whether a forward call starts from the state that recurrent layers had after the one before, not from zero.
 
     Raises ConfigError where graph, shapes or parameters do not fit, TrainingError where a layer's setup itself fails.
     """
@@ -51,6 +52,7 @@ class Net:
         self.proto = proto
         self.phase = phase
         self.ops = ops
+        self.carries = False
         self._parameter_net: Net = self if share is None else share._parameter_net
         self._graph = graph = build_graph(proto, phase, fold=fold)
         self.layers: dict[str, Layer] = {
@@ -120,6 +122,8 @@ class Net:
 
         Raises DataError where an input layer is not fed or fed another shape, TrainingError where a layer fails.
         """
+        if not self.carries:
+            self.forget()
         self._passes.forward(feed, step)
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:

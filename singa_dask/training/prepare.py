@@ -89,7 +89,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         data: dict[str, str] = {}
         if with_data:
             data = _resolve_data(ready, entered)
-            _check_vocabulary_sizes(ready, entered)
+            _check_vocabularies(ready, entered)
         else:
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
@@ -166,9 +166,18 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
                 raise layer.problem(f"the data of {source!r} has {classes} classes", f"{outputs} outputs", hint)
 
 
-def _check_vocabulary_sizes(job: JobProto, phases: Sequence[int]) -> None:
-    """What reads the symbols of a text knows all of them. Raises ConfigError."""
+def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
+    """All texts have one vocabulary, and what reads their symbols knows all of them. Raises ConfigError."""
     problems: list[Problem] = []
+    texts = [layer for layer in job.neuralnet.layer if layer.type == LayerType.kCharRNN]
+    texts = [layer for layer in texts if any(runs_in(layer, phase) for phase in phases)]
+    for text in texts[1:]:
+        first, path = texts[0].char_rnn_conf.path, text.char_rnn_conf.path
+        difference = first_difference(vocabulary(path), vocabulary(first))
+        if difference:
+            hint = f"Write its shards again with --vocab {first}."
+            message = f"has another vocabulary than {first}: {difference}"
+            problems.append(Problem(f"layer {text.name!r}.char_rnn_conf.path", message, path, hint))
     for phase in phases:
         layers = {layer.name: layer for layer in job.neuralnet.layer if runs_in(layer, phase)}
         for layer in layers.values():

@@ -94,6 +94,7 @@ class Replica:
                 self.nets[phase] = Net(job.neuralnet, phase, ops, share=self.net)
         self.algorithm = algorithm(job.train_one_batch)
         for net in self.nets.values():
+            net.carries = self.algorithm.carries
             net.share_sums(self._group_sum)
 
         flat = self.net.flat
@@ -142,9 +143,10 @@ class Replica:
             flat.values[...] = self.ops.asarray(flat.flattened(values | fit))
         self._put({}, 0)
 
-    def restore(self, checkpoint: Checkpoint | None) -> None:
+    def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
         """Put the first worker's checkpoint (None on the others) on the servers. Every worker must call it.
 
+        carry: whether the state of recurrent layers in it is this group's.
         Raises CheckpointError where it is of another net or updater.
         """
         flat = self.net.flat
@@ -165,7 +167,7 @@ class Replica:
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
         self._put(states, int(step[0]))
-        if self.algorithm.carries:
+        if self.algorithm.carries and carry:
             self._carry_on(None if checkpoint is None else checkpoint.carried)
 
     def fetch(self, first: int = 0) -> int:

@@ -13,7 +13,8 @@ from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerType, NetProto, Phase, UnrollConnType
 from singa_dask.job.sending import pack
 from singa_dask.job.stores import store_of
-from singa_dask.job.unroll import is_sequence, plain
+from singa_dask.job.unroll import Times, connections, is_sequence, plain
+from singa_dask.layers import layer_class
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -35,16 +36,24 @@ class Sampler:
     def __init__(self, job: Job, checkpoints: Iterable[str | Path] = ()):
         read = [layer for layer in plain(job.proto.neuralnet).layer if runs_in(layer, Phase.kTest)]
         dummies = [layer.name for layer in read if layer.type == LayerType.kRNNDummy]
+        phase: int = Phase.kTest
         if dummies:
             job.check(training=False)
             pack(job.proto, job.folder)  # finds the user's own layers
-            net, self.symbols = _with_vocabulary(plain(job.proto.neuralnet))
+            net, self.symbols = _with_vocabulary(_one_step(plain(job.proto.neuralnet), phase))
             self._source = dummies[0]
         else:
-            prepared = prepare(job, phases=[Phase.kTest]).job
-            net, self._source, self.symbols = _one_step(prepared.neuralnet)
+            phase, self._source = _text(job.proto.neuralnet)
+            prepared = prepare(job, phases=[phase]).job.neuralnet
+            self.symbols = next(
+                vocabulary(store_of(layer).path)
+                for layer in prepared.layer
+                if layer.name == self._source and runs_in(layer, phase)
+            )
+            net = _one_step(prepared, phase)
         self._dummy = bool(dummies)
-        self._net = Net(net, Phase.kTest, get_ops("cpu"))
+        self._net = Net(net, phase, get_ops("cpu"))
+        self._net.carries = True
         self._scores = _probabilities(self._net)
         self._load([str(path) for path in checkpoints] or list(job.proto.checkpoint_path))
         self._number = 0
@@ -56,7 +65,7 @@ class Sampler:
             self._net.contexts[self._source].given = np.array([symbol])
         else:
             feed[self._source] = Batch(np.array([[symbol, 0]], np.float32))
-        self._net.forward(feed, Step(Phase.kTest, self._number))
+        self._net.forward(feed, Step(self._net.phase & ~Phase.kTrain, self._number))  # nothing is dropped
         self._number += 1
         return self._net.ops.to_host(self._net.output(self._scores)).reshape(-1).astype(np.float64)
 
@@ -113,30 +122,46 @@ def _next(probabilities: np.ndarray, temperature: float, draw: np.random.Generat
     return int(draw.choice(len(weights), p=weights / weights.sum()))
 
 
-def _one_step(net: NetProto) -> tuple[NetProto, str, tuple[str, ...]]:
-    """The net of a training job for one time step; its data layer; the vocabulary."""
-    data = [layer for layer in net.layer if is_sequence(layer) and runs_in(layer, Phase.kTest)]
-    if len(data) != 1:
-        received = ", ".join(layer.name for layer in data) or "none"
-        hint = "Sample from the job of a kCharRNN, or write one with a kRNNDummy."
-        raise ConfigError(Problem("neuralnet", "needs one layer that reads a text in phase kTest", received, hint))
+def _text(net: NetProto) -> tuple[int, str]:
+    """A phase in which the net reads one text, and the layer that reads it."""
+    found = {}
+    for phase in (Phase.kTest, Phase.kVal, Phase.kTrain):
+        found[phase] = [layer.name for layer in plain(net).layer if is_sequence(layer) and runs_in(layer, phase)]
+        if len(found[phase]) == 1:
+            return phase, found[phase][0]
+    received = ", ".join(found[Phase.kTrain]) or "none"
+    hint = "Sample from the job of a kCharRNN, or write one with a kRNNDummy."
+    raise ConfigError(Problem("neuralnet", "needs one layer that reads a text", received, hint))
+
+
+def _one_step(net: NetProto, phase: int) -> NetProto:
+    """The net for one time step, which is all that it sees at once: only its recurrent layers know the steps before.
+
+    Raises ConfigError where it reads others.
+    """
+    times = Times.of(layer for layer in net.layer if runs_in(layer, phase))
     step = NetProto()
     step.CopyFrom(net)
     step.ClearField("unroll_len")
-    sequences = {layer.name for layer in step.layer if is_sequence(layer)}
     for layer in step.layer:
-        layer.unroll_len = 1
-        if is_sequence(layer):
-            layer.store_conf.sequence, layer.char_rnn_conf.unroll_len = 1, 1
+        if not runs_in(layer, phase):
             continue
-        given = list(layer.unroll_conn_type)
-        given += [UnrollConnType.kUnrollOneToOne] * (len(layer.srclayers) - len(given))
-        layer.unroll_conn_type[:] = [
-            UnrollConnType.kUnrollOneToAll if source in sequences else kind
-            for source, kind in zip(layer.srclayers, given, strict=True)
-        ]
-        del layer.unroll_source[:]
-    return step, data[0].name, vocabulary(store_of(data[0]).path)
+        kinds = []
+        for connection in connections(layer, times):
+            loop = connection.is_loop(layer) and layer_class(layer).recurrent
+            first_to_last = connection.kind == UnrollConnType.kUnrollFirstToLast
+            if first_to_last or (connection.delayed and not loop):
+                why = f"{layer.name!r} reads other time steps of {connection.source!r}, and sampling has one at a time"
+                hint = "Of nets whose only way through time are recurrent layers a text can be drawn."
+                raise ConfigError(Problem("neuralnet", why, UnrollConnType.Name(connection.kind), hint))
+            kinds.append(UnrollConnType.kUnrollOneToAll if connection.frames else connection.kind)
+        layer.unroll_len = 1
+        layer.unroll_conn_type[:] = kinds
+        if layer.type == LayerType.kCharRNN:
+            layer.char_rnn_conf.unroll_len = 1
+        elif is_sequence(layer):
+            layer.store_conf.sequence = 1
+    return step
 
 
 def _with_vocabulary(net: NetProto) -> tuple[NetProto, tuple[str, ...]]:

@@ -322,7 +322,8 @@ class _Run:
         """Have the parameters on the servers, and here; returns the step to begin with."""
         group, replica = self.group, self.replica
         if group.puts and group.resume is not None:
-            replica.restore(checkpoints.load(group.resume) if self.comm.rank == 0 else None)
+            found = checkpoints.load(group.resume) if self.comm.rank == 0 else None
+            replica.restore(found, carry=group.leads)
         elif group.puts:
             replica.initialise(checkpoints.load_parameters(self.job.checkpoint_path) if self.comm.rank == 0 else {})
         return replica.fetch(group.first)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from singa_dask.cluster import local_cluster, probe
@@ -49,6 +51,23 @@ def test_threads_that_the_user_chose_stay(no_leaks, monkeypatch):
     with local_cluster(1) as client:
         assert set(client.run(os.environ.get, _THREADS).values()) == {"7"}
     assert os.environ[_THREADS] == "7"
+
+
+def pages_of_temporaries():
+    """How often the system was asked for a page by 50 arrays of 1,024 pages, made and freed one after the other."""
+    for count in (5, 50):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(count):
+            np.ones(1 << 22, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_workers_use_the_memory_of_temporary_arrays_again(no_leaks, monkeypatch):
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    with local_cluster(1) as client:
+        (pages,) = client.run(pages_of_temporaries).values()
+    assert pages < 5 * 1024
 
 
 def test_closing_takes_seconds_with_stopped_and_busy_workers(no_leaks):

@@ -12,6 +12,7 @@ import numpy as np
 
 from singa_dask.data.catalogue import Recipe
 from singa_dask.data.converters.split import Split
+from singa_dask.data.manifest import Manifest
 from singa_dask.errors import DataError
 
 UNKNOWN = "<unk>"
@@ -29,7 +30,8 @@ def load(
 ) -> dict[str, Split]:
     """A UTF-8 text as the numbers of its symbols, (N, 1), uint8 where the vocabulary has at most 256, else float32.
 
-    vocab: a file whose characters, in order, are the vocabulary; left out, it is the sorted characters of the text.
+    vocab: a file whose characters, in order, are the vocabulary, or a folder of text shards, to have theirs; left out,
+        it is the sorted characters of the text.
     unit: "char", or "word" for what stands between white space; a vocabulary of words begins with the most frequent.
     vocab_size: for words, the size of the vocabulary; where there are more, its first word is "<unk>", which stands
         for the rare ones. Left out, every word is in it.
@@ -38,8 +40,8 @@ def load(
     """
     if unit not in UNITS:
         raise DataError(f"unit: must be char or word. Received: {unit}.")
-    if unit == "word" and vocab is not None:
-        raise DataError(f"vocab: is of characters, so it does not go with unit word. Received: {vocab}. Leave it out.")
+    if vocab is not None and vocab_size is not None:
+        raise DataError(f"vocab_size: vocab gives the vocabulary already. Received: {vocab_size}. Leave one out.")
     if unit == "char" and vocab_size is not None:
         raise DataError(f"vocab_size: goes with unit word only. Received: {vocab_size}. Leave it out.")
     if vocab_size is not None and not 2 <= vocab_size <= MAX_VOCABULARY:
@@ -47,10 +49,12 @@ def load(
     if not 0 <= validation < 1:
         raise DataError(f"validation: must be at least 0 and below 1. Received: {validation}.")
     text = read_text(source)
-    if unit == "word":
+    given = None if vocab is None else _given(Path(vocab).expanduser().absolute(), unit)
+    if unit == "word" and given is not None:
+        numbers, vocabulary = _known_words(source, text.split(), given), given
+    elif unit == "word":
         numbers, vocabulary = _words(text.split(), vocab_size)
     else:
-        given = None if vocab is None else read_vocabulary(Path(vocab).expanduser().absolute())
         numbers, vocabulary = _characters(source, text, given)
     if not numbers.size:
         raise DataError(f"{source}: has no {unit}s.")
@@ -106,6 +110,28 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
                 "Remove one of them; line ends count."
             )
     return vocabulary
+
+
+def _given(path: Path, unit: str) -> tuple[str, ...]:
+    if path.is_dir():
+        classes = Manifest.load(path).classes
+        if not isinstance(classes, tuple):
+            raise DataError(f"vocab: {path} holds no text, whose symbols have names. Name shards of a text.")
+        return classes
+    if unit == "word":
+        raise DataError(f"vocab: for words it is a folder of text shards, whose words count. Received: {path}.")
+    return read_vocabulary(path)
+
+
+def _known_words(source: Path, words: list[str], given: tuple[str, ...]) -> np.ndarray:
+    numbers = {word: number for number, word in enumerate(given)}
+    strange = next((word for word in words if word not in numbers), None)
+    if strange is not None and UNKNOWN not in numbers:
+        raise DataError(
+            f"{source}: the word {strange!r} is not in the vocabulary, which has no {UNKNOWN}. "
+            "Write the other shards with a smaller --vocab-size."
+        )
+    return np.array([numbers[word] if word in numbers else numbers[UNKNOWN] for word in words], dtype=np.int64)
 
 
 def _characters(source: Path, text: str, given: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -97,7 +97,7 @@ def test_the_end_of_the_text_is_for_validation(tmp_path):
         ("ab", {"vocab": "twice"}, r"twice: every character must be there once, but 'a' stands at 0 and 2"),
         ("ab", {"vocab": "empty"}, "empty: is empty"),
         ("ab", {"vocab": "nowhere"}, "nowhere: cannot be read"),
-        ("a b", {"vocab": "v", "unit": "word"}, "vocab: is of characters"),
+        ("a b", {"vocab": "v", "unit": "word"}, "vocab: for words it is a folder of text shards"),
         ("a b", {"unit": "line"}, "unit: must be char or word. Received: line"),
         ("a b", {"vocab_size": 3}, "vocab_size: goes with unit word only. Received: 3"),
         ("a b", {"vocab_size": 1, "unit": "word"}, "vocab_size: must be from 2 to"),
@@ -137,3 +137,14 @@ def test_tiny_shakespeare(tmp_path, monkeypatch):
     assert (train.total, validation.total) == (1_003_854, 111_540)
     assert train.num_classes == validation.num_classes == 65
     assert (spelled(train) + spelled(validation)).encode() == raw.read_bytes()
+
+
+def test_texts_share_the_vocabulary_of_shards(tmp_path):
+    shard("text", tmp_path / "train", source=written(tmp_path, "a b b c c c d"), unit="word", vocab_size=3)
+    shard("text", tmp_path / "test", source=written(tmp_path, "c b z", "z"), unit="word", vocab=tmp_path / "train")
+    manifest = Manifest.load(tmp_path / "test")
+    assert manifest.classes == ("<unk>", "c", "b")
+    assert numbers(manifest).tolist() == [1, 2, 0]
+    shard("text", tmp_path / "whole", source=written(tmp_path, "a b"), unit="word")
+    with pytest.raises(DataError, match=r"the word 'c' is not in the vocabulary, which has no <unk>"):
+        shard("text", tmp_path / "x", source=tmp_path / "z", unit="word", vocab=tmp_path / "whole")

@@ -255,7 +255,7 @@ READS_LABELS = 'layer { name: "ip" type: kInnerProduct srclayers: "label" innerp
         ),
         (
             """layer { name: "d" type: kRNNDummy unroll_len: 1
-                 rnn_dummy_conf { shape: 3 shape: 1 low: 0 high: 7 integer: true } }""",
+                 rnn_dummy_conf { shape: 1 shape: 1 low: 0 high: 7 integer: true } }""",
             "d",
             r"layer 'd'.*no counterpart in ONNX.*RNNDummy",
         ),

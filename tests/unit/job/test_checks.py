@@ -132,16 +132,8 @@ BROKEN = [
     ("shape: [1, 8, 8]", "std_value: 0", "neuralnet.layer[0].store_conf.std_value", 15, 61, "must not be 0"),
     ("batchsize: 64", "batchsize: 64 sequence: -1", "neuralnet.layer[0].store_conf.sequence", 15, 61, "negative"),
     (
-        *("batchsize: 64", "batchsize: 64 sequence: 3 lookahead: -1"),
-        *("neuralnet.layer[0].store_conf.lookahead", 15, 73, "must not be negative. Received: -1."),
-    ),
-    (
         *("batchsize: 64", "batchsize: 64 lookahead: 1"),
         *("neuralnet.layer[0].store_conf.lookahead", 15, 61, "goes beyond a sequence, and there is none"),
-    ),
-    (
-        *("batchsize: 64", "batchsize: 64 sequence: 5 shuffle: true"),
-        *("neuralnet.layer[0].store_conf.shuffle", 15, 73, "keeps the order of its records"),
     ),
     ("include: kTrain", "include: [kTrain, kUnknown]", "neuralnet.layer[0].include", 16, 5, "is no phase"),
     ("include: kTrain", "include: kTrain exclude: kVal", "neuralnet.layer[0].exclude", 16, 21, "either include or"),
@@ -250,8 +242,25 @@ def test_text_is_checked_as_other_data_are(conf: str, key: str, words: str, good
     for split in ("train", "test"):
         text = text.replace(f'store_conf {{ path: "dataset:digits/{split}" batchsize: 64 shape: [1, 8, 8] }}', conf)
     found = problems_of(text.replace("kRecordInput", "kCharRNN"))
-    assert [problem.key for problem in found] == [f"neuralnet.layer[{i}].{key}" for i in (0, 1)]
+    assert [problem.key for problem in found[:2]] == [f"neuralnet.layer[{i}].{key}" for i in (0, 1)]
     assert words in str(found[0])
+    assert all("a text has no labels" in str(problem) or "a row has" in str(problem) for problem in found[2:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "words"),
+    [
+        ("sequence: 3 lookahead: -1", "lookahead", "must not be negative. Received: -1."),
+        ("sequence: 5 shuffle: true", "shuffle", "keeps the order of its records"),
+    ],
+)
+def test_sequences_in_a_net_for_single_records(
+    settings: str, key: str, words: str, broken: Broken, problems_of: Problems
+) -> None:
+    first, labels = problems_of(broken("batchsize: 64", f"batchsize: 64 {settings}"))
+    assert (first.key, labels.key) == (f"neuralnet.layer[0].store_conf.{key}", "neuralnet.layer[loss].srclayers")
+    assert words in str(first)
+    assert "a row has a label for every record" in str(labels)
 
 
 @pytest.mark.parametrize("type_name", sorted(DEPRECATED))

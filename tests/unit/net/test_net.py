@@ -400,10 +400,10 @@ def test_description_lists_layers_in_order():
         Relabel("c", "b"),
     )
     assert [tuple(row) for row in net.describe()] == [
-        ("x", "Feed", (3,), 0, "batch"),
-        ("a", "Scale", (3,), 3, "features"),
-        ("b", "Scale", (3,), 0, "batch"),
-        ("c", "Relabel", (3,), 0, "batch"),
+        ("x", "Feed", (3,), 0, "batch", 1),
+        ("a", "Scale", (3,), 3, "features", 1),
+        ("b", "Scale", (3,), 0, "batch", 1),
+        ("c", "Relabel", (3,), 0, "batch", 1),
     ]
 
 

@@ -12,11 +12,14 @@ from singa_dask.layers import (
     GRU,
     LSTM,
     RNN,
+    BatchNorm,
     CharRNN,
+    Concate,
     Dropout,
     Embedding,
     InnerProduct,
     OneHot,
+    RecordInput,
     RNNLabel,
     Sigmoid,
     SoftmaxLoss,
@@ -66,6 +69,7 @@ NETS = {
 
 def build(proto, fold=True):
     net = Net(proto, Phase.kTrain, get_ops("cpu", np.float64), fold=fold)
+    net.carries = True
     net.initialise(3)
     for param in net.params:  # biases too
         param.value[...] += 0.2 * np.random.default_rng(param.size).normal(size=param.shape)
@@ -217,22 +221,94 @@ def test_first_to_last_folds_and_unrolls_alike():
     np.testing.assert_allclose(folded.output("cell")[-ROWS:], unrolled.output(f"{STEPS - 1}#cell"))
 
 
-def test_customized_connections_read_what_they_say():
-    proto = text(RNN)
-    proto.layer[3].CopyFrom(
-        wired(
-            RNN("cell", ["in", "cell"], dim_hidden=UNITS),
-            unroll_conn_type=["kUnrollOneToOne", "kUnrollCustomized"],
-            unroll_source=[-1, 0, 0, 1],  # the third step reads the first
-        )
-    )
-    net = build(proto)
-    assert [list(net.layers[f"{t}#cell"].proto.srclayers) for t in range(STEPS)] == [
-        ["0#in"],
-        ["1#in", "0#cell"],
-        ["2#in", "0#cell"],
-        ["3#in", "1#cell"],
+def backwards(kind):
+    """A recurrent layer that reads the sequence from its end, beside one that reads it from its beginning."""
+    proto = text(CELLS[kind])
+    layers = [layer for layer in proto.layer if layer.name not in ("out", "loss")]
+    reversed_in = wired(OneHot("reversed", "data", vocab_size=SYMBOLS), unroll_conn_type=["kUnrollCustomized"])
+    reversed_in.unroll_source[:] = range(STEPS - 1, -1, -1)
+    back = wired(InnerProduct("back", "from_end", num_output=3), unroll_conn_type=["kUnrollCustomized"])
+    back.unroll_source[:] = range(STEPS - 1, -1, -1)
+    layers += [
+        reversed_in,
+        CELLS[kind]("from_end", "reversed", dim_hidden=UNITS).proto,
+        back,
+        Concate("both", ["cell", "back"], concate_dim=1).proto,
+        InnerProduct("out", "both", num_output=SYMBOLS).proto,
+        SoftmaxLoss("loss", ["out", "label"]).proto,
     ]
+    return NetProto(layer=layers, unroll_len=STEPS)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_customized_connections_read_what_they_say(kind):
+    """The reading from the end is that of the reversed text from its beginning."""
+    net, plain = build(backwards(kind)), build(NETS[kind])
+    for param in plain.params:
+        name = param.name.replace("cell", "from_end")
+        if name in net.named_params and name != param.name:
+            param.value[...] = net.named_params[name].value
+    (features,) = batches(1)
+    run(net, [features], BP())
+    turned = np.concatenate([features[:, STEPS - 1 :: -1], features[:, STEPS:]], axis=1)
+    plain.carries = False
+    plain.forward({"data": Batch(turned)}, step_of(0))
+    expected = plain.output("cell").reshape(STEPS, ROWS, UNITS)
+    for t in range(STEPS):
+        np.testing.assert_allclose(net.output(f"{t}#from_end"), expected[t], rtol=1e-12)
+        weight, bias = (net.named_params[f"back_{role}"].value for role in ("weight", "bias"))
+        np.testing.assert_allclose(net.output(f"{t}#back"), expected[STEPS - 1 - t] @ weight + bias, rtol=1e-12)
+
+
+def renamed(layers, name):
+    """The label layer has another name."""
+    layers[2].name = layers[-1].srclayers[1] = name
+
+
+def classifier(fold_labels):
+    """Many to one, by the label of the last record."""
+    layers = [
+        RecordInput("data", shape=1, batchsize=ROWS, sequence=STEPS),
+        Embedding("in", "data", vocab_size=SYMBOLS, feature_dim=3),
+        LSTM("cell", "in", dim_hidden=UNITS),
+        InnerProduct("out", "cell", num_output=SYMBOLS, unroll_len=1, unroll_conn_type=["kUnrollFirstToLast"]),
+        SoftmaxLoss("loss", ["out", "data"], unroll_len=1, unroll_conn_type=["kUnrollOneToOne", "kUnrollFirstToLast"]),
+    ]
+    proto = NetProto(layer=[layer.proto for layer in layers], unroll_len=STEPS)
+    if not fold_labels:
+        proto.layer[-1].ClearField("unroll_conn_type")
+    return proto
+
+
+def test_a_sequence_is_classified_by_the_label_of_its_last_record():
+    draw = np.random.default_rng(0)
+    batch = Batch(draw.integers(0, SYMBOLS, (ROWS, STEPS)).astype(float), draw.integers(0, SYMBOLS, (ROWS, STEPS)))
+    results = []
+    for fold in (True, False):
+        net = build(classifier(True), fold)
+        net.forward({"data": batch}, step_of(0))
+        net.backward()
+        probabilities = net.output("loss")[np.arange(ROWS), batch.labels[:, -1]]
+        assert net.metrics()["loss"].total == pytest.approx(-np.log(probabilities).sum(), rel=1e-9)
+        results.append(net.flat.grads.copy())
+    np.testing.assert_allclose(*results, rtol=1e-9, atol=1e-13)
+    with pytest.raises(ConfigError, match=r"a row has a label for every record.*kUnrollFirstToLast"):
+        build(classifier(False))
+
+
+def test_running_statistics_move_by_their_factor_however_many_steps_there_are():
+    proto = text(RNN)
+    proto.layer[-2].srclayers[:] = ["norm"]
+    proto.layer.append(BatchNorm("norm", "cell", factor=0.75).proto)
+    net = build(proto)
+    assert {f"{t}#norm" for t in range(STEPS)} < set(net.layers)
+    before = {name: net.named_params[f"norm_{name}"].value.copy() for name in ("mean", "var")}
+    run(net, batches(1), BP())
+    cells = np.stack([net.output(f"{t}#cell") for t in range(STEPS)])
+    means = {"mean": cells.mean(axis=(0, 1)), "var": cells.var(axis=1, ddof=1).mean(axis=0)}
+    for name, batch in means.items():
+        param = net.named_params[f"norm_{name}"]
+        np.testing.assert_allclose(param.value - param.grad, 0.75 * before[name] + 0.25 * batch, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +317,13 @@ def test_customized_connections_read_what_they_say():
         (lambda p: setattr(p.layer[1], "unroll_len", 2), ["unrolled 2 times", "Received: in", "one unroll_len"]),
         (lambda p: p.layer[3].shift.extend([0, 1]), ["shift", "one entry per source"]),
         (lambda p: p.layer[3].unroll_source.append(1), ["unroll_source", "needs 0"]),
-        (lambda p: setattr(p.layer[0].char_rnn_conf, "unroll_len", 2), ["records 0 to 3", "rows of 3 records"]),
+        (lambda p: setattr(p.layer[0].char_rnn_conf, "unroll_len", 2), ["sequences of 2", "'in' has 4 time steps"]),
+        (lambda p: setattr(p, "unroll_len", 1), ["sequences of 4", "neuralnet { unroll_len: 4 }"]),
+        (lambda p: setattr(p.layer[0], "unroll_len", 4), ["one for all time steps", "Leave it out"]),
+        (lambda p: p.layer[-1].srclayers.__setitem__(1, "data"), ["a text has no labels", "kRNNLabel"]),
+        (lambda p: p.layer[3].srclayers.append("in"), ["would be its state at every step", "shift: 1"]),
+        (lambda p: renamed(p.layer, "data@in"), ["kept for the time steps", "data@in"]),
+        (lambda p: renamed(p.layer, "1#in"), ["kept for the time steps", "1#in"]),
     ],
 )
 def test_unrolling_that_cannot_be_is_refused(change, words):

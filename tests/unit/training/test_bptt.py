@@ -10,14 +10,17 @@ from support.topologies import run_topology
 from singa_dask import cli
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import shard
+from singa_dask.data.plan import share_rows
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import Step
 from singa_dask.net import Batch
+from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
 from singa_dask.training.prepare import prepare
+from singa_dask.training.replica import Replica
 from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
 
 JOB = """
@@ -88,6 +91,33 @@ def test_a_resumed_run_reaches_what_a_whole_one_does(prepared, tmp_path):
             np.testing.assert_array_equal(theirs, ours)
 
 
+def test_only_the_group_that_saved_it_goes_on_with_the_state(prepared, tmp_path):
+    job = prepared().job
+    run(prepared(), tmp_path)
+    saved = checkpoints.load(checkpoints.path_of(tmp_path, 8))
+
+    def restored(comm, carry):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.restore(saved if comm.rank == 0 else None, carry=carry)
+        return {name: [array.shape for array in arrays] for name, arrays in replica.net.state.items()}
+
+    assert run_threads(3, restored, False) == [{}, {}, {}]
+    rows = [share_rows(7, rank, 3) for rank in range(3)]
+    for (first, last), shapes in zip(rows, run_threads(3, restored, True), strict=True):
+        assert shapes == {"gru": [(last - first, 5)], "lstm": [(last - first, 4)] * 2}
+
+
+def test_rows_of_all_time_steps_are_written(prepared, text, tmp_path):
+    output = (
+        f'layer {{ name: "w" type: kCSVOutput srclayers: "ip" include: kTest store_conf {{ path: "{tmp_path}/o" }} }}'
+    )
+    job = Job.from_text((JOB % {"folder": text}).replace("  layer {", f"  {output}\n  layer {{", 1))
+    job.proto.cluster.ClearField("nworkers_per_group")
+    job.proto.cluster.ClearField("nservers_per_group")
+    run(prepare(job), tmp_path / "run")
+    assert len((tmp_path / "o").read_text().splitlines()) == 3 * 6 * 7  # of the last test
+
+
 def test_three_workers_compute_what_one_computes(prepared, tmp_path):
     run(prepared(), tmp_path / "three")
     alone = prepared("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
@@ -145,6 +175,14 @@ def test_a_checkpoint_becomes_an_onnx_model(text, prepared, tmp_path):
     model = onnxruntime.InferenceSession(tmp_path / "text.onnx", options)
     (scores,) = model.run(["loss"], {"data": symbols[:, :6]})
     np.testing.assert_allclose(scores.swapaxes(0, 1).reshape(42, 9), net.output("loss"), rtol=1e-5, atol=1e-5)
+
+
+def test_texts_of_two_vocabularies_are_refused(text, tmp_path):
+    (tmp_path / "other.txt").write_text("abcdefg hx" * 40)
+    shard("text", tmp_path / "other", source=tmp_path / "other.txt")
+    job = (JOB % {"folder": text}).replace(f"{text}/validation", str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=r"another vocabulary than.*symbol 9 is 'x' here and missing there.*--vocab"):
+        prepare(Job.from_text(job))
 
 
 def test_a_vocabulary_larger_than_the_net_is_refused(prepared):

@@ -130,6 +130,15 @@ def prepared_sample(texts):
     return proto
 
 
+@pytest.mark.parametrize("phases", ["include: kTrain", "include: [kTrain, kVal]"])
+def test_a_text_that_some_phases_read_will_do(made, phases):
+    job, _, saved, texts = made
+    text = TRAIN % {"folder": texts["vocab"].with_name("shards"), "layers": LAYERS}
+    other = Job.from_text(text.replace("type: kCharRNN", f"type: kCharRNN {phases}"))
+    options = {"primer": "abc", "seed": 3}
+    assert "".join(Sampler(other, [saved]).write(30, **options)) == "".join(Sampler(job, [saved]).write(30, **options))
+
+
 def test_errors_say_what_is_missing(made):
     job, _, saved, texts = made
     with pytest.raises(ConfigError, match=r"primer.*'z'.*It has"):
@@ -145,6 +154,13 @@ def test_errors_say_what_is_missing(made):
         Sampler(Job.from_text(text.replace("type: kCharRNNOutput", "type: kDummy").replace("char_rnn_conf", "#")))
     with pytest.raises(CheckpointError, match=r"gru_z_hx has shape \(6, 7\), in this net \(4, 7\)"):
         Sampler(Job.from_text(text.replace("dim_hidden: 6", "dim_hidden: 4")))
+    with pytest.raises(ConfigError, match=r"writes one text.*Received: 2"):
+        Sampler(Job.from_text(text.replace("shape: 1", "shape: 2")))
+    train = TRAIN % {"folder": texts["vocab"].with_name("shards"), "layers": LAYERS}
+    wiring = 'srclayers: "gru" srclayers: "onehot" unroll_conn_type: [kUnrollOneToOne, kUnrollFirstToLast]'
+    changed = train.replace('type: kLSTM srclayers: "gru"', f"type: kLSTM {wiring}").replace("hidden: 5", "hidden: 7")
+    with pytest.raises(ConfigError, match=r"'lstm' reads other time steps of 'onehot'.*kUnrollFirstToLast"):
+        Sampler(Job.from_text(changed), [saved])
     with pytest.raises(ConfigError, match="one layer that reads a text"):
         Sampler(Job.from_text(TRAIN_DIGITS), [saved])
 

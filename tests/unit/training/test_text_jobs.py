@@ -12,7 +12,7 @@ from singa_dask.job import Job, job_to_text, load_job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
-from singa_dask.training.prepare import _check_vocabulary_sizes, prepare
+from singa_dask.training.prepare import _check_vocabularies, prepare
 from singa_dask.training.worker import Surroundings, WorkerPlan, run_rank
 
 JOB = """
@@ -122,10 +122,10 @@ def test_symbols_beyond_the_vocabulary_of_a_layer_are_refused(folder, kind, conf
     proto.neuralnet.layer.add().CopyFrom(load_job(text).neuralnet.layer[0])
     phases = [Phase.kTrain, Phase.kTest]
     if size == 13 or not conf:
-        _check_vocabulary_sizes(proto, phases)
+        _check_vocabularies(proto, phases)
         return
     with pytest.raises(ConfigError) as caught:
-        _check_vocabulary_sizes(proto, phases)
+        _check_vocabularies(proto, phases)
     assert [str(problem) for problem in caught.value.problems] == [
         f"layer 'symbols'.{conf}.vocab_size: the text of 'text' has 13 different symbols. Received: 12. Use 13."
     ]
