@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask.algorithms import algorithm
 from singa_dask.comm.buckets import Readiness, bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import BucketExchange
+from singa_dask.comm.exchange import bucket_exchange
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
@@ -100,7 +100,8 @@ class Replica:
         flat = self.net.flat
         topology = ClusterTopology.from_proto(job.cluster)
         cut = parameter_partition(topology, flat.entries, flat.size)
-        self.exchange = BucketExchange(comm, cut.buckets)
+        settings = {"name": topology.codec, "sparsity": topology.sparsity}
+        self.exchange = bucket_exchange(comm, cut.buckets, settings, flat.values.dtype)
         self.private = links is None
         slices = cut.of_worker(comm.rank)
         if links is None:
@@ -111,6 +112,8 @@ class Replica:
         self._on_host = isinstance(flat.values, np.ndarray)
         self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
         self._own = flat.values if self.private else self._mirror
+        if not self.exchange.exact:  # the servers' values are not those that everybody has
+            self._own = ops.empty((flat.size,)) if self.private else np.empty_like(self._mirror)
         self._summed = np.empty(flat.size, flat.values.dtype)
         self._staged = self._summed if self._on_host else np.empty_like(self._summed)
         self._readiness = Readiness(cut.buckets)
@@ -119,6 +122,7 @@ class Replica:
         several = comm.size > 1 and len(cut.buckets) > 1
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="exchange") if several else None
         self._blocked_s = 0.0
+        self._residual: np.ndarray | None = None
 
     @property
     def wait_s(self) -> float:
@@ -167,6 +171,8 @@ class Replica:
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
         self._put(states, int(step[0]))
+        if not self.exchange.exact:
+            self._take_residual(checkpoint)
         if self.algorithm.carries and carry:
             self._carry_on(None if checkpoint is None else checkpoint.carried)
 
@@ -178,7 +184,10 @@ class Replica:
         self.comm.all_reduce(seen.reshape(-1))
         begin, clock = map(int, seen.max(axis=1))
         self.stub.begin(begin, clock)
-        self._spread(range(len(self.exchange.buckets)))
+        if self._residual is None:
+            self._spread(range(len(self.exchange.buckets)), exactly=True)
+        else:  # everybody has the values already that go with it
+            self.exchange.residual, self._residual = self._residual, None
         return begin
 
     def train_step(self, feed: Mapping[str, Batch], step: Step) -> dict[str, Metric]:
@@ -238,12 +247,42 @@ class Replica:
                 for s in self.stub.slices:
                     whole[s.start : s.stop], held = held[: s.size], held[s.size :]
             for bucket in range(len(self.exchange.buckets)):
-                self.exchange.all_gather(bucket, whole)
+                self.exchange.gather_exactly(bucket, whole, whole)
             wholes[name] = flat.named(whole)
         carried = self._gather_carried() if self.algorithm.carries else {}
+        unsent = {} if self.exchange.exact else self._gather_residual()
         if self.comm.rank != 0:
             return None
-        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried)
+        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried, unsent)
+
+    def _gather_residual(self) -> dict[str, dict[str, np.ndarray]]:
+        """What every rank has not sent yet of its gradients, and the values that all have; on the first worker."""
+        flat, size = self.net.flat, self.net.flat.size
+        residual = self.exchange.residual
+        every = np.empty(self.comm.size * size, residual.dtype) if self.comm.rank == 0 else None
+        self.comm.gather(residual, every, [size] * self.comm.size)
+        if every is None:
+            return {}
+        found = {f"rank {rank}": part for rank, part in enumerate(every.reshape(self.comm.size, size))}
+        return {key: flat.named(part) for key, part in (found | {"values": self.ops.to_host(flat.values)}).items()}
+
+    def _take_residual(self, checkpoint: Checkpoint | None) -> None:
+        """Go on with what the checkpoint has of it: bit by bit on as many workers, else the first takes over all."""
+        flat, size = self.net.flat, self.comm.size
+        table = np.zeros((size + 1, flat.size), flat.values.dtype)
+        there = np.array([bool(checkpoint is not None and checkpoint.unsent)], np.float64)
+        if checkpoint is not None and checkpoint.unsent:
+            parts = {key: flat.flattened(arrays) for key, arrays in checkpoint.unsent.items()}
+            table[size] = parts.pop("values")
+            for rank, part in enumerate(parts.values()):
+                table[rank if len(parts) == size else 0] += part
+        self.comm.broadcast(there)
+        if there[0]:
+            self.comm.broadcast(table.reshape(-1))
+            self._residual = table[self.comm.rank]
+            self._mirror[...] = table[size]
+            if not self._on_host:
+                flat.values[...] = self.ops.asarray(self._mirror)
 
     def _gather_carried(self) -> dict[str, list[np.ndarray]]:
         """The state that recurrent layers carry on, of all rows of the mini-batch; whole on the first worker only."""
@@ -306,6 +345,8 @@ class Replica:
         if not self._on_host:
             flat.values[...] = self.ops.asarray(values)
             self._mirror[...] = values
+        if not self.exchange.exact:
+            self._own[...] = self.ops.asarray(values) if self.private else values
         self.stub.put(self._own, states, step)
 
     def _collect(self, *, everything: bool = False, everywhere: bool = False) -> None:
@@ -314,14 +355,17 @@ class Replica:
         if not everywhere:
             self._wait(self._in_lane(self._spread, range(len(self.exchange.buckets))))
 
-    def _spread(self, buckets: Iterable[int]) -> None:
+    def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
         """Bring every worker's run of these buckets of the parameters to every worker."""
         values = self.net.flat.values
+        gather = self.exchange.gather_exactly if exactly else self.exchange.all_gather
         for bucket in buckets:
             elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
+            own = self._own
             if not self._on_host and self.private:
-                self._mirror[run] = self.ops.to_host(self._own[run])
-            self.exchange.all_gather(bucket, self._mirror)
+                own = self._staged
+                own[run] = self.ops.to_host(self._own[run])
+            gather(bucket, self._mirror, own)
             if not self._on_host:
                 values[elements] = self.ops.asarray(self._mirror[elements])
 

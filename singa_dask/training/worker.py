@@ -191,7 +191,7 @@ class _Run:
     def loop(self) -> dict[str, Any]:
         start = self.step
         self._warm_up()
-        if not self.replica.private:  # others have gone on in the meantime
+        if self.job.cluster.nworker_groups > 1 and not self.replica.private:  # others have gone on in the meantime
             self.replica.fetch(self.step)
         self._emit(
             "start",
