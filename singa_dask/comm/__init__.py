@@ -2,7 +2,7 @@
 
 from singa_dask.comm.buckets import Bucket, bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import BucketExchange
+from singa_dask.comm.exchange import BucketExchange, FullExchange
 from singa_dask.comm.mpi import MpiCommunicator
 from singa_dask.comm.nested import NestedCommunicator
 from singa_dask.comm.solo import SoloCommunicator
@@ -12,6 +12,7 @@ __all__ = [
     "Bucket",
     "BucketExchange",
     "Communicator",
+    "FullExchange",
     "MpiCommunicator",
     "NestedCommunicator",
     "SoloCommunicator",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from singa_dask.cluster import GroupFailed, form_group
-from singa_dask.comm import Bucket, BucketExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -139,12 +139,12 @@ def test_a_run_that_is_too_long_for_its_place_is_not_written_past_its_end(run):
 
 
 def _exchange(comm, counts, steps):
-    exchange = BucketExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
+    exchange = FullExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
     values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
         exchange.reduce_scatter(0, np.full(sum(counts), comm.rank + step, np.float32), own)
         values[exchange.runs[0]] += own[exchange.runs[0]]
-        exchange.all_gather(0, values)
+        exchange.all_gather(0, values, values)
     return values
 
 

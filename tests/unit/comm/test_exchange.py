@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singa_dask.comm import Bucket, BucketExchange, SoloCommunicator, run_threads
+from singa_dask.comm import Bucket, FullExchange, SoloCommunicator, run_threads
 from singa_dask.comm.buckets import Readiness
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
 
 
 def _exchange(comm):
-    exchange = BucketExchange(comm, BUCKETS)
+    exchange = FullExchange(comm, BUCKETS)
     grads, own = np.arange(9, dtype=np.float32) * (comm.rank + 1), np.full(9, np.nan, np.float32)
     for bucket in (1, 0):
         exchange.reduce_scatter(bucket, grads, own)
-        exchange.all_gather(bucket, own)
+        exchange.all_gather(bucket, own, own)
     return own, exchange.runs
 
 
@@ -29,7 +29,7 @@ def test_every_bucket_is_summed_by_runs_and_brought_together():
 @pytest.mark.parametrize("counts", [(), (1, 2), (-1,)])
 def test_counts_must_fit_the_group(counts):
     with pytest.raises(ValueError, match="one per rank"):
-        BucketExchange(SoloCommunicator(), [Bucket(0, 3, counts)])
+        FullExchange(SoloCommunicator(), [Bucket(0, 3, counts)])
 
 
 def test_a_bucket_is_complete_with_its_last_parameter():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singa_dask.comm import Bucket, BucketExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.errors import ClusterError, CommTimeout, DataError
 
 SHAPES = [(processes, threads) for processes in (1, 2, 3) for threads in (1, 2, 3)]
@@ -98,12 +98,12 @@ def test_every_operation_agrees_with_numpy_for_any_counts(data):
 
 
 def _steps(comm, counts, steps):
-    exchange = BucketExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
+    exchange = FullExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
     values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
         exchange.reduce_scatter(0, np.full(values.size, comm.rank + step, "f4"), own)
         values[exchange.runs[0]] += own[exchange.runs[0]]
-        exchange.all_gather(0, values)
+        exchange.all_gather(0, values, values)
         agreed = np.array([float(comm.rank)])
         comm.all_reduce(agreed)
         assert agreed[0] == sum(range(comm.size))
