@@ -404,6 +404,7 @@ class _Run:
             "steps": self.whole.steps,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
             "exchanged_bytes": sum(self.comm.nbytes.values()),
+            "overflows": self.replica.exchange.overflows,
             "server": None if self.replica.private or not self.whole.steps else self.whole.servers(),
         }
         self._emit("end", step=self.step)
