@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.server.link import Link
 from singa_dask.server.messages import (
     Array,
+    Coded,
     Fresh,
     Get,
     Inspect,
@@ -64,7 +66,8 @@ class Stub:
     slices: the worker's, in order; links: by server. The arrays that it is given are flat and of all parameters; it
     reads and writes its slices of them. behind: how many updates may be under way when the next mini-batch is computed
     (0: none; 1: the reply comes while it is). patience_s: longest wait for a reply while the server is alive; aborted:
-    tells why to give up at once, "" while there is no reason. clock: see `get`.
+    tells why to give up at once, "" while there is no reason. clock: see `get`. codec: settings of `codecs.codec`,
+    with `name`, for gradients that travel; what it keeps back is part of the next ones.
 
     Waits raise ClusterError when the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
@@ -79,6 +82,7 @@ class Stub:
         behind: int = 0,
         patience_s: float = 300.0,
         aborted: Callable[[], str] = lambda: "",
+        codec: Mapping[str, Any] | None = None,
     ) -> None:
         self.slices = tuple(slices)
         self.behind = behind
@@ -91,6 +95,8 @@ class Stub:
         self._versions = [0] * len(self.slices)
         self._under_way: list[_Sent] = []
         self._kept: list[Array] = []
+        self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
+        self._feedback: dict[int, Any] = {}
 
     def put(self, values: Array, state: Mapping[str, Array], step: int) -> None:
         """Offer the initial parameters, after `step` updates."""
@@ -129,14 +135,14 @@ class Stub:
         for i, s in enumerate(self.slices):
             if within is not None and s.start not in within:
                 continue
-            part = _part(self._keep(step, gradient, s) if self.behind else gradient, s)
+            part = self._outgoing(i, step, gradient, s)
             update = Update(s.index, self._origin, step, part, self._versions[i])
             # A reply that may come while the parameters are in use must not be written to them.
             future = self._send(s, update, None if self.behind else _part(out, s))
             future.add_done_callback(lambda _: sent.ended.append(time.perf_counter()))
             sent.futures[i] = future
             if not self._links[s.server].local:
-                self.exchanged.nbytes += 2 * update.gradient.nbytes
+                self.exchanged.nbytes += part.nbytes + _part(gradient, s).nbytes
 
     def pull(self, out: Array, *, everything: bool = False) -> None:
         """Wait until no more than `behind` updates (or none) are under way, and take the parameters that came."""
@@ -184,6 +190,33 @@ class Stub:
             target[...] = reply.values
         self._versions[i] = reply.version
         return reply
+
+    def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
+        if self._codec is None or self._links[s.server].local:
+            return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
+        from singa_dask.comm.codecs import ErrorFeedback, codec
+
+        part = _part(gradient, s)
+        if i not in self._feedback:
+            self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
+        # In memory of its own: it may be under way while the next one is made.
+        feedback = self._feedback[i]
+        payload = feedback.encode(part, np.empty(feedback.codec.max_nbytes(s.size, part.dtype), np.uint8))
+        return Coded(s.size, part.dtype.name, self._codec, payload)
+
+    @property
+    def residual(self) -> dict[int, Array]:
+        """What codecs have kept back, by position of the slice."""
+        return {i: feedback.residual for i, feedback in self._feedback.items()}
+
+    @residual.setter
+    def residual(self, residual: Mapping[int, Array]) -> None:
+        from singa_dask.comm.codecs import ErrorFeedback, codec
+
+        assert self._codec is not None
+        for i, values in residual.items():
+            self._feedback[i] = ErrorFeedback(codec(**self._codec), values.size, values.dtype)
+            self._feedback[i].residual[...] = values
 
     def _keep(self, step: int, gradient: Array, s: Slice) -> Array:
         """A copy of a slice that stays as it is until `behind` further updates have been answered."""

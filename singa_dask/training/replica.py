@@ -107,7 +107,7 @@ class Replica:
         if links is None:
             plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
             links = {s.server: LocalLink(Server(plan.shard(ops, copy=False), live=True)) for s in slices}
-        self.stub = Stub(slices, links, behind=int(topology.one_behind), **stub)
+        self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, **stub)
         # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
         self._on_host = isinstance(flat.values, np.ndarray)
         self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
@@ -122,6 +122,7 @@ class Replica:
         several = comm.size > 1 and len(cut.buckets) > 1
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="exchange") if several else None
         self._blocked_s = 0.0
+        self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
         self._residual: np.ndarray | None = None
 
     @property
@@ -171,7 +172,7 @@ class Replica:
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
         self._put(states, int(step[0]))
-        if not self.exchange.exact:
+        if self._coded:
             self._take_residual(checkpoint)
         if self.algorithm.carries and carry:
             self._carry_on(None if checkpoint is None else checkpoint.carried)
@@ -250,7 +251,7 @@ class Replica:
                 self.exchange.gather_exactly(bucket, whole, whole)
             wholes[name] = flat.named(whole)
         carried = self._gather_carried() if self.algorithm.carries else {}
-        unsent = {} if self.exchange.exact else self._gather_residual()
+        unsent = self._gather_residual() if self._coded else {}
         if self.comm.rank != 0:
             return None
         return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried, unsent)
@@ -259,27 +260,37 @@ class Replica:
         """What every rank has not sent yet of its gradients, and the values that all have; on the first worker."""
         flat, size = self.net.flat, self.net.flat.size
         residual = self.exchange.residual
+        pushes = np.zeros(size, residual.dtype)
+        for i, part in self.stub.residual.items():
+            s = self.stub.slices[i]
+            pushes[s.start : s.stop] = part
+        for bucket in range(len(self.exchange.buckets)):
+            self.exchange.gather_exactly(bucket, pushes, pushes)
         every = np.empty(self.comm.size * size, residual.dtype) if self.comm.rank == 0 else None
         self.comm.gather(residual, every, [size] * self.comm.size)
         if every is None:
             return {}
         found = {f"rank {rank}": part for rank, part in enumerate(every.reshape(self.comm.size, size))}
-        return {key: flat.named(part) for key, part in (found | {"values": self.ops.to_host(flat.values)}).items()}
+        found |= {"values": self.ops.to_host(flat.values), "pushes": pushes}
+        return {key: flat.named(part) for key, part in found.items()}
 
     def _take_residual(self, checkpoint: Checkpoint | None) -> None:
         """Go on with what the checkpoint has of it: bit by bit on as many workers, else the first takes over all."""
         flat, size = self.net.flat, self.comm.size
-        table = np.zeros((size + 1, flat.size), flat.values.dtype)
+        table = np.zeros((size + 2, flat.size), flat.values.dtype)
         there = np.array([bool(checkpoint is not None and checkpoint.unsent)], np.float64)
         if checkpoint is not None and checkpoint.unsent:
             parts = {key: flat.flattened(arrays) for key, arrays in checkpoint.unsent.items()}
-            table[size] = parts.pop("values")
+            table[size], table[size + 1] = parts.pop("values"), parts.pop("pushes")
             for rank, part in enumerate(parts.values()):
                 table[rank if len(parts) == size else 0] += part
         self.comm.broadcast(there)
         if there[0]:
             self.comm.broadcast(table.reshape(-1))
             self._residual = table[self.comm.rank]
+            self.stub.residual = {
+                i: table[size + 1, s.start : s.stop].copy() for i, s in enumerate(self.stub.slices) if not self.private
+            }
             self._mirror[...] = table[size]
             if not self._on_host:
                 flat.values[...] = self.ops.asarray(self._mirror)

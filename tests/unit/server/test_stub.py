@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,20 @@ from support.servers import ones, server_plan
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.ops import Ops
 from singa_dask.server import Exchanged, LocalLink, Partition, Server, Stub, partition
-from singa_dask.server.messages import Done, Fresh, Get, Inspect, Leave, Origin, Put, Refused, Reply, Request, Update
+from singa_dask.server.messages import (
+    Coded,
+    Done,
+    Fresh,
+    Get,
+    Inspect,
+    Leave,
+    Origin,
+    Put,
+    Refused,
+    Reply,
+    Request,
+    Update,
+)
 
 
 class Slow:
@@ -282,6 +296,55 @@ def test_an_update_is_as_stale_as_its_stalest_slice():
     links[1].answer(0, Fresh(ones(), 1, 1, staleness=2))
     stub.pull(ones(0.0, 32))
     assert (stub.exchanged.updates, stub.exchanged.staleness, stub.exchanged.staleness_max) == (1, 5, 5)
+
+
+class Remote:
+    """A link whose gradients travel: the server decodes them."""
+
+    local = False
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def send(self, request: Request, out: np.ndarray | None = None) -> Future[Reply]:
+        if isinstance(request, Update) and isinstance(request.gradient, Coded):
+            request = replace(request, gradient=request.gradient.decoded())
+        return self.server.call(request)
+
+
+@pytest.mark.parametrize(
+    ("name", "sparsity", "nbytes"), [("kHalf", None, 200), ("kTopK", 0.05, 40), ("kFull", None, 400)]
+)
+def test_gradients_that_travel_are_coded_and_nothing_is_lost(name, sparsity, nbytes):
+    cut = partition(112, 1, 1, beside=False)
+    server = servers(cut, 1)[0]
+    stub = Stub(cut.slices, {0: Remote(server)}, codec={"name": name, "sparsity": sparsity})
+    values, draw, total = np.zeros(112, np.float32), np.random.default_rng(0), np.zeros(112)
+    stub.put(values, {}, 0)
+    stub.begin(stub.get(values, 0))
+    for step in range(5):
+        gradient = draw.normal(size=112).astype(np.float32)
+        total += gradient
+        stub.push(step, gradient, values)
+        stub.pull(values)
+    kept = stub.residual.get(0, np.zeros(112))
+    np.testing.assert_allclose(kept - values, total, rtol=1e-5, atol=1e-5)
+    assert kept.any() == (name != "kFull")
+    per_step = stub.take_figures().nbytes / 5
+    assert per_step - 448 == pytest.approx(nbytes * 1.12, rel=0.1)  # besides the reply
+    other = Stub(cut.slices, {0: Remote(server)}, codec={"name": name, "sparsity": sparsity})
+    if name != "kFull":
+        other.residual = stub.residual
+        np.testing.assert_array_equal(other.residual[0], kept)
+
+
+def test_nothing_is_coded_for_a_server_in_the_same_process(one):
+    cut, server = one
+    (stub,) = stubs_of(cut, {0: LocalLink(server)}, codec={"name": "kTopK", "sparsity": 0.01})
+    out = ones(0.0)
+    stub.push(0, ones(), out)
+    stub.pull(out)
+    assert (out == -1).all() and not stub.residual
 
 
 # What goes wrong
