@@ -1,19 +1,23 @@
 """What the workers of a group talk through: communicators move flat arrays and never see a net."""
 
+from singa_dask.comm.buckets import Bucket, bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import SliceExchange
+from singa_dask.comm.exchange import BucketExchange, FullExchange
 from singa_dask.comm.mpi import MpiCommunicator
 from singa_dask.comm.nested import NestedCommunicator
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.comm.threads import ThreadCommunicator, run_members, run_threads
 
 __all__ = [
+    "Bucket",
+    "BucketExchange",
     "Communicator",
+    "FullExchange",
     "MpiCommunicator",
     "NestedCommunicator",
-    "SliceExchange",
     "SoloCommunicator",
     "ThreadCommunicator",
+    "bucket_bounds",
     "run_members",
     "run_threads",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from singa_dask.errors import ClusterError
+
 
 def check_flat(name: str, array: np.ndarray, size: int | None = None) -> None:
     """Raise ValueError unless `array` is a contiguous vector, of `size` elements where that is given."""
@@ -35,6 +37,28 @@ def check_target(recv: np.ndarray | None, root: int, counts: Sequence[int]) -> n
         raise ValueError(f"recv must be an array on the root, rank {root}. Received: None.")
     check_flat("recv", recv, sum(counts))
     return recv
+
+
+def check_runs(
+    send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int], size: int
+) -> None:
+    """Raise ValueError unless these can be the arguments of an all_to_all between `size` ranks."""
+    for name, array, counts in (("send", send, send_counts), ("recv", recv, recv_counts)):
+        check_counts(counts, size)
+        check_flat(name, array, sum(counts))
+    if send.dtype != recv.dtype:
+        raise ValueError(f"send and recv must have the same dtype. Received: {send.dtype} and {recv.dtype}.")
+    if np.may_share_memory(send, recv):
+        raise ValueError("send and recv must not overlap. Received: two views of the same memory.")
+
+
+def check_met(sender: int, sent: int, receiver: int, expected: int) -> None:
+    """Raise ClusterError unless the receiver expects as many elements as the sender sends it."""
+    if sent != expected:
+        raise ClusterError(
+            f"rank {receiver}, all_to_all: recv_counts[{sender}] must be what rank {sender} sends here, "
+            f"{sent} elements. Received: {expected}."
+        )
 
 
 def run_of(rank: int, counts: Sequence[int]) -> slice:

@@ -38,6 +38,17 @@ class Communicator(ABC):
         """Every rank's `send` arrives at the root, one after another in `recv` (None elsewhere)."""
 
     @abstractmethod
+    def all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> None:
+        """Run i of every rank's `send` arrives at rank i, in its `recv` as run r, r being the sender.
+
+        send: (sum(send_counts),); recv: (sum(recv_counts),), of the same dtype, any, apart from `send`.
+        recv_counts[r] is what rank r sends here. Where it is not, threads raise ClusterError; MPI need not notice, and
+        then leaves a part of `recv` as it was.
+        """
+
+    @abstractmethod
     def all_reduce(self, buffer: np.ndarray) -> None:
         """buffer = the sum of every rank's buffer, in place."""
 

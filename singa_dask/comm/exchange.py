@@ -1,47 +1,187 @@
-"""The two halves of an all-reduce, with the own slice between them for the updater."""
+"""The two halves of an all-reduce, with the own run of each bucket between them for the updater."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import check_counts, run_of
 from singa_dask.comm.communicator import Communicator
 
 
-class SliceExchange:
-    """Gradients in, own slice of their sum out; own slice of the new values in, all values out.
+class BucketExchange(ABC):
+    """Gradients in, own run of their sum out; own run of the new values in, all values out; bucket by bucket.
 
-        g_slice = exchange.reduce_scatter(grads)          sum over ranks, elements [start, stop)
-        values[exchange.start:exchange.stop] -= ...       this rank updates its slice
-        exchange.all_gather(values)                       every rank has all slices
+        exchange.reduce_scatter(b, grads, own)            own[run] = sum over ranks of grads[run]
+        own[run] = ...                                    this rank's new values of the run
+        exchange.all_gather(b, values, own)               every rank has them, in `values`
 
-    counts: elements of every rank's slice, in rank order; they may be 0.
-    Sharding the update this way is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
+    The arrays are flat and of all parameters. Sharding the update this way is ZeRO stage 1 (Rajbhandari et al. 2020)
+    and SINGA's AllReduce topology.
     """
 
-    def __init__(self, comm: Communicator, counts: Sequence[int]) -> None:
-        check_counts(counts, comm.size)
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
+        for bucket in buckets:
+            check_counts(bucket.counts, comm.size)
         self.comm = comm
-        self.counts = tuple(counts)
-        own = run_of(comm.rank, self.counts)
-        self.start, self.stop = own.start, own.stop
-        self._scratch: dict[np.dtype, np.ndarray] = {}
+        self.buckets = tuple(buckets)
+        self.runs = tuple(bucket.run(comm.rank) for bucket in buckets)
 
-    def reduce_scatter(self, grads: np.ndarray) -> np.ndarray:
-        """The own slice of the sum of every rank's `grads`. grads: (sum(counts),) -> (counts[rank],).
+    exact: bool
+    overflows: int = 0
 
-        The result is a view of `grads` in a group of one, else of a buffer that the next call overwrites.
-        """
-        if self.comm.size == 1:
-            return grads[self.start : self.stop]
-        own = self._scratch.get(grads.dtype)
-        if own is None:
-            own = self._scratch[grads.dtype] = np.empty(self.counts[self.comm.rank], grads.dtype)
-        self.comm.reduce_scatter(grads, own, self.counts)
-        return own
+    @abstractmethod
+    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+        """The own run of bucket `index`, in `own`, becomes the sum of every rank's `grads` there."""
 
-    def all_gather(self, values: np.ndarray) -> None:
-        """Every rank's slice of `values` reaches every rank, in place. values: (sum(counts),)."""
-        self.comm.all_gather(values, self.counts)
+    @abstractmethod
+    def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        """Every rank's run of bucket `index` of `own` reaches every rank's `values`, which may be `own` itself."""
+
+    def gather_exactly(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        """As all_gather, with nothing lost."""
+        run, bucket = self.runs[index], self.buckets[index]
+        if values is not own:
+            values[run] = own[run]
+        self.comm.all_gather(values[bucket.elements], bucket.counts)
+
+    @property
+    def residual(self) -> np.ndarray:
+        """What of this rank's gradients has not been sent yet, flat."""
+        return np.zeros(self.buckets[-1].stop if self.buckets else 0, np.float32)
+
+    @residual.setter
+    def residual(self, values: np.ndarray) -> None:
+        assert not values.any(), "an exact exchange keeps nothing back"
+
+
+class FullExchange(BucketExchange):
+    """Every value as it is."""
+
+    exact = True
+
+    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+        bucket, run = self.buckets[index], self.runs[index]
+        self.comm.reduce_scatter(grads[bucket.elements], own[run], bucket.counts)
+
+    def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        self.gather_exactly(index, values, own)
+
+
+class CodedExchange(BucketExchange):
+    """Both ways through a codec, whatever is lost being made up for later.
+
+    Out, every rank encodes its gradient of each run with error feedback (Seide et al. 2014), and the owner adds up
+    what arrives. Back, the owner encodes what its new values differ by from those that all ranks have, so that what
+    one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values at any step.
+
+    A threshold is one for gradients: back travel as many of the largest differences as elements arrived.
+    """
+
+    exact = False
+
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket], codec: Any, dtype: Any = np.float32) -> None:
+        super().__init__(comm, buckets)
+        from singa_dask.comm.codecs import ErrorFeedback, Threshold
+
+        self.codec, self.dtype = codec, np.dtype(dtype)
+        self._out = [[ErrorFeedback(codec, count, dtype) for count in bucket.counts] for bucket in buckets]
+        self._by_count = isinstance(codec, Threshold)
+        longest = max((count for bucket in buckets for count in bucket.counts), default=0)
+        most = codec.max_nbytes(longest, self.dtype)
+        self._send, self._received = (np.empty(comm.size * most, np.uint8) for _ in range(2))
+        self._difference = np.empty(longest, self.dtype)
+        self._arrived = [0] * len(buckets)
+
+    @property
+    def overflows(self) -> int:  # type: ignore[override]
+        return self.codec.overflows
+
+    @property
+    def residual(self) -> np.ndarray:
+        flat = np.zeros(self.buckets[-1].stop if self.buckets else 0, self.dtype)
+        for bucket, feedback in zip(self.buckets, self._out, strict=True):
+            for rank, each in enumerate(feedback):
+                flat[bucket.run(rank)] = _residual(each)
+        return flat
+
+    @residual.setter
+    def residual(self, values: np.ndarray) -> None:
+        for bucket, feedback in zip(self.buckets, self._out, strict=True):
+            for rank, each in enumerate(feedback):
+                _residual(each)[...] = values[bucket.run(rank)]
+
+    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+        comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
+        sizes, end = [], 0
+        for rank, feedback in enumerate(self._out[index]):
+            payload = feedback.encode(grads[bucket.run(rank)], self._send[end:])
+            sizes.append(payload.size)
+            end += payload.size
+        arriving = self._sizes(sizes, [bucket.counts[comm.rank]] * comm.size)
+        received = self._received[: sum(arriving)]
+        comm.all_to_all(self._send[:end], sizes, received, arriving)
+        own[run] = 0
+        for rank in range(comm.size):
+            self.codec.decode(received[run_of(rank, arriving)], own[run], add=True)
+        if self._by_count:
+            self._arrived[index] = int(np.count_nonzero(own[run]))
+
+    def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
+        difference = np.subtract(own[run], values[run], out=self._difference[: run.stop - run.start])
+        codecs = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
+        sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(codecs, bucket.counts, strict=True)]
+        payloads = self._received[: sum(sizes)]
+        codecs[comm.rank].encode(difference, payloads[run_of(comm.rank, sizes)])
+        comm.all_gather(payloads, sizes)
+        for rank, codec in enumerate(codecs):
+            codec.decode(payloads[run_of(rank, sizes)], values[bucket.run(rank)], add=True)
+
+    def _sizes(self, sending: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Bytes of the payloads that arrive here, by rank. counts: the values in them."""
+        known = [self.codec.nbytes(count, self.dtype) for count in counts]
+        if None not in known:
+            return [size for size in known if size is not None]
+        told = np.empty(self.comm.size, np.int64)
+        ones = [1] * self.comm.size
+        self.comm.all_to_all(np.array(sending, np.int64), ones, told, ones)
+        return told.tolist()
+
+    def _all_arrived(self, index: int) -> list[int]:
+        """How many elements of every rank's run have changed; by rank."""
+        if not self._by_count:
+            return [0] * self.comm.size
+        arrived = np.zeros(self.comm.size)
+        arrived[self.comm.rank] = self._arrived[index]
+        self.comm.all_reduce(arrived)
+        return [int(n) for n in arrived]
+
+    def _back(self, arrived: int, count: int) -> Any:
+        from singa_dask.comm.codecs import TopK
+
+        return TopK(max(arrived, 1) / max(count, 1)) if self._by_count else self.codec
+
+
+def _residual(feedback: Any) -> np.ndarray:
+    assert feedback.residual is not None, "an exact codec keeps nothing back"
+    return feedback.residual
+
+
+def bucket_exchange(
+    comm: Communicator, buckets: Sequence[Bucket], settings: Mapping[str, Any], dtype: Any = np.float32
+) -> BucketExchange:
+    """The exchange that a job's cluster block asks for. settings: of `codecs.codec`, with `name`.
+
+    A rank on its own sends nothing, so nothing is lost. Raises ConfigError where the settings are wrong.
+    """
+    if settings["name"] == "kFull":
+        return FullExchange(comm, buckets)
+    from singa_dask.comm.codecs import codec
+
+    made = codec(**settings)
+    return FullExchange(comm, buckets) if comm.size == 1 else CodedExchange(comm, buckets, made, dtype)

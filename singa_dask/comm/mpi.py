@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_target
+from singa_dask.comm.buffers import check_counts, check_flat, check_runs, check_target
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError, CommTimeout
 
@@ -83,6 +83,17 @@ class MpiCommunicator(Communicator):
         if self.rank == root:
             target = [check_target(recv, root, counts), list(counts)]
         self._run("gather", send.nbytes, self._comm.Igatherv, send, target, root)
+
+    def all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> None:
+        check_runs(send, send_counts, recv, recv_counts, self.size)
+        # As bytes: MPI has no name for some of NumPy's types, and nothing is computed with them here.
+        runs = [
+            [array.view(np.uint8), [n * array.itemsize for n in counts]]
+            for array, counts in ((send, send_counts), (recv, recv_counts))
+        ]
+        self._run("all_to_all", send.nbytes, self._comm.Ialltoallv, *runs)
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)

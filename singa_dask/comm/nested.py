@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_root, check_target, run_of
+from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.local import LocalExchange, LocalOperation, add_up
 from singa_dask.errors import ClusterError
@@ -99,6 +99,30 @@ class NestedCommunicator(Communicator):
                 target = asides[thread] if process == self._outer.rank else None
                 self._lead(operation, self._outer.gather, share, target, of_processes, process)
 
+    def all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> None:
+        check_runs(send, send_counts, recv, recv_counts, self.size)
+        places: list[np.ndarray] = []
+        with self._operation("all_to_all", send, aside=(send_counts, recv_counts, places)) as (operation, _, asides):
+            sent, received, (places, *_) = zip(*asides, strict=True)
+            for thread, counts in enumerate(sent):
+                rank = self._exchange.first + thread
+                check_met(rank, counts[self.rank], self.rank, recv_counts[rank])
+            out, into = self._blocks(sent), np.array(received).T
+            if self._leads:
+                places += [self._buffer("out", out.sum(), send.dtype), self._buffer("in", into.sum(), send.dtype)]
+            operation.meet()
+            packed, arrived = places
+            for own, shared in _runs(out, self._thread):
+                packed[shared] = send[own]
+            operation.meet()
+            of_processes = into.reshape(self._outer.size, -1).sum(1).tolist()
+            self._lead(operation, self._outer.all_to_all, packed, out.sum(1).tolist(), arrived, of_processes)
+        # As in reduce_scatter.
+        for own, shared in _runs(into, self._thread):
+            recv[own] = arrived[shared]
+
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)
         with self._operation("all_reduce", buffer, buffer.size) as (operation, arrays, _):
@@ -150,6 +174,10 @@ class NestedCommunicator(Communicator):
         first = self._exchange.first
         return [sum(counts[i : i + n]) for i in range(0, len(counts), n)], counts[first : first + n]
 
+    def _blocks(self, send_counts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Elements to every process from every thread of this one: (processes, threads), as they lie on the wire."""
+        return np.array(send_counts).reshape(self._nthreads, self._outer.size, -1).sum(2).T
+
     def _part(self, size: int) -> slice:
         """The part of an array of `size` elements that this thread adds up for its process."""
         return slice(size * self._thread // self._nthreads, size * (self._thread + 1) // self._nthreads)
@@ -178,3 +206,15 @@ class NestedCommunicator(Communicator):
             raise
         self.wait_s += time.perf_counter() - start
         self.nbytes[name] += array.nbytes
+
+
+def _runs(sizes: np.ndarray, thread: int) -> Iterator[tuple[slice, slice]]:
+    """Where the runs of one thread lie: in an array of its own, and in the one that holds those of all threads.
+
+    sizes: (runs, threads), elements; the shared array holds run 0 of every thread, then run 1 of every thread, ...
+    """
+    starts = np.cumsum(sizes).reshape(sizes.shape)[:, thread] - sizes[:, thread]
+    begin = 0
+    for start, size in zip(starts.tolist(), sizes[:, thread].tolist(), strict=True):
+        yield slice(begin, begin + size), slice(start, start + size)
+        begin += size

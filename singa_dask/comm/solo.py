@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_target
+from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 
@@ -37,6 +37,14 @@ class SoloCommunicator(Communicator):
     def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
         self._checked("gather", send, counts)
         np.copyto(check_target(recv, root, counts), send)
+
+    def all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> None:
+        check_runs(send, send_counts, recv, recv_counts, self.size)
+        check_met(0, send_counts[0], 0, recv_counts[0])
+        self._checked("all_to_all", send)
+        np.copyto(recv, send)
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         self._checked("all_reduce", buffer)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_root, check_target, run_of
+from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.local import LocalExchange, add_up
 from singa_dask.errors import ClusterError
@@ -64,6 +64,15 @@ class ThreadCommunicator(Communicator):
             if target is not None:
                 np.concatenate(arrays, out=target)
 
+    def all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> None:
+        check_runs(send, send_counts, recv, recv_counts, self.size)
+        with self._operation("all_to_all", send, aside=send_counts) as shown:
+            for rank, (array, sent) in enumerate(shown):
+                check_met(rank, sent[self.rank], self.rank, recv_counts[rank])
+                recv[run_of(rank, recv_counts)] = array[run_of(self.rank, sent)]
+
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)
         total = np.empty_like(buffer)
@@ -86,11 +95,12 @@ class ThreadCommunicator(Communicator):
         self._exchange.forget(self.rank)
 
     @contextmanager
-    def _operation(self, name: str, array: np.ndarray, *agreed: Hashable) -> Iterator[list[np.ndarray]]:
-        """Show `array` to the others and see theirs, until every member has left the block."""
+    def _operation(self, name: str, array: np.ndarray, *agreed: Hashable, aside: Any = None) -> Iterator[list]:
+        """Show `array` (with `aside`, a pair) and see the others', until every member has left the block."""
         start = time.perf_counter()
         signature = (name, array.dtype, *agreed)
-        with self._exchange.operation(self.rank, self.timeout_s, signature, array) as operation:
+        shown = array if aside is None else (array, aside)
+        with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as operation:
             yield operation.shown
         self.wait_s += time.perf_counter() - start
         self.nbytes[name] += array.nbytes

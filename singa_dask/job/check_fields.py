@@ -86,6 +86,7 @@ _MORE: dict[str, Range] = {
     "JobProto.train_steps": POSITIVE,
     "JobProto.num_openblas_threads": POSITIVE,
     "ClusterProto.start_port": PORT,
+    "ClusterProto.bucket_size": POSITIVE,
     "NetProto.partition_dim": DIMENSION,
     "LayerProto.partition_dim": LAYER_DIMENSION,
     "LayerProto.unroll_index": NOT_NEGATIVE,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import ClusterProto
 
 
@@ -46,6 +46,8 @@ class ClusterTopology:
     sync_freq: updates of a server group between two exchanges with its neighbours.
     max_staleness: how many updates a worker group may be ahead of the slowest one, None for no bound.
     one_behind: whether a group computes on while its last update is under way.
+    bucket_size: elements of the gradient that are sent together, as soon as the backward pass has completed them.
+    codec: how they travel inside a group, by its name in ClusterProto; sparsity: what kTopK and kThreshold need.
 
     Raises ConfigError with a problem for every number that is impossible.
     """
@@ -60,6 +62,9 @@ class ClusterTopology:
     sync_freq: int = 1
     max_staleness: int | None = None
     one_behind: bool = False
+    bucket_size: int = 1 << 18
+    codec: str = "kFull"
+    sparsity: float | None = None
 
     def __post_init__(self) -> None:
         problems = list(self._wrong_values()) or list(self._wrong_divisions())
@@ -69,7 +74,12 @@ class ClusterTopology:
     def _wrong_values(self) -> Iterator[Problem]:
         for name in (f.name for f in fields(self)):
             value = getattr(self, name)
-            if name == "max_staleness" and value is None:
+            if name == "sparsity" or (name == "max_staleness" and value is None):
+                continue  # whether a codec needs the one, and in which range, the codec knows
+            if name == "codec":
+                if value not in list(ClusterProto.Codec.keys()):
+                    hint = nearest(str(value), ClusterProto.Codec.keys())
+                    yield Problem("cluster.codec", "there is no such codec", repr(value), hint)
                 continue
             if name in ("server_worker_separate", "one_behind"):
                 if not isinstance(value, bool):
@@ -80,7 +90,8 @@ class ClusterTopology:
                 if value < 0:
                     yield Problem(f"cluster.{name}", "must be at least 0", str(value), "Leave it out for no bound.")
             elif value < 1:
-                yield Problem(f"cluster.{name}", "must be at least 1", str(value), "Leave it out for 1.")
+                default = next(f.default for f in fields(self) if f.name == name)
+                yield Problem(f"cluster.{name}", "must be at least 1", str(value), f"Leave it out for {default}.")
 
     def _wrong_divisions(self) -> Iterator[Problem]:
         groups, copies = self.nworker_groups, self.nserver_groups
@@ -119,7 +130,7 @@ class ClusterTopology:
         given = {
             f.name: getattr(proto, f.name) for f in fields(cls) if f.default is not None or proto.HasField(f.name)
         }
-        return cls(**given)
+        return cls(**{**given, "codec": ClusterProto.Codec.Name(proto.codec)})
 
     def to_proto(self) -> ClusterProto:
         """The `cluster { }` of this topology; numbers that are SINGA's defaults are left out."""

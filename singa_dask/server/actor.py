@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +13,19 @@ from distributed import get_worker
 
 from singa_dask.errors import ClusterError
 from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
-from singa_dask.server.messages import Leave, NotYet, OpenAccount, Origin, Put, Reply, Request, State, Sync, Update
+from singa_dask.server.messages import (
+    Coded,
+    Leave,
+    NotYet,
+    OpenAccount,
+    Origin,
+    Put,
+    Reply,
+    Request,
+    State,
+    Sync,
+    Update,
+)
 from singa_dask.server.server import Server, ServerPlan, publish, server_here
 
 T = TypeVar("T")
@@ -42,6 +55,8 @@ class ServerActor:
 
     async def call(self, request: Request) -> Reply:
         """The reply to a request, or NotYet when its time has not come for a while."""
+        if isinstance(request, Update) and isinstance(request.gradient, Coded):
+            request = replace(request, gradient=request.gradient.decoded())
         array = getattr(request, "gradient", None)
         if array is None or (array.nbytes <= SMALL_NBYTES and self._warm.done()):
             future = self.server.call(request)

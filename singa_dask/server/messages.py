@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 Array = Any
 
 
@@ -50,10 +52,32 @@ class Get:
 
 
 @dataclass(frozen=True)
+class Coded:
+    """An array on its way through a codec: `size` values of `dtype`. settings: of `codecs.codec`, with `name`."""
+
+    size: int
+    dtype: str
+    settings: Mapping[str, Any]
+    payload: Array
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.payload.nbytes)
+
+    def decoded(self) -> Array:
+        """The values."""
+        from singa_dask.comm.codecs import codec
+
+        values = np.empty(self.size, self.dtype)
+        codec(**self.settings).decode(self.payload, values)
+        return values
+
+
+@dataclass(frozen=True)
 class Update:
     """Apply the gradient of the origin's step `step`, and send the parameters: answered by Fresh.
 
-    based_on: version of the parameters that the gradient is of.
+    gradient: an array, or Coded where it travels. based_on: version of the parameters that it is of.
     """
 
     slice: int

@@ -1,5 +1,5 @@
-"""How the flat parameters are cut: into one range per worker of a group, one per server of a group, and the slices in
-which both agree."""
+"""How the flat parameters are cut: into buckets, each of them into one run per worker of a group, one per server of a
+group, and the slices in which both agree."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from singa_dask.comm.buckets import Bucket
 from singa_dask.net.flat import ALIGNMENT
 
 
@@ -28,14 +29,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Partition:
-    """slices: in the order of the parameters, without gaps. counts: elements of every worker's range."""
+    """buckets, slices: in the order of the parameters, without gaps."""
 
     size: int
     slices: tuple[Slice, ...]
-    counts: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
 
     def of_worker(self, worker: int) -> tuple[Slice, ...]:
-        """The slices of one worker's range."""
+        """The slices that one worker exchanges."""
         return tuple(s for s in self.slices if s.worker == worker)
 
     def of_server(self, server: int) -> tuple[Slice, ...]:
@@ -53,18 +54,28 @@ def even_cuts(size: int, n: int) -> list[int]:
     return [ALIGNMENT * (blocks + (i < extra)) for i in range(n)]
 
 
-def partition(size: int, nworkers: int, nservers: int, *, beside: bool) -> Partition:
+def partition(
+    size: int, nworkers: int, nservers: int, *, beside: bool, bounds: Sequence[int] | None = None
+) -> Partition:
     """Cut `size` elements (a multiple of 16) for groups of `nworkers` workers and `nservers` servers.
 
-    beside: servers share the workers' processes. Where every server then has a worker of its own, that worker's range
-    is the server's, so that nothing travels twice; else each worker has an equal range, whichever servers own it.
+    beside: servers share the workers' processes. Where every server then has a worker of its own, that worker's run of
+    a bucket is the server's, so that nothing travels twice; else each worker has an equal run, whichever servers own
+    it. bounds: where the buckets begin and end (multiples of 16); one bucket by default.
     """
-    owned = even_cuts(size, nservers)
-    counts = owned + [0] * (nworkers - nservers) if beside and nservers <= nworkers else even_cuts(size, nworkers)
-    cuts = sorted({0, *accumulate(counts), *accumulate(owned)})
-    workers, servers = _owners(counts, cuts), _owners(owned, cuts)
-    slices = [Slice(i, start, stop, workers[i], servers[i]) for i, (start, stop) in enumerate(pairwise(cuts))]
-    return Partition(size, tuple(slices), tuple(counts))
+    slices: list[Slice] = []
+    buckets: list[Bucket] = []
+    for first, last in pairwise([0, size] if bounds is None else bounds):
+        owned = even_cuts(last - first, nservers)
+        counts = even_cuts(last - first, nworkers)
+        if beside and nservers <= nworkers:
+            counts = owned + [0] * (nworkers - nservers)
+        buckets.append(Bucket(first, last, tuple(counts)))
+        cuts = sorted({0, *accumulate(counts), *accumulate(owned)})
+        workers, servers = _owners(counts, cuts), _owners(owned, cuts)
+        for worker, server, (start, stop) in zip(workers, servers, pairwise(cuts), strict=True):
+            slices.append(Slice(len(slices), first + start, first + stop, worker, server))
+    return Partition(size, tuple(slices), tuple(buckets))
 
 
 def _owners(counts: Sequence[int], cuts: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.server.link import Link
 from singa_dask.server.messages import (
     Array,
+    Coded,
     Fresh,
     Get,
     Inspect,
@@ -50,19 +52,22 @@ class Exchanged:
 
 @dataclass
 class _Sent:
-    """An update whose reply has not been taken yet, slice by slice."""
+    """An update whose replies have not been taken yet. futures: of them, by position of the slice."""
 
+    step: int
     began: float
-    futures: list[Future[Reply]]
+    futures: dict[int, Future[Reply]] = field(default_factory=dict)
     ended: list[float] = field(default_factory=list)
 
 
 class Stub:
-    """What one worker says to the servers that own its range of the parameters.
+    """What one worker says to the servers that own its slices of the parameters.
 
-    slices: of the range, in order; links: by server. behind: how many updates may be under way when the next
-    mini-batch is computed (0: none; 1: the reply comes while it is). patience_s: longest wait for a reply while the
-    server is alive; aborted: tells why to give up at once, "" while there is no reason. clock: see `get`.
+    slices: the worker's, in order; links: by server. The arrays that it is given are flat and of all parameters; it
+    reads and writes its slices of them. behind: how many updates may be under way when the next mini-batch is computed
+    (0: none; 1: the reply comes while it is). patience_s: longest wait for a reply while the server is alive; aborted:
+    tells why to give up at once, "" while there is no reason. clock: see `get`. codec: settings of `codecs.codec`,
+    with `name`, for gradients that travel; what it keeps back is part of the next ones.
 
     Waits raise ClusterError when the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
@@ -77,9 +82,9 @@ class Stub:
         behind: int = 0,
         patience_s: float = 300.0,
         aborted: Callable[[], str] = lambda: "",
+        codec: Mapping[str, Any] | None = None,
     ) -> None:
         self.slices = tuple(slices)
-        self.start = self.slices[0].start if self.slices else 0
         self.behind = behind
         self.patience_s = patience_s
         self.exchanged = Exchanged()
@@ -90,21 +95,23 @@ class Stub:
         self._versions = [0] * len(self.slices)
         self._under_way: list[_Sent] = []
         self._kept: list[Array] = []
+        self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
+        self._feedback: dict[int, Any] = {}
 
     def put(self, values: Array, state: Mapping[str, Array], step: int) -> None:
-        """Offer the initial parameters of the own range, after `step` updates."""
+        """Offer the initial parameters, after `step` updates."""
         replies = []
         for s in self.slices:
-            own = {name: self._part(array, s) for name, array in state.items()}
-            replies.append(self._send(s, Put(s.index, self._part(values, s), own, version=step, step=step)))
+            own = {name: _part(array, s) for name, array in state.items()}
+            replies.append(self._send(s, Put(s.index, _part(values, s), own, version=step, step=step)))
         for reply in replies:
             self._wait(reply)
 
     def get(self, out: Array, first: int) -> int:
-        """Fetch the parameters of the own range; returns the step at which the servers see the group, at least
-        `first`. `clock` becomes the greatest that they have for the group."""
+        """Fetch the parameters; returns the step at which the servers see the group, at least `first`. `clock` becomes
+        the greatest that they have for the group."""
         self._origin = replace(self._origin, first=first)
-        targets = [self._part(out, s) for s in self.slices]
+        targets = [_part(out, s) for s in self.slices]
         sent = [
             self._send(s, Get(s.index, self._origin), target) for s, target in zip(self.slices, targets, strict=True)
         ]
@@ -119,20 +126,23 @@ class Stub:
         self.clock = max(step, self.clock if clock is None else clock)
         self._origin = replace(self._origin, first=step, clock=self.clock)
 
-    def push(self, step: int, gradient: Array, out: Array) -> None:
-        """Send the gradient of the own range. With `behind`, `gradient` may be written to right afterwards."""
-        if self.behind:
-            gradient = self._keep(step, gradient)
-        sent = _Sent(time.perf_counter(), [])
+    def push(self, step: int, gradient: Array, out: Array, within: range | None = None) -> None:
+        """Send the gradient: of all slices, or of those `within` this range of elements, the others in further calls
+        for the same step. With `behind`, `gradient` may be written to right afterwards."""
+        if not self._under_way or self._under_way[-1].step != step:
+            self._under_way.append(_Sent(step, time.perf_counter()))
+        sent = self._under_way[-1]
         for i, s in enumerate(self.slices):
-            update = Update(s.index, self._origin, step, self._part(gradient, s), self._versions[i])
+            if within is not None and s.start not in within:
+                continue
+            part = self._outgoing(i, step, gradient, s)
+            update = Update(s.index, self._origin, step, part, self._versions[i])
             # A reply that may come while the parameters are in use must not be written to them.
-            future = self._send(s, update, None if self.behind else self._part(out, s))
+            future = self._send(s, update, None if self.behind else _part(out, s))
             future.add_done_callback(lambda _: sent.ended.append(time.perf_counter()))
-            sent.futures.append(future)
+            sent.futures[i] = future
             if not self._links[s.server].local:
-                self.exchanged.nbytes += 2 * update.gradient.nbytes
-        self._under_way.append(sent)
+                self.exchanged.nbytes += part.nbytes + _part(gradient, s).nbytes
 
     def pull(self, out: Array, *, everything: bool = False) -> None:
         """Wait until no more than `behind` updates (or none) are under way, and take the parameters that came."""
@@ -140,15 +150,15 @@ class Stub:
         while len(self._under_way) > (0 if everything else self.behind):
             sent = self._under_way.pop(0)
             staleness = 0
-            for i, (s, future) in enumerate(zip(self.slices, sent.futures, strict=True)):
-                fresh = self._take(i, self._wait(future), self._part(out, s))
+            for i, future in sent.futures.items():
+                fresh = self._take(i, self._wait(future), _part(out, self.slices[i]))
                 staleness = max(staleness, fresh.staleness)
             if sent.futures:
                 self._count(sent, staleness)
         self.exchanged.stall_s += time.perf_counter() - began
 
     def inspect(self) -> State | None:
-        """All that the servers hold of the own range; None where it is empty."""
+        """All that the servers hold of the own slices, end to end; None where there are none."""
         states = []
         for future in [self._send(s, Inspect(s.index)) for s in self.slices]:
             reply = self._wait(future)
@@ -181,15 +191,39 @@ class Stub:
         self._versions[i] = reply.version
         return reply
 
-    def _part(self, array: Array, s: Slice) -> Array:
-        return array[s.start - self.start : s.stop - self.start]
+    def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
+        if self._codec is None or self._links[s.server].local:
+            return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
+        from singa_dask.comm.codecs import ErrorFeedback, codec
 
-    def _keep(self, step: int, gradient: Array) -> Array:
-        """A copy that stays as it is until `behind` further updates have been answered."""
+        part = _part(gradient, s)
+        if i not in self._feedback:
+            self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
+        # In memory of its own: it may be under way while the next one is made.
+        feedback = self._feedback[i]
+        payload = feedback.encode(part, np.empty(feedback.codec.max_nbytes(s.size, part.dtype), np.uint8))
+        return Coded(s.size, part.dtype.name, self._codec, payload)
+
+    @property
+    def residual(self) -> dict[int, Array]:
+        """What codecs have kept back, by position of the slice."""
+        return {i: feedback.residual for i, feedback in self._feedback.items()}
+
+    @residual.setter
+    def residual(self, residual: Mapping[int, Array]) -> None:
+        from singa_dask.comm.codecs import ErrorFeedback, codec
+
+        assert self._codec is not None
+        for i, values in residual.items():
+            self._feedback[i] = ErrorFeedback(codec(**self._codec), values.size, values.dtype)
+            self._feedback[i].residual[...] = values
+
+    def _keep(self, step: int, gradient: Array, s: Slice) -> Array:
+        """A copy of a slice that stays as it is until `behind` further updates have been answered."""
         while len(self._kept) <= self.behind:
-            self._kept.append(gradient.copy())
+            self._kept.append(np.empty_like(gradient))
         kept = self._kept[step % len(self._kept)]
-        kept[...] = gradient
+        _part(kept, s)[...] = _part(gradient, s)
         return kept
 
     def _wait(self, future: Future[Reply]) -> Reply:
@@ -220,3 +254,7 @@ class Stub:
         figures.update_s += max(sent.ended, default=time.perf_counter()) - sent.began
         figures.staleness += staleness
         figures.staleness_max = max(figures.staleness_max, staleness)
+
+
+def _part(array: Array, s: Slice) -> Array:
+    return array[s.start : s.stop]

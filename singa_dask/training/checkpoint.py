@@ -3,6 +3,8 @@
     /parameters/<name>            values
     /updater/<state>/<name>       the updater's state, parameter by parameter
     /carried/<layer>/<number>     what recurrent layers carry on to the next mini-batch, a row for each of its rows
+    /unsent/rank <r>/<name>       what of a rank's gradients its codec has kept back; /unsent/values/<name>: the values
+                                  that all ranks have, from which the servers' differ by what was kept back there
     attributes                    format, step, seed, job (text), data (fingerprints, JSON), sha256
 
 The loader's position is the step: which samples make up mini-batch k is a function of (data, seed, k) alone.
@@ -32,7 +34,7 @@ class Checkpoint:
     """All that a run needs to go on as if it had never stopped.
 
     step: training steps done. data: fingerprints of the order of samples, by phase and input layer. carried: state of
-    recurrent layers, by layer.
+    recurrent layers, by layer. unsent: what codecs have kept back, by "rank <r>", and all ranks' "values".
     """
 
     step: int
@@ -42,6 +44,7 @@ class Checkpoint:
     updater: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     carried: Mapping[str, list[np.ndarray]] = field(default_factory=dict)
+    unsent: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -184,6 +187,9 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     for layer, carried in checkpoint.carried.items():
         for i, value in enumerate(carried):
             file.create_dataset(f"carried/{layer}/{i}", data=value)
+    for key, arrays in checkpoint.unsent.items():
+        for name, value in arrays.items():
+            file.create_dataset(f"unsent/{key}/{name}", data=value)
     file.attrs["format"] = FORMAT
     file.attrs["step"] = checkpoint.step
     file.attrs["seed"] = np.uint64(checkpoint.seed)
@@ -204,6 +210,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
     parameters: dict[str, np.ndarray] = {}
     updater: dict[str, dict[str, np.ndarray]] = {}
     carried: dict[str, list[np.ndarray]] = {}
+    unsent: dict[str, dict[str, np.ndarray]] = {}
     for key, dataset in arrays.items():
         room, _, name = key.partition("/")
         if room == "parameters":
@@ -213,6 +220,9 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
             updater.setdefault(state, {})[name] = dataset[()]
         elif room == "carried":
             carried.setdefault(name.rpartition("/")[0], []).append(dataset[()])
+        elif room == "unsent":
+            key, _, name = name.partition("/")
+            unsent.setdefault(key, {})[name] = dataset[()]
     return Checkpoint(
         step=int(file.attrs["step"]),
         seed=int(file.attrs["seed"]),
@@ -221,6 +231,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
         updater=updater,
         data=json.loads(file.attrs["data"]),
         carried=carried,
+        unsent=unsent,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from singa_dask.comm.codecs import codec
 from singa_dask.data import (
     AnyStream,
     Manifest,
@@ -68,7 +69,7 @@ class Prepared:
     @property
     def partition(self) -> Partition:
         """How the parameters are cut for the workers and the servers."""
-        return parameter_partition(self.topology, self.size)
+        return parameter_partition(self.topology, self.entries, self.size)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
@@ -85,6 +86,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
+        topology = ClusterTopology.from_proto(ready.cluster)
+        codec(topology.codec, sparsity=topology.sparsity)
         code = pack(ready, job.folder)
         data: dict[str, str] = {}
         if with_data:
@@ -102,7 +105,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     updater.bind(flat.entries, 0, 0)
     return Prepared(
         job=ready,
-        topology=ClusterTopology.from_proto(ready.cluster),
+        topology=topology,
         data=data,
         layers={PHASE_NAMES[phase]: net.describe() for phase, net in nets.items()},
         parameters=sum(entry.size for entry in flat.entries),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import algorithm
+from singa_dask.comm.buckets import Readiness, bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import SliceExchange
+from singa_dask.comm.exchange import bucket_exchange
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.param import Array, Param
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
@@ -24,13 +28,19 @@ from singa_dask.training.checkpoint import Checkpoint, fitting
 from singa_dask.updaters import updater_class
 
 
-def parameter_partition(topology: ClusterTopology, size: int) -> Partition:
-    """How `size` elements of parameters are cut for the workers and servers of this topology."""
+def parameter_partition(topology: ClusterTopology, entries: Sequence[Entry], size: int) -> Partition:
+    """How `size` elements of parameters are cut for the workers and servers of this topology.
+
+    A worker on its own sends nothing, so it has one bucket.
+    """
+    alone = topology.nworkers_per_group == 1
+    starts = () if alone else [entry.start for entry in entries]
     return partition(
         size,
         topology.nworkers_per_group,
         topology.nservers_per_group,
         beside=not topology.server_worker_separate,
+        bounds=bucket_bounds(starts, size, topology.bucket_size),
     )
 
 
@@ -59,13 +69,16 @@ def server_plan(
 class Replica:
     """The nets of one worker (train, and test or validation sharing its parameters) and its way to its servers.
 
-    Each worker of a group has a range of the parameters; the servers that own it update it. One step is
+    The parameters are cut into buckets, and each worker of a group has a run of every bucket; the servers that own it
+    update it. One step is
 
         gradients of the own share  ->  reduce-scatter  ->  update by the servers  ->  all-gather
-                                                            of the own range
+                                                            of the own runs
 
-    links: to the servers, by number. Where none are given each worker's server is in its own process, for it alone,
-    and works on the worker's parameters in place. stub: keyword arguments of Stub.
+    Where there are several buckets, each is on its way as soon as the backward pass has completed it, in a thread of
+    its own, while that goes on. links: to the servers, by number. Where none are given each worker's server is in its
+    own process, for it alone, and works on the worker's parameters in place. stub: keyword arguments of Stub.
+    wait_s: seconds so far that the worker could not compute for waiting for the others of its group.
     """
 
     def __init__(
@@ -86,19 +99,40 @@ class Replica:
 
         flat = self.net.flat
         topology = ClusterTopology.from_proto(job.cluster)
-        cut = parameter_partition(topology, flat.size)
-        self.exchange = SliceExchange(comm, cut.counts)
+        cut = parameter_partition(topology, flat.entries, flat.size)
+        settings = {"name": topology.codec, "sparsity": topology.sparsity}
+        self.exchange = bucket_exchange(comm, cut.buckets, settings, flat.values.dtype)
         self.private = links is None
         slices = cut.of_worker(comm.rank)
         if links is None:
             plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
             links = {s.server: LocalLink(Server(plan.shard(ops, copy=False), live=True)) for s in slices}
-        self.stub = Stub(slices, links, behind=int(topology.one_behind), **stub)
+        self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, **stub)
         # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
         self._on_host = isinstance(flat.values, np.ndarray)
         self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
-        self._range = slice(self.exchange.start, self.exchange.stop)
-        self._own = (flat.values if self.private else self._mirror)[self._range]
+        self._own = flat.values if self.private else self._mirror
+        if not self.exchange.exact:  # the servers' values are not those that everybody has
+            self._own = ops.empty((flat.size,)) if self.private else np.empty_like(self._mirror)
+        self._summed = np.empty(flat.size, flat.values.dtype)
+        self._staged = self._summed if self._on_host else np.empty_like(self._summed)
+        self._readiness = Readiness(cut.buckets)
+        for entry in flat.entries:
+            self._readiness.expect(entry.name, entry.start)
+        several = comm.size > 1 and len(cut.buckets) > 1
+        self._lane = ThreadPoolExecutor(1, thread_name_prefix="exchange") if several else None
+        self._blocked_s = 0.0
+        self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
+        self._residual: np.ndarray | None = None
+
+    @property
+    def wait_s(self) -> float:
+        return self.comm.wait_s if self._lane is None else self._blocked_s
+
+    def close(self) -> None:
+        """End the thread of the exchange; what it is doing ends by itself."""
+        if self._lane is not None:
+            self._lane.shutdown(wait=False, cancel_futures=True)
 
     def initialise(self, given: Mapping[str, np.ndarray] | None = None) -> None:
         """Draw the initial parameters, put the given ones in their place, and put them on the servers.
@@ -131,14 +165,15 @@ class Replica:
             flat.values[...] = self.ops.asarray(flat.flattened(checkpoint.parameters))
         states = {}
         for name in names:
-            whole = np.zeros(flat.size, flat.values.dtype)
+            states[name] = np.zeros(flat.size, flat.values.dtype)
             if checkpoint is not None:
-                whole[...] = flat.flattened(checkpoint.updater[name])
-            self.comm.broadcast(whole)
-            states[name] = whole[self._range]
+                states[name][...] = flat.flattened(checkpoint.updater[name])
+            self.comm.broadcast(states[name])
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
         self._put(states, int(step[0]))
+        if self._coded:
+            self._take_residual(checkpoint)
         if self.algorithm.carries and carry:
             self._carry_on(None if checkpoint is None else checkpoint.carried)
 
@@ -150,16 +185,45 @@ class Replica:
         self.comm.all_reduce(seen.reshape(-1))
         begin, clock = map(int, seen.max(axis=1))
         self.stub.begin(begin, clock)
-        self._spread()
+        if self._residual is None:
+            self._spread(range(len(self.exchange.buckets)), exactly=True)
+        else:  # everybody has the values already that go with it
+            self.exchange.residual, self._residual = self._residual, None
         return begin
 
     def train_step(self, feed: Mapping[str, Batch], step: Step) -> dict[str, Metric]:
         """One synchronous step of the group; returns the metrics of the own share of the mini-batch."""
-        metrics = self.algorithm.train_one_batch(self.net, feed, step)
-        gradient = self.exchange.reduce_scatter(self.ops.to_host(self.net.flat.grads))
-        self.stub.push(step.number, gradient, self._own)
-        self._collect()
+        self._readiness.begin()
+        under_way: dict[int, Future[None]] = {}
+
+        def exchange(bucket: int | None) -> None:
+            if bucket is not None:
+                under_way[bucket] = self._in_lane(self._exchange, bucket, step.number)
+
+        def on_gradient(param: Param) -> None:
+            exchange(self._readiness.done(param.name))
+
+        metrics = self.algorithm.train_one_batch(self.net, feed, step, on_gradient)
+        for bucket in range(len(self.exchange.buckets)):
+            if bucket not in under_way:  # an algorithm of one's own need not tell
+                exchange(bucket)
+        for future in under_way.values():
+            self._wait(future)
+        self._collect(everywhere=self.private)
         return metrics
+
+    def _exchange(self, bucket: int, step: int) -> None:
+        """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
+        elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
+        grads = self.net.flat.grads
+        if self.comm.size == 1:
+            summed = self.ops.to_host(grads)
+        else:
+            summed = self._summed
+            self.exchange.reduce_scatter(bucket, self._on_the_host(grads, elements), summed)
+        self.stub.push(step, summed, self._own, range(run.start, run.stop))
+        if self.private:
+            self._spread([bucket])
 
     def settle(self) -> None:
         """Take the replies to all updates that are under way. Every worker must call it."""
@@ -178,17 +242,58 @@ class Replica:
         own = self.stub.inspect()
         wholes = {}
         for name in ("", *self._state_names()):  # "": the parameters
-            part = np.empty(self.exchange.stop - self.exchange.start, flat.values.dtype)
+            whole = np.zeros(flat.size, flat.values.dtype)
             if own is not None:
-                part[...] = self.ops.to_host(own.state[name] if name else own.values)
-            whole = np.empty(flat.size, flat.values.dtype) if self.comm.rank == 0 else None
-            self.comm.gather(part, whole, self.exchange.counts)
-            if whole is not None:
-                wholes[name] = flat.named(whole)
+                held = self.ops.to_host(own.state[name] if name else own.values)
+                for s in self.stub.slices:
+                    whole[s.start : s.stop], held = held[: s.size], held[s.size :]
+            for bucket in range(len(self.exchange.buckets)):
+                self.exchange.gather_exactly(bucket, whole, whole)
+            wholes[name] = flat.named(whole)
         carried = self._gather_carried() if self.algorithm.carries else {}
+        unsent = self._gather_residual() if self._coded else {}
         if self.comm.rank != 0:
             return None
-        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried)
+        return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried, unsent)
+
+    def _gather_residual(self) -> dict[str, dict[str, np.ndarray]]:
+        """What every rank has not sent yet of its gradients, and the values that all have; on the first worker."""
+        flat, size = self.net.flat, self.net.flat.size
+        residual = self.exchange.residual
+        pushes = np.zeros(size, residual.dtype)
+        for i, part in self.stub.residual.items():
+            s = self.stub.slices[i]
+            pushes[s.start : s.stop] = part
+        for bucket in range(len(self.exchange.buckets)):
+            self.exchange.gather_exactly(bucket, pushes, pushes)
+        every = np.empty(self.comm.size * size, residual.dtype) if self.comm.rank == 0 else None
+        self.comm.gather(residual, every, [size] * self.comm.size)
+        if every is None:
+            return {}
+        found = {f"rank {rank}": part for rank, part in enumerate(every.reshape(self.comm.size, size))}
+        found |= {"values": self.ops.to_host(flat.values), "pushes": pushes}
+        return {key: flat.named(part) for key, part in found.items()}
+
+    def _take_residual(self, checkpoint: Checkpoint | None) -> None:
+        """Go on with what the checkpoint has of it: bit by bit on as many workers, else the first takes over all."""
+        flat, size = self.net.flat, self.comm.size
+        table = np.zeros((size + 2, flat.size), flat.values.dtype)
+        there = np.array([bool(checkpoint is not None and checkpoint.unsent)], np.float64)
+        if checkpoint is not None and checkpoint.unsent:
+            parts = {key: flat.flattened(arrays) for key, arrays in checkpoint.unsent.items()}
+            table[size], table[size + 1] = parts.pop("values"), parts.pop("pushes")
+            for rank, part in enumerate(parts.values()):
+                table[rank if len(parts) == size else 0] += part
+        self.comm.broadcast(there)
+        if there[0]:
+            self.comm.broadcast(table.reshape(-1))
+            self._residual = table[self.comm.rank]
+            self.stub.residual = {
+                i: table[size + 1, s.start : s.stop].copy() for i, s in enumerate(self.stub.slices) if not self.private
+            }
+            self._mirror[...] = table[size]
+            if not self._on_host:
+                flat.values[...] = self.ops.asarray(self._mirror)
 
     def _gather_carried(self) -> dict[str, list[np.ndarray]]:
         """The state that recurrent layers carry on, of all rows of the mini-batch; whole on the first worker only."""
@@ -223,8 +328,23 @@ class Replica:
         self.net.state = own
 
     def _group_sum(self, array: np.ndarray) -> np.ndarray:
-        self.comm.all_reduce(array.reshape(-1))
+        self._wait(self._in_lane(self.comm.all_reduce, array.reshape(-1)))
         return array
+
+    def _in_lane(self, call: Callable[..., None], *args: Any) -> Future[None]:
+        """Run an operation of the group after those that are under way: all ranks must run them in one order."""
+        if self._lane is not None:
+            return self._lane.submit(call, *args)
+        done: Future[None] = Future()
+        call(*args)
+        done.set_result(None)
+        return done
+
+    def _wait(self, future: Future[None]) -> None:
+        """Until an operation is done; each of them has a deadline of its own."""
+        began = time.perf_counter()
+        future.result()
+        self._blocked_s += time.perf_counter() - began
 
     def _state_names(self) -> tuple[str, ...]:
         return tuple(updater_class(self.job.updater).states)
@@ -236,17 +356,33 @@ class Replica:
         if not self._on_host:
             flat.values[...] = self.ops.asarray(values)
             self._mirror[...] = values
+        if not self.exchange.exact:
+            self._own[...] = self.ops.asarray(values) if self.private else values
         self.stub.put(self._own, states, step)
 
-    def _collect(self, *, everything: bool = False) -> None:
+    def _collect(self, *, everything: bool = False, everywhere: bool = False) -> None:
+        """Take the servers' replies. everywhere: every worker has the new parameters already."""
         self.stub.pull(self._own, everything=everything)
-        self._spread()
+        if not everywhere:
+            self._wait(self._in_lane(self._spread, range(len(self.exchange.buckets))))
 
-    def _spread(self) -> None:
-        """Bring every worker's range of the parameters to every worker."""
-        flat = self.net.flat
-        if not self._on_host and self.private:
-            self._mirror[self._range] = self.ops.to_host(self._own)
-        self.exchange.all_gather(self._mirror)
-        if not self._on_host:
-            flat.values[...] = self.ops.asarray(self._mirror)
+    def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
+        """Bring every worker's run of these buckets of the parameters to every worker."""
+        values = self.net.flat.values
+        gather = self.exchange.gather_exactly if exactly else self.exchange.all_gather
+        for bucket in buckets:
+            elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
+            own = self._own
+            if not self._on_host and self.private:
+                own = self._staged
+                own[run] = self.ops.to_host(self._own[run])
+            gather(bucket, self._mirror, own)
+            if not self._on_host:
+                values[elements] = self.ops.asarray(self._mirror[elements])
+
+    def _on_the_host(self, array: Array, elements: slice) -> np.ndarray:
+        """A flat array of all parameters as the communicator needs it, with these elements up to date."""
+        if self._on_host:
+            return array
+        self._staged[elements] = self.ops.to_host(array[elements])
+        return self._staged

@@ -172,6 +172,7 @@ class _Run:
             patience_s=MEETING_TIMEOUT_S,
             aborted=lambda: comm.aborted,
         )
+        stack.callback(self.replica.close)
         for net in self.replica.nets.values():
             stack.callback(net.close)
         self.step = self._start_state()
@@ -190,7 +191,7 @@ class _Run:
     def loop(self) -> dict[str, Any]:
         start = self.step
         self._warm_up()
-        if not self.replica.private:  # others have gone on in the meantime
+        if self.job.cluster.nworker_groups > 1 and not self.replica.private:  # others have gone on in the meantime
             self.replica.fetch(self.step)
         self._emit(
             "start",
@@ -220,11 +221,11 @@ class _Run:
     def _train(self) -> bool:
         """One training step; returns whether any rank was asked to stop."""
         began = time.perf_counter()
-        waited, loading = self.comm.wait_s, sum(loader.wait_s for loader in self.loaders.values())
+        waited, loading = self.replica.wait_s, sum(loader.wait_s for loader in self.loaders.values())
         feed, step = self._next(self.loaders, Phase.kTrain, self.step)
         metrics = self.replica.train_step(feed, step)
         loading = sum(loader.wait_s for loader in self.loaders.values()) - loading
-        stopping = self._agree(metrics, self.comm.wait_s - waited, loading)
+        stopping = self._agree(metrics, self.replica.wait_s - waited, loading)
         self.step += 1
         self.window.steps += 1
         self.window.seconds += time.perf_counter() - began
@@ -403,6 +404,7 @@ class _Run:
             "steps": self.whole.steps,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
             "exchanged_bytes": sum(self.comm.nbytes.values()),
+            "overflows": self.replica.exchange.overflows,
             "server": None if self.replica.private or not self.whole.steps else self.whole.servers(),
         }
         self._emit("end", step=self.step)

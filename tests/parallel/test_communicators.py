@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from singa_dask.cluster import GroupFailed, form_group
-from singa_dask.comm import NestedCommunicator, SliceExchange, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -98,15 +98,53 @@ def test_every_collective_agrees_with_numpy(run, dtype):
     assert len({got["all_reduce"].tobytes() for got, _, _ in results}) == 1
 
 
+def _message(sender, receiver, size, dtype):
+    return np.random.default_rng([sender, receiver]).integers(0, 200, size).astype(dtype)
+
+
+def _all_to_all(comm, counts, dtype):
+    sent, expected = counts[comm.rank], [row[comm.rank] for row in counts]
+    send = np.concatenate([_message(comm.rank, r, n, dtype) for r, n in enumerate(sent)])
+    recv = np.full(sum(expected), 99, dtype)
+    comm.all_to_all(send, sent, recv, expected)
+    return recv, comm.nbytes["all_to_all"] == send.nbytes, comm.wait_s
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "u4", "f4", "f8", "?"])
+@pytest.mark.parametrize("row", [[0, 0, 0, 0], [3, 3, 3, 3], [7, 0, 1, 2], [0, 70_001, 0, 5]], ids=str)
+def test_every_run_of_an_all_to_all_arrives(run, row, dtype):
+    size = len(run(lambda comm: comm.rank))
+    counts = [np.roll(row, rank).tolist()[:size] for rank in range(size)]
+    for rank, (recv, counted, wait_s) in enumerate(run(_all_to_all, counts, dtype)):
+        expected = np.concatenate([_message(s, rank, line[rank], dtype) for s, line in enumerate(counts)])
+        np.testing.assert_array_equal(recv, expected)
+        assert counted and (wait_s > 0 or size == 1)
+
+
+def _too_long_a_run(comm):
+    """Rank 0 sends the last rank more than that one has place for."""
+    sent, received = [8] * comm.size, [8] * comm.size
+    sent[-1] = 1000 if comm.rank == 0 else 8
+    comm.timeout_s = 2.0
+    place = np.zeros(sum(received) + 1000, np.uint8)
+    try:
+        comm.all_to_all(np.ones(sum(sent), np.uint8), sent, place[: sum(received)], received)
+    except ClusterError as error:
+        comm.abort(str(error))
+    return place[sum(received) :].any()
+
+
+def test_a_run_that_is_too_long_for_its_place_is_not_written_past_its_end(run):
+    assert not any(run(_too_long_a_run))
+
+
 def _exchange(comm, counts, steps):
-    exchange = SliceExchange(comm, counts)
-    values = np.zeros(sum(counts), np.float32)
+    exchange = FullExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
+    values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
-        grads = np.full(sum(counts), comm.rank + step, np.float32)
-        own = exchange.reduce_scatter(grads)
-        assert own.shape == (exchange.stop - exchange.start,)
-        values[exchange.start : exchange.stop] += own
-        exchange.all_gather(values)
+        exchange.reduce_scatter(0, np.full(sum(counts), comm.rank + step, np.float32), own)
+        values[exchange.runs[0]] += own[exchange.runs[0]]
+        exchange.all_gather(0, values, values)
     return values
 
 
@@ -130,6 +168,9 @@ def _wrong_buffers(comm):
         lambda: comm.all_gather(np.zeros(4 * comm.size, np.float32), [*good, 4]),
         lambda: comm.all_gather(np.zeros(0, np.float32), [-1, *[1] * (comm.size - 1)]),
         lambda: comm.reduce_scatter(np.zeros(4 * comm.size, np.float32), np.zeros(5, np.float32), good),
+        lambda: comm.all_to_all(np.zeros(4 * comm.size, "u1"), good, np.zeros(4 * comm.size - 1, "u1"), good),
+        lambda: comm.all_to_all(np.zeros(4 * comm.size + 1, "u1"), good, np.zeros(4 * comm.size, "u1"), good),
+        lambda: comm.all_to_all(np.zeros(4 * comm.size, "u1"), good, np.zeros(4 * comm.size, "i1"), good),
     ]
     for call in calls:
         try:

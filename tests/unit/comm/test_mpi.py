@@ -38,6 +38,10 @@ class _Comm:
     def Iallreduce(self, send, recv):
         return _Request(self.polls)
 
+    def Ialltoallv(self, send, recv):
+        self.runs = send, recv
+        return _Request(self.polls)
+
     def Free(self):
         self.freed = True
 
@@ -80,6 +84,22 @@ def test_a_broken_communicator_is_abandoned_not_freed():
         comm.all_reduce(np.ones(1))
     comm.close()
     assert healthy.freed and not broken.freed
+
+
+def test_an_all_to_all_has_the_deadline_of_the_others():
+    comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.1)
+    with pytest.raises(CommTimeout, match=r"rank 1: all_to_all did not finish within 0\.1 s"):
+        comm.all_to_all(np.ones(2), [1, 1], np.ones(2), [2, 0])
+
+
+def test_an_all_to_all_travels_as_bytes():
+    mpi = _Comm(polls=0)
+    send, recv = np.ones(3, np.float16), np.ones(4, np.float16)
+    comm = MpiCommunicator(mpi)
+    comm.all_to_all(send, [3, 0], recv, [0, 4])
+    (sent, send_counts), (received, recv_counts) = mpi.runs
+    assert sent.dtype == received.dtype == np.uint8 and np.shares_memory(received, recv)
+    assert (send_counts, recv_counts) == ([6, 0], [0, 8]) and comm.nbytes["all_to_all"] == 6
 
 
 def test_wrong_buffers_never_reach_mpi():

@@ -18,6 +18,7 @@ NUMBERS = {
     F.CPPTYPE_INT32: st.integers(-(2**31), 2**31 - 1),
     F.CPPTYPE_UINT64: st.integers(0, 2**64 - 1),
     F.CPPTYPE_FLOAT: st.floats(width=32, allow_nan=False),
+    F.CPPTYPE_DOUBLE: st.floats(allow_nan=False),
     F.CPPTYPE_BOOL: st.booleans(),
     F.CPPTYPE_STRING: st.text(st.characters(codec="utf-8"), max_size=8),
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from singa_dask.comm import bucket_bounds
 from singa_dask.server import partition
 from singa_dask.server.slices import ALIGNMENT, even_cuts
 
@@ -23,10 +24,11 @@ def test_every_element_is_in_one_slice_of_one_worker_and_one_server(blocks, nwor
     for index, s in enumerate(cut.slices):
         assert s.index == index and s.start == ends[-1] and s.size > 0 and s.start % ALIGNMENT == 0
         ends.append(s.stop)
-    assert ends[-1] == size == cut.size == sum(cut.counts)
+    (bucket,) = cut.buckets
+    assert ends[-1] == size == cut.size == sum(bucket.counts) == bucket.size
 
-    assert len(cut.counts) == nworkers
-    worker_ends = [0, *accumulate(cut.counts)]
+    assert len(bucket.counts) == nworkers
+    worker_ends = [0, *accumulate(bucket.counts)]
     server_ends = [0, *accumulate(even_cuts(size, nservers))]
     for s in cut.slices:
         assert worker_ends[s.worker] <= s.start and s.stop <= worker_ends[s.worker + 1]
@@ -41,7 +43,7 @@ def test_the_slices_of_workers_and_of_servers_are_all_slices(blocks, nworkers, n
     assert [s for i in range(nworkers) for s in cut.of_worker(i)] == list(cut.slices)
     assert [s for i in range(nservers) for s in cut.of_server(i)] == list(cut.slices)
     for i in range(nworkers):
-        assert sum(s.size for s in cut.of_worker(i)) == cut.counts[i]
+        assert sum(s.size for s in cut.of_worker(i)) == cut.buckets[0].counts[i]
 
 
 @given(blocks=st.integers(0, 60), nworkers=members, nservers=members)
@@ -49,28 +51,29 @@ def test_beside_gives_each_server_the_range_of_the_worker_beside_it(blocks, nwor
     cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=True)
     if nservers <= nworkers:
         assert all(s.worker == s.server for s in cut.slices)
-        assert not any(cut.counts[nservers:])
+        assert not any(cut.buckets[0].counts[nservers:])
     else:
-        assert list(cut.counts) == even_cuts(cut.size, nworkers)
+        assert list(cut.buckets[0].counts) == even_cuts(cut.size, nworkers)
 
 
 @given(blocks=st.integers(0, 60), nworkers=members, nservers=members)
 def test_separate_servers_leave_the_workers_equal_ranges(blocks, nworkers, nservers):
     cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=False)
-    assert max(cut.counts) - min(cut.counts) <= ALIGNMENT
+    (bucket,) = cut.buckets
+    assert max(bucket.counts) - min(bucket.counts) <= ALIGNMENT
 
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_an_empty_net_has_no_slices(beside):
     cut = partition(0, 3, 2, beside=beside)
-    assert cut.slices == () and cut.counts == (0, 0, 0) and cut.of_worker(2) == () == cut.of_server(1)
+    assert cut.slices == () and cut.buckets[0].counts == (0, 0, 0) and cut.of_worker(2) == () == cut.of_server(1)
 
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_more_members_than_blocks_leaves_some_with_nothing(beside):
     cut = partition(2 * ALIGNMENT, 5, 4, beside=beside)
     assert [(s.start, s.stop, s.worker, s.server) for s in cut.slices] == [(0, 16, 0, 0), (16, 32, 1, 1)]
-    assert cut.counts == (16, 16, 0, 0, 0) and cut.of_worker(4) == () == cut.of_server(3)
+    assert cut.buckets[0].counts == (16, 16, 0, 0, 0) and cut.of_worker(4) == () == cut.of_server(3)
 
 
 def test_a_worker_between_two_servers_says_two_messages():
@@ -81,3 +84,33 @@ def test_a_worker_between_two_servers_says_two_messages():
         (1, 1, 1),
         (2, 2, 1),
     ]
+
+
+sizes = st.lists(st.integers(1, 9), max_size=12)
+
+
+@given(sizes=sizes, wanted=st.integers(1, 300), nworkers=members, nservers=members, beside=st.booleans())
+def test_buckets_hold_whole_parameters_and_are_cut_like_nets(sizes, wanted, nworkers, nservers, beside):
+    starts = [ALIGNMENT * sum(sizes[:i]) for i in range(len(sizes))]
+    size = ALIGNMENT * sum(sizes)
+    bounds = bucket_bounds(starts, size, wanted)
+    assert bounds[0] == 0 and bounds[-1] == size and set(bounds[1:-1]) <= set(starts)
+    lengths = [stop - start for start, stop in pairwise(bounds)]
+    assert all(length >= wanted for length in lengths[1:]), "only the first bucket may be smaller"
+    cut = partition(size, nworkers, nservers, beside=beside, bounds=bounds)
+    assert [(b.start, b.stop) for b in cut.buckets] == list(pairwise(bounds))
+    assert [s.index for s in cut.slices] == list(range(len(cut.slices)))
+    ends = [0]
+    for s in cut.slices:
+        assert s.start == ends[-1]
+        ends.append(s.stop)
+        (bucket,) = (b for b in cut.buckets if b.start <= s.start < b.stop)
+        run = bucket.run(s.worker)
+        assert run.start <= s.start and s.stop <= run.stop
+    assert ends[-1] == size
+    for bucket in cut.buckets:
+        alone = partition(bucket.size, nworkers, nservers, beside=beside)
+        inside = [s for s in cut.slices if bucket.start <= s.start < bucket.stop]
+        assert [(s.worker, s.server, s.start - bucket.start, s.stop - bucket.start) for s in inside] == [
+            (s.worker, s.server, s.start, s.stop) for s in alone.slices
+        ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,20 @@ from support.servers import ones, server_plan
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.ops import Ops
 from singa_dask.server import Exchanged, LocalLink, Partition, Server, Stub, partition
-from singa_dask.server.messages import Done, Fresh, Get, Inspect, Leave, Origin, Put, Refused, Reply, Request, Update
+from singa_dask.server.messages import (
+    Coded,
+    Done,
+    Fresh,
+    Get,
+    Inspect,
+    Leave,
+    Origin,
+    Put,
+    Refused,
+    Reply,
+    Request,
+    Update,
+)
 
 
 class Slow:
@@ -58,19 +72,20 @@ def test_several_workers_exchange_with_several_servers():
     assert [len(stub.slices) for stub in stubs] == [1, 2, 1]
     initial = np.arange(96, dtype=np.float32)
     ranges = [slice(32 * i, 32 * i + 32) for i in range(3)]
+    for stub in stubs:
+        stub.put(initial, {"velocity": np.zeros(96, np.float32)}, 0)
     for stub, own in zip(stubs, ranges, strict=True):
-        stub.put(initial[own], {"velocity": np.zeros(32, np.float32)}, 0)
-    for stub, own in zip(stubs, ranges, strict=True):
-        out = np.zeros(32, np.float32)
+        out = np.full(96, np.nan, np.float32)
         assert stub.get(out, 0) == 0
-        np.testing.assert_array_equal(out, initial[own])
+        np.testing.assert_array_equal(out[own], initial[own])
+        assert np.isnan(out).sum() == 64, "slices of others stay as they are"
         stub.begin(0)
         for step in range(3):
-            stub.push(step, initial[own], out)
+            stub.push(step, initial, out)
             stub.pull(out)
-            np.testing.assert_array_equal(out, -(step) * initial[own])
+            np.testing.assert_array_equal(out[own], -(step) * initial[own])
         state = stub.inspect()
-        np.testing.assert_array_equal(state.values, out)
+        np.testing.assert_array_equal(state.values, out[own])
         assert state.version == 3 and state.state["velocity"].shape == (32,)
         stub.leave()
 
@@ -112,6 +127,29 @@ def test_without_behind_the_reply_is_waited_for(one):
     stub.push(0, ones(), ones(0.0))
     with pytest.raises(CommTimeout, match=r"group 0 wait for 0\.2 s"):
         stub.pull(ones(0.0))
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_an_update_may_be_sent_bucket_by_bucket(behind):
+    cut = partition(96, 2, 1, beside=False, bounds=[0, 32, 96])
+    server = servers(cut, 1)[0]
+    stubs = stubs_of(cut, {0: LocalLink(server)}, 2, behind=behind)
+    assert [[(s.start, s.stop) for s in stub.slices] for stub in stubs] == [[(0, 16), (32, 64)], [(16, 32), (64, 96)]]
+    every, gradient = np.zeros(96, np.float32), np.arange(96, dtype=np.float32)
+    for stub in stubs:
+        stub.put(every, {}, 0)
+        stub.begin(stub.get(every, 0))
+    for step in range(4):
+        for within in (range(32, 96), range(32)):  # the last parameters are complete first
+            for stub in stubs:
+                stub.push(step, gradient, every, within)
+        for stub in stubs:
+            stub.pull(every)
+            assert stub.take_figures().updates == (step > 0 or not behind)
+    for stub in stubs:
+        stub.pull(every, everything=True)
+    np.testing.assert_array_equal(every, -4 * gradient)
+    assert all(server.call(Inspect(i)).result(1).version == 4 for i in range(4))
 
 
 def test_one_behind_computes_on_while_one_update_is_under_way(one):
@@ -260,6 +298,55 @@ def test_an_update_is_as_stale_as_its_stalest_slice():
     assert (stub.exchanged.updates, stub.exchanged.staleness, stub.exchanged.staleness_max) == (1, 5, 5)
 
 
+class Remote:
+    """A link whose gradients travel: the server decodes them."""
+
+    local = False
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def send(self, request: Request, out: np.ndarray | None = None) -> Future[Reply]:
+        if isinstance(request, Update) and isinstance(request.gradient, Coded):
+            request = replace(request, gradient=request.gradient.decoded())
+        return self.server.call(request)
+
+
+@pytest.mark.parametrize(
+    ("name", "sparsity", "nbytes"), [("kHalf", None, 200), ("kTopK", 0.05, 40), ("kFull", None, 400)]
+)
+def test_gradients_that_travel_are_coded_and_nothing_is_lost(name, sparsity, nbytes):
+    cut = partition(112, 1, 1, beside=False)
+    server = servers(cut, 1)[0]
+    stub = Stub(cut.slices, {0: Remote(server)}, codec={"name": name, "sparsity": sparsity})
+    values, draw, total = np.zeros(112, np.float32), np.random.default_rng(0), np.zeros(112)
+    stub.put(values, {}, 0)
+    stub.begin(stub.get(values, 0))
+    for step in range(5):
+        gradient = draw.normal(size=112).astype(np.float32)
+        total += gradient
+        stub.push(step, gradient, values)
+        stub.pull(values)
+    kept = stub.residual.get(0, np.zeros(112))
+    np.testing.assert_allclose(kept - values, total, rtol=1e-5, atol=1e-5)
+    assert kept.any() == (name != "kFull")
+    per_step = stub.take_figures().nbytes / 5
+    assert per_step - 448 == pytest.approx(nbytes * 1.12, rel=0.1)  # besides the reply
+    other = Stub(cut.slices, {0: Remote(server)}, codec={"name": name, "sparsity": sparsity})
+    if name != "kFull":
+        other.residual = stub.residual
+        np.testing.assert_array_equal(other.residual[0], kept)
+
+
+def test_nothing_is_coded_for_a_server_in_the_same_process(one):
+    cut, server = one
+    (stub,) = stubs_of(cut, {0: LocalLink(server)}, codec={"name": "kTopK", "sparsity": 0.01})
+    out = ones(0.0)
+    stub.push(0, ones(), out)
+    stub.pull(out)
+    assert (out == -1).all() and not stub.residual
+
+
 # What goes wrong
 
 
@@ -310,16 +397,17 @@ def test_a_server_that_many_threads_call_loses_nothing(bound):
 
     def run(group: int, worker: int) -> float:
         stub = Stub(cut.of_worker(worker), {0: LocalLink(server)}, group, behind=group % 2, patience_s=30)
-        out = ones(0.0, 32)
+        every = ones(0.0, 64)
+        out = every[32 * worker : 32 * worker + 32]
         start.wait(10)
-        stub.put(out, {}, 0)
-        stub.begin(stub.get(out, 0))
+        stub.put(every, {}, 0)
+        stub.begin(stub.get(every, 0))
         for step in range(steps):
-            stub.push(step, ones(float(group + 1), 32), out)
-            stub.pull(out)
+            stub.push(step, ones(float(group + 1), 64), every)
+            stub.pull(every)
             # Copies are whole: never half of another group's update.
             assert (out == out[0]).all() and out[0] <= -(group + 1) * (step + 1 - stub.behind)
-        stub.pull(out, everything=True)
+        stub.pull(every, everything=True)
         stub.leave()
         return float(out[0])
 

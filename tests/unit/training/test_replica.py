@@ -1,17 +1,23 @@
 """Training by any number of workers equals training by one."""
 
+import threading
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
 from singa_dask.comm import SoloCommunicator
-from singa_dask.comm.threads import run_threads
+from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError
-from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
+from singa_dask.layers import Layer
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.training.replica import Replica
+from singa_dask.server import LocalLink, Server
+from singa_dask.training.replica import Replica, parameter_partition, server_plan
 
 BATCH, STEPS = 22, 6
 UPDATERS = {
@@ -75,6 +81,167 @@ def test_fewer_servers_than_workers_equal_one(slices):
     serial = train(SoloCommunicator(), job_of(1, "Adam"))
     for values in run_threads(3, train, job_of(3, "Adam", slices)):
         np.testing.assert_allclose(values, serial, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("size", [1, 100])
+def test_buckets_of_any_size_give_the_same_bits(size, normalised):
+    job = job_of(3, "Adam", 2)
+    if normalised:  # its sums over the group come between the buckets of the backward pass
+        relu = next(layer for layer in job.neuralnet.layer if layer.name == "relu")
+        relu.ClearField("relu_conf")
+        relu.type = LayerType.kBM
+    whole = run_threads(3, train, job)
+    job.cluster.bucket_size = size
+    assert len(Replica(job, ThreadCommunicator.create(3)[0], get_ops("cpu")).exchange.buckets) > 1
+    for values, expected in zip(run_threads(3, train, job), whole, strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+class Patient(Layer):
+    """y = x; its backward call comes back when the exchange of the layers above it has ended."""
+
+    done: ClassVar[dict[int, threading.Event]] = {}
+
+    def setup(self, *src):
+        self.factor = self.declare("factor", (16,), 1, 1, value=1)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+    def backward(self, ctx, dy):
+        assert self.done[ctx.step.first_row].wait(10), "the exchange waits for the end of the backward pass"
+        return dy
+
+
+def test_buckets_travel_while_the_backward_pass_goes_on():
+    job = job_of(2, "SGD")
+    job.cluster.bucket_size = 16
+    patient = Patient("patient", "data").proto
+    job.neuralnet.layer.append(patient)
+    next(layer for layer in job.neuralnet.layer if layer.name == "conv").srclayers[:] = ["patient"]
+    Patient.done = {0: threading.Event(), 11: threading.Event()}
+
+    def member(comm):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        exchange, event = replica._exchange, Patient.done[11 * comm.rank]
+
+        def noted(bucket, step):
+            exchange(bucket, step)
+            if bucket == 1:  # the last above the patient layer
+                event.set()
+
+        replica._exchange = noted
+        advance(replica, comm, 0, 1)
+        replica.close()
+        return len(replica.exchange.buckets)
+
+    assert run_threads(2, member) == [5, 5]
+
+
+CODECS = {
+    "kHalf": (None, 0.5, 2e-3),
+    "kBFloat16": (None, 0.5, 2e-2),
+    "kTopK": (0.05, 0.11, 1.0),
+    "kThreshold": (1e-3, 2.0, 0.2),
+}
+
+
+def coded(job, name, size=150):
+    job.cluster.codec = ClusterProto.Codec.Value(name)
+    if CODECS[name][0] is not None:
+        job.cluster.sparsity = CODECS[name][0]
+    job.cluster.bucket_size = size
+    return job
+
+
+def measured(comm, job, steps=STEPS):
+    """Values after training, and the bytes of the exchange of one step."""
+    replica = Replica(job, comm, get_ops("cpu"))
+    replica.initialise()
+    advance(replica, comm, 0, steps - 1)
+    before = sum(comm.nbytes.values())
+    advance(replica, comm, steps - 1, steps)
+    return replica.net.flat.values.copy(), sum(comm.nbytes.values()) - before
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_codec_saves_bytes_and_all_workers_have_the_same_values(name):
+    full = run_threads(3, measured, job_of(3, "SGD"))
+    _, share, tolerance = CODECS[name]
+    received = run_threads(3, measured, coded(job_of(3, "SGD"), name))
+    for values, nbytes in received:
+        np.testing.assert_array_equal(values, received[0][0])
+        assert nbytes <= share * full[0][1]
+        scale = np.abs(full[0][0]).max()
+        assert np.abs(values - full[0][0]).max() <= tolerance * scale
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("name", CODECS)
+def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
+    job = coded(job_of(3, "SGD"), name)
+
+    def links():
+        if beside:
+            return [None] * 3
+        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), entries, size)
+        held = {
+            i: Server(server_plan(job, entries, cut.of_server(i), "", (0,)).shard(get_ops("cpu"))) for i in range(3)
+        }
+        return [{i: LocalLink(server) for i, server in held.items()}] * 3
+
+    flat = Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
+    entries, size = tuple(flat.entries), flat.size
+
+    def interrupted(comm, first, second):
+        one = Replica(job, comm, get_ops("cpu"), first[comm.rank])
+        one.initialise()
+        one.fetch()
+        advance(one, comm, 0, 3)
+        snapshot = one.snapshot(3, "", {})
+        other = Replica(job, comm, get_ops("cpu"), second[comm.rank])
+        other.restore(snapshot)
+        assert other.fetch() == 3
+        advance(other, comm, 3, STEPS)
+        return other.net.flat.values
+
+    def whole(comm, first):
+        replica = Replica(job, comm, get_ops("cpu"), first[comm.rank])
+        replica.initialise()
+        replica.fetch()
+        advance(replica, comm, 0, STEPS)
+        return replica.net.flat.values
+
+    expected = run_threads(3, whole, links())
+    for values, wanted in zip(run_threads(3, interrupted, links(), links()), expected, strict=True):
+        np.testing.assert_array_equal(values, wanted)
+
+
+def test_residuals_of_another_number_of_workers_are_not_lost():
+    job = coded(job_of(3, "SGD"), "kTopK")
+
+    def half(comm):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        advance(replica, comm, 0, 3)
+        residual = replica.exchange.residual
+        return residual, replica.snapshot(3, "", {})
+
+    found = run_threads(3, half)
+    total, snapshot = sum(residual for residual, _ in found), found[0][1]
+
+    def restored(comm):
+        replica = Replica(coded(job_of(2, "SGD"), "kTopK"), comm, get_ops("cpu"))
+        replica.restore(snapshot if comm.rank == 0 else None)
+        replica.fetch()
+        return replica.exchange.residual
+
+    first, second = run_threads(2, restored)
+    np.testing.assert_allclose(first, total, rtol=1e-6, atol=1e-9)
+    assert not second.any()
 
 
 def test_in_double_precision_the_difference_is_rounding():

@@ -1,0 +1,331 @@
+"""How a vector of floats travels: in full, in 16 bits a value, or only its elements of largest magnitude."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singa_dask.comm.buffers import check_flat
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.ops import numba_codec
+
+_INDEX = np.dtype(np.uint32)
+
+
+class Codec(ABC):
+    """A vector of floats to bytes and back. One object per rank and thread: it counts and holds scratch.
+
+    exact: nothing is lost. overflows: finite values so far that rounding would have made infinite; the largest finite
+    number of their sign travelled instead. Infinities and NaN travel as they are, so that divergence shows.
+    settings: what the function `codec` takes for it.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self.overflows = 0
+
+    @abstractmethod
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int | None:
+        """Bytes of the payload of `size` values of `dtype`; None where that depends on the values."""
+
+    def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        """The most bytes that a payload of `size` values of `dtype` can have."""
+        nbytes = self.nbytes(size, dtype)
+        assert nbytes is not None
+        return nbytes
+
+    def encode(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The payload: (nbytes,) uint8, the first bytes of `out` where that is given. values: (n,) of floats.
+
+        Allocates nothing of the size of the values if `out` is given. Raises ValueError if it is too small.
+        """
+        _check_values("values", values)
+        nbytes = self._nbytes_of(values)
+        if out is None:
+            out = np.empty(nbytes, np.uint8)
+        _check_bytes("out", out)
+        if out.size < nbytes:
+            raise ValueError(f"out must have at least {nbytes} bytes for {values.size} values. Received: {out.size}.")
+        self._write(values, out[:nbytes])
+        return out[:nbytes]
+
+    def decode(self, payload: np.ndarray, out: np.ndarray, *, add: bool = False) -> None:
+        """out = the values of `payload`, or out += them. payload: (nbytes,) uint8; out: (n,), of the encoded dtype.
+
+        Raises ValueError where `payload` cannot be that of so many values.
+        """
+        self._check_payload(payload, out)
+        if add:
+            self._add(payload, out, 1)
+        else:
+            self._read(payload, out)
+
+    def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        """residual -= the values of `payload`, which `residual` was encoded to."""
+        self._check_payload(payload, residual)
+        self._add(payload, residual, -1)
+
+    def _nbytes_of(self, values: np.ndarray) -> int:
+        return self.max_nbytes(values.size, values.dtype)
+
+    def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
+        _check_bytes("payload", payload)
+        _check_values("out", out)
+        nbytes = self.nbytes(out.size, out.dtype)
+        if nbytes is not None and payload.size != nbytes:
+            what = f"{out.size} values of {out.dtype} by {self.name}"
+            raise ValueError(f"payload must have {nbytes} bytes for {what}. Received: {payload.size}.")
+
+    @abstractmethod
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _read(self, payload: np.ndarray, out: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None: ...
+
+
+class Full(Codec):
+    """The values' own bytes. Without `out`, the payload of `encode` is a view of the values."""
+
+    name = "kFull"
+    exact = True
+
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        return size * np.dtype(dtype).itemsize
+
+    def encode(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        _check_values("values", values)
+        return values.view(np.uint8) if out is None else super().encode(values, out)
+
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
+        payload[:] = values.view(np.uint8)
+
+    def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
+        out.view(np.uint8)[:] = payload
+
+    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
+        (np.add if factor > 0 else np.subtract)(out, payload.view(out.dtype), out=out)
+
+
+class _SixteenBits(Codec):
+    """A 16-bit float per value, rounded to nearest, ties to even."""
+
+    _kernels: ClassVar[tuple[Callable[..., int], Callable[..., None], Callable[..., None]]]
+
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        return 2 * size
+
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
+        self.overflows += self._kernels[0](values, payload.view(np.uint16))
+
+    def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
+        self._kernels[1](payload.view(np.uint16), out)
+
+    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
+        self._kernels[2](payload.view(np.uint16), factor, out)
+
+
+class Half(_SixteenBits):
+    """IEEE 754 binary16: 11 significant bits, from 6.0e-8 to 65504."""
+
+    name = "kHalf"
+    _kernels = (numba_codec.half_encode, numba_codec.half_decode, numba_codec.half_add)
+
+
+class BFloat16(_SixteenBits):
+    """The upper half of a float32: 8 significant bits, the range of float32."""
+
+    name = "kBFloat16"
+    _kernels = (numba_codec.bfloat16_encode, numba_codec.bfloat16_decode, numba_codec.bfloat16_add)
+
+
+class _Sparse(Codec):
+    """Some elements: their indices as uint32, ascending, then their own bytes. The others are 0 where they arrive.
+
+    NaN counts as larger than infinity. Where an element travels it travels unchanged, so its residual is 0.
+    """
+
+    settings = ("sparsity",)
+
+    def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        self._check_payload(payload, residual)
+        numba_codec.scatter_zero(self._parts(payload, residual)[0], residual)
+
+    def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
+        parts = self._parts(payload, out)
+        out[:] = 0
+        numba_codec.scatter(*parts, out)
+
+    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
+        numba_codec.scatter_add(*self._parts(payload, out), out)
+
+    def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
+        super()._check_payload(payload, out)
+        each = _INDEX.itemsize + out.itemsize
+        if payload.size % each or payload.size > out.size * each:
+            what = f"at most {out.size} pairs of {each} bytes"
+            raise ValueError(f"payload must be {what}, an index and a value. Received: {payload.size} bytes.")
+
+    def _parts(self, payload: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        indices, kept = _split(payload, out.dtype)
+        # The kernels write where the indices point.
+        if indices.size and indices.max() >= out.size:
+            raise ValueError(f"payload must have indices below {out.size}. Received: {indices.max()}.")
+        return indices, kept
+
+
+class TopK(_Sparse):
+    """The ceil(share * n) elements of largest magnitude; of equal magnitudes, those of lower index.
+
+    share: 0 < share <= 1, read as the decimal number it is written as.
+    """
+
+    name = "kTopK"
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        if not _is_number(share) or not 0 < share <= 1:
+            message = "must be above 0 and at most 1 for kTopK: the share of the elements that travel"
+            raise ConfigError(Problem("cluster.sparsity", message, repr(share), "Use 0.01 for one in a hundred."))
+        self.share = Fraction(repr(float(share)))
+        self._histogram = np.empty(1 << numba_codec.DIGIT_BITS, np.int64)
+
+    def count(self, size: int) -> int:
+        """How many of `size` elements travel."""
+        return math.ceil(self.share * size)
+
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        return self.count(size) * (_INDEX.itemsize + np.dtype(dtype).itemsize)
+
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
+        if values.size:
+            bits = _bits(values)
+            least, equal = numba_codec.nth_largest(bits, self.count(values.size), self._histogram)
+            numba_codec.collect(bits, bits.dtype.type(least), equal, *_split(payload, bits.dtype))
+
+
+class Threshold(_Sparse):
+    """All elements with |v| > threshold, compared in the values' own precision."""
+
+    name = "kThreshold"
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        if not _is_number(threshold) or not 0 <= threshold < math.inf:
+            message = "must be a finite number of at least 0 for kThreshold: what the elements that travel exceed"
+            raise ConfigError(Problem("cluster.sparsity", message, repr(threshold), "Use 0 for all that are not 0."))
+        self.threshold = float(threshold)
+
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int | None:
+        return None if size else 0
+
+    def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        return size * (_INDEX.itemsize + np.dtype(dtype).itemsize)
+
+    def _nbytes_of(self, values: np.ndarray) -> int:
+        return self.max_nbytes(int(numba_codec.count_from(_bits(values), self._least(values))), values.dtype)
+
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
+        bits = _bits(values)
+        numba_codec.collect(bits, self._least(values), bits.size, *_split(payload, bits.dtype))
+
+    def _least(self, values: np.ndarray) -> Any:
+        """The bits of the least magnitude that travels."""
+        threshold = np.array([min(self.threshold, float(np.finfo(values.dtype).max))], values.dtype)
+        return (_bits(threshold) + _bits(threshold).dtype.type(1))[0]
+
+
+class ErrorFeedback:
+    """What a codec has not sent waits in `residual` and is sent with later values.
+
+        residual += values;  payload = encode(residual);  residual -= decode(payload)
+
+    residual: (size,) of `dtype`; None with an exact codec, which leaves nothing over. Seide et al. 2014; Stich,
+    Cordonnier & Jaggi 2018.
+    """
+
+    def __init__(self, codec: Codec, size: int, dtype: Any = np.float32) -> None:
+        self.codec = codec
+        self.residual = None if codec.exact else np.zeros(size, dtype)
+        self._size, self._dtype = size, np.dtype(dtype)
+        self._place: np.ndarray | None = None
+
+    def encode(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The payload of `values` and of what is due: in `out`, or in a buffer that the next call overwrites.
+
+        values: (size,) of the residual's dtype, unchanged. An exact codec may return a view of them.
+        """
+        check_flat("values", values, self._size)
+        if values.dtype != self._dtype:
+            raise ValueError(f"values must be of {self._dtype}. Received: {values.dtype}.")
+        if self.residual is None:
+            return self.codec.encode(values, out)
+        if out is None:
+            if self._place is None:
+                self._place = np.empty(self.codec.max_nbytes(self._size, self._dtype), np.uint8)
+            out = self._place
+        self.residual += values
+        payload = self.codec.encode(self.residual, out)
+        self.codec.settle(payload, self.residual)
+        return payload
+
+
+CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloat16, TopK, Threshold)}
+
+
+def codec(name: str, **settings: Any) -> Codec:
+    """The codec of that name. settings: sparsity, the share of kTopK or the threshold of kThreshold; None: not given.
+
+    Raises ConfigError for an unknown name, and a setting that is missing, out of range or without effect.
+
+    >>> codec("kTopK", sparsity=0.01).nbytes(1000)
+    80
+    """
+    if name not in CODECS:
+        raise ConfigError(Problem("cluster.codec", "there is no such codec", str(name), nearest(str(name), CODECS)))
+    kind = CODECS[name]
+    given = {key: value for key, value in settings.items() if value is not None}
+    problems = [Problem(f"cluster.{key}", f"must be given for {name}") for key in kind.settings if key not in given]
+    for key, value in given.items():
+        if key not in kind.settings:
+            problems.append(Problem(f"cluster.{key}", f"has no meaning for {name}", repr(value), "Leave it out."))
+    if problems:
+        raise ConfigError(problems)
+    return kind(*(given[key] for key in kind.settings))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _check_values(name: str, array: np.ndarray) -> None:
+    check_flat(name, array)
+    if array.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name} must be of float32 or float64. Received: {array.dtype}.")
+
+
+def _check_bytes(name: str, array: np.ndarray) -> None:
+    check_flat(name, array)
+    if array.dtype != np.uint8:
+        raise ValueError(f"{name} must be of uint8. Received: {array.dtype}.")
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    return values.view(np.uint32 if values.itemsize == 4 else np.uint64)
+
+
+def _split(payload: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The indices and the values in a payload of both."""
+    count = payload.size // (_INDEX.itemsize + dtype.itemsize)
+    cut = count * _INDEX.itemsize
+    return payload[:cut].view(_INDEX), payload[cut:].view(dtype)

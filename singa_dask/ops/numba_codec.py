@@ -1,0 +1,199 @@
+"""Vectors in fewer bits: 16-bit floats, and the elements of largest magnitude. singa_dask.comm.codecs says what for.
+
+Values of float64 reach 16 bits by way of float32 rounded to odd, which no second rounding can tell from the value
+itself (Boldo & Melquiond 2008). A magnitude is the value's bits without the sign, whose order is that of magnitudes,
+with infinity behind every number and NaN behind infinity.
+"""
+
+import numpy as np
+
+from singa_dask.ops.numba_kernel import kernel
+
+_INF = np.uint32(0x7F800000)
+# The first float32 bits that round to infinity, and what is kept of the value instead.
+_HALF_ENDS, _HALF_MAX = np.uint32(0x477FF000), np.uint32(0x7BFF)
+_BFLOAT_ENDS, _BFLOAT_MAX = np.uint32(0x7F7F8000), np.uint32(0x7F7F)
+# Digits of a radix selection: a histogram of them fits the first-level cache.
+DIGIT_BITS = 11
+
+
+# Numba computes with uint32 in 64 bits, which halves the values per instruction: hence u32() around every step.
+u32, f32 = np.uint32, np.float32
+_SIGN, _SIZE = u32(0x8000), u32(0x7FFFFFFF)
+_SMALL, _HALF_SHIFT, _MAGIC = u32(113 << 23), u32((112 << 23) - 0xFFF), u32(126 << 23)
+
+
+@kernel
+def _odd_bits(value):
+    """The bits of float32(value), rounded to odd where that is inexact."""
+    single = f32(value)
+    bits = single.view(u32)
+    if single != value and value == value:
+        bits = u32(bits - u32(abs(single) > abs(value)))
+        bits = u32(bits | u32(1))
+    return bits
+
+
+@kernel
+def _half_bits(size):
+    """float16 of a finite magnitude below 65520."""
+    # To 0.5 a subnormal's 10 bits are added, rounded, at the end of the mantissa.
+    small = u32(f32(u32(size).view(f32) + f32(0.5)).view(u32) - _MAGIC)
+    odd = u32(u32(size >> u32(13)) & u32(1))
+    normal = u32(u32(u32(size - _HALF_SHIFT) + odd) >> u32(13))
+    return small if size < _SMALL else normal
+
+
+@kernel
+def half_encode(values, out):
+    """out = the bits of float16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
+    overflows = 0
+    for k in range(values.size):
+        bits = _odd_bits(values[k])
+        size = u32(bits & _SIZE)
+        short = _half_bits(size)
+        if size >= _HALF_ENDS:
+            short = u32(0x7E00) if size > _INF else u32(0x7C00) if size == _INF else _HALF_MAX
+            overflows += int(size < _INF)
+        out[k] = short | u32(u32(bits >> u32(16)) & _SIGN)
+    return overflows
+
+
+@kernel
+def _half_value(short):
+    size = u32(u32(u32(short) & u32(0x7FFF)) << u32(13))
+    # Times 2^112: exact, and right for subnormals too.
+    value = f32(u32(size).view(f32) * f32(2.0**112))
+    full = u32(value.view(u32) | (_INF if size >= u32(0x7C00 << 13) else u32(0)))
+    return u32(full | u32(u32(u32(short) & _SIGN) << u32(16))).view(f32)
+
+
+@kernel
+def _bfloat16_value(short):
+    return u32(u32(short) << u32(16)).view(f32)
+
+
+@kernel
+def bfloat16_encode(values, out):
+    """out = the upper half of float32(values), rounded to nearest even, saturated. Returns how many were."""
+    overflows = 0
+    for k in range(values.size):
+        bits = _odd_bits(values[k])
+        size = u32(bits & _SIZE)
+        odd = u32(u32(size >> u32(16)) & u32(1))
+        short = u32(u32(u32(size + u32(0x7FFF)) + odd) >> u32(16))
+        if size >= _BFLOAT_ENDS:
+            short = u32(0x7FC0) if size > _INF else u32(0x7F80) if size == _INF else _BFLOAT_MAX
+            overflows += int(size < _INF)
+        out[k] = short | u32(u32(bits >> u32(16)) & _SIGN)
+    return overflows
+
+
+@kernel
+def half_decode(payload, out):
+    """out = the values of `payload`. payload: (n,) uint16; out: (n,)."""
+    for k in range(out.size):
+        out[k] = _half_value(payload[k])
+
+
+@kernel
+def half_add(payload, factor, out):
+    """out += factor * the values of `payload`."""
+    factor = out.dtype.type(factor)
+    for k in range(out.size):
+        out[k] += factor * _half_value(payload[k])
+
+
+@kernel
+def bfloat16_decode(payload, out):
+    """out = the values of `payload`. payload: (n,) uint16; out: (n,)."""
+    for k in range(out.size):
+        out[k] = _bfloat16_value(payload[k])
+
+
+@kernel
+def bfloat16_add(payload, factor, out):
+    """out += factor * the values of `payload`."""
+    factor = out.dtype.type(factor)
+    for k in range(out.size):
+        out[k] += factor * _bfloat16_value(payload[k])
+
+
+@kernel
+def nth_largest(bits, n, histogram):
+    """(least, equal): the n largest magnitudes are those beyond `least`, and `equal` of those that equal it.
+
+    bits: (size,) unsigned; 0 < n <= size; histogram: (2^DIGIT_BITS,) int64, overwritten. A radix selection from the
+    first digit on. It ends at the digit that all candidates are wanted of, and `equal` is then `size`.
+    """
+    word = bits.dtype.type
+    shift = word(8 * bits.itemsize - 1)
+    mask = word(word(word(1) << shift) - word(1))
+    prefix = word(0)
+    while shift > 0:
+        above, width = shift, min(word(DIGIT_BITS), shift)
+        shift = word(shift - width)
+        digits = word(word(word(1) << width) - word(1))
+        histogram[:] = 0
+        for k in range(bits.size):
+            size = word(bits[k] & mask)
+            if word(size >> above) == prefix:
+                histogram[word(word(size >> shift) & digits)] += 1
+        digit = np.int64(digits)
+        while histogram[digit] < n:
+            n -= histogram[digit]
+            digit -= 1
+        prefix = word(word(prefix << width) | word(digit))
+        if histogram[digit] == n:
+            return word(prefix << shift), bits.size
+    return prefix, n
+
+
+@kernel
+def count_from(bits, least):
+    """How many magnitudes are at least `least`."""
+    word = bits.dtype.type
+    mask = word(word(~word(0)) >> word(1))
+    count = 0
+    for k in range(bits.size):
+        count += word(bits[k] & mask) >= least
+    return count
+
+
+@kernel
+def collect(bits, least, equal, indices, kept):
+    """indices, kept = where and what the elements beyond `least` are, and the first `equal` of those that equal it."""
+    word = bits.dtype.type
+    mask = word(word(~word(0)) >> word(1))
+    j = 0
+    for k in range(bits.size):
+        size = word(bits[k] & mask)
+        if size >= least:
+            if size == least:
+                if equal == 0:
+                    continue
+                equal -= 1
+            indices[j] = k
+            kept[j] = bits[k]
+            j += 1
+
+
+@kernel
+def scatter(indices, kept, out):
+    """out[indices] = kept."""
+    for j in range(indices.size):
+        out[indices[j]] = kept[j]
+
+
+@kernel
+def scatter_add(indices, kept, out):
+    """out[indices] += kept."""
+    for j in range(indices.size):
+        out[indices[j]] += kept[j]
+
+
+@kernel
+def scatter_zero(indices, out):
+    """out[indices] = 0."""
+    for j in range(indices.size):
+        out[indices[j]] = 0

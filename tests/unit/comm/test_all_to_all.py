@@ -1,0 +1,174 @@
+"""Every rank sends every rank a run of its own: solo, threads, threads nested in processes, MPI's arguments."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.errors import ClusterError, CommTimeout
+
+DTYPES = ["u1", "f2", "u4", "f4", "i8", "f8", "?", "c16"]
+# Processes (0: threads without a process around them) and threads in each.
+SHAPES = [(0, 1), (0, 2), (0, 3), *((processes, threads) for processes in (1, 2, 3) for threads in (1, 2, 3))]
+
+
+def run_group(processes, threads, fn, timeout_s=10.0):
+    """What fn(comm) returned on every rank."""
+    if processes == 0:
+        return run_threads(threads, fn, timeout_s=timeout_s)
+
+    def process(outer):
+        return run_members(NestedCommunicator.create(outer, threads), fn)
+
+    return [result for results in run_threads(processes, process, timeout_s=timeout_s) for result in results]
+
+
+def _message(sender, receiver, size, dtype):
+    return np.random.default_rng([sender, receiver]).integers(0, 200, size).astype(dtype)
+
+
+def _received(comm, counts, dtype):
+    """What arrives at this rank, rank s sending counts[s][r] elements to rank r."""
+    sent, expected = counts[comm.rank], [row[comm.rank] for row in counts]
+    send = np.concatenate([_message(comm.rank, r, n, dtype) for r, n in enumerate(sent)])
+    kept, recv = send.copy(), np.full(sum(expected), 99, dtype)
+    comm.all_to_all(send, sent, recv, expected)
+    assert send.tobytes() == kept.tobytes()
+    assert comm.nbytes["all_to_all"] == send.nbytes and (comm.wait_s > 0 or comm.size == 1)
+    return recv
+
+
+def _check(results, counts, dtype):
+    for rank, recv in enumerate(results):
+        expected = np.concatenate([_message(s, rank, row[rank], dtype) for s, row in enumerate(counts)])
+        assert recv.dtype == dtype
+        np.testing.assert_array_equal(recv, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("processes", "threads"), SHAPES)
+def test_every_run_arrives(processes, threads, dtype):
+    size = max(processes, 1) * threads
+    for row in ([0] * size, [5] * size, [(3 * rank) % 7 for rank in range(size)]):
+        counts = [np.roll(row, rank).tolist() for rank in range(size)]
+        _check(run_group(processes, threads, lambda comm: _received(comm, counts, dtype)), counts, dtype)  # noqa: B023
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_every_run_arrives_whatever_the_counts(data):
+    processes, threads = data.draw(st.sampled_from(SHAPES))
+    size = max(processes, 1) * threads
+    row = st.lists(st.sampled_from([0, 0, 1, 2, 17, 300]), min_size=size, max_size=size)
+    counts = data.draw(st.lists(row, min_size=size, max_size=size))
+    _check(run_group(processes, threads, lambda comm: _received(comm, counts, "u1")), counts, "u1")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_group_of_one_copies(dtype):
+    comm = SoloCommunicator()
+    _check([_received(comm, [[6]], dtype)], [[6]], dtype)
+    with pytest.raises(
+        ClusterError, match=r"recv_counts\[0\] must be what rank 0 sends here, 2 elements.*Received: 3"
+    ):
+        comm.all_to_all(np.ones(2), [2], np.ones(3), [3])
+    comm.abort("enough")
+    with pytest.raises(ClusterError, match="all_to_all: enough"):
+        comm.all_to_all(np.ones(2), [2], np.ones(2), [2])
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(0, 3), (1, 3), (2, 2)])
+def test_many_of_different_sizes_in_a_row(processes, threads):
+    """No rank may write into what another has not picked up yet."""
+
+    def member(comm):
+        for step in range(60):
+            sizes = [(step * 7 + rank) % 50 for rank in range(comm.size)]
+            recv = np.full(sum(sizes), -1, np.int64)
+            own = sizes[comm.rank]
+            send = np.repeat(np.arange(comm.size) + 1000 * step + 100 * comm.rank, own)
+            comm.all_to_all(send, [own] * comm.size, recv, sizes)
+            expected = np.repeat(1000 * step + 100 * np.arange(comm.size) + comm.rank, sizes)
+            np.testing.assert_array_equal(recv, expected)
+
+    run_group(processes, threads, member)
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(0, 3), (1, 3), (3, 1), (3, 2)])
+@pytest.mark.parametrize("expected", [1, 3])
+def test_counts_that_do_not_fit_end_the_group(processes, threads, expected):
+    """Rank 0 sends rank 2 two elements, which expects another number of them."""
+
+    def member(comm):
+        sent, received = [2] * comm.size, [2] * comm.size
+        if comm.rank == 2:
+            received[0] = expected
+        with pytest.raises(ClusterError) as failure:
+            comm.all_to_all(np.ones(sum(sent)), sent, np.ones(sum(received)), received)
+        with pytest.raises(ClusterError):
+            comm.barrier()
+        return str(failure.value)
+
+    texts = run_group(processes, threads, member)
+    assert any(f"2 elements. Received: {expected}" in text for text in texts) or threads == 2
+    assert any("must be what rank" in text for text in texts)
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(0, 2), (1, 2)])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda comm: comm.all_to_all(np.ones(2, "f4"), [1, 1], np.ones(2, "f4"), [1, 1]),
+        lambda comm: comm.barrier(),
+    ],
+    ids=["dtype", "operation"],
+)
+def test_ranks_that_do_not_agree_are_told_apart(processes, threads, other):
+    def member(comm):
+        return other(comm) if comm.rank else comm.all_to_all(np.ones(2), [1, 1], np.ones(2), [1, 1])
+
+    with pytest.raises(ClusterError, match="different operations: all_to_all float64; "):
+        run_group(processes, threads, member)
+
+
+@pytest.mark.parametrize("late", [0, 3])
+@pytest.mark.parametrize(("processes", "threads"), [(0, 4), (1, 4), (2, 2)])
+def test_a_late_rank_is_a_timeout(processes, threads, late):
+    def member(comm):
+        if comm.rank == late:
+            time.sleep(1.0)
+        start = time.monotonic()
+        with pytest.raises(ClusterError) as failure:
+            comm.all_to_all(np.ones(4), [1] * 4, np.ones(4), [1] * 4)
+        return type(failure.value), time.monotonic() - start
+
+    failures = run_group(processes, threads, member, timeout_s=0.3)
+    assert any(kind is CommTimeout for kind, _ in failures)
+    assert all(seconds < 0.9 for _, seconds in failures)
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(0, 4), (2, 2)])
+def test_wrong_arguments_are_refused_before_any_rank_waits(processes, threads):
+    def member(comm):
+        ones, x = [1] * 4, np.ones(8)
+        for call in (
+            lambda: comm.all_to_all(np.ones((2, 2)), ones, np.ones(4), ones),
+            lambda: comm.all_to_all(np.ones(4), ones, np.ones(8)[::2], ones),
+            lambda: comm.all_to_all(np.ones(5), ones, np.ones(4), ones),
+            lambda: comm.all_to_all(np.ones(4), ones, np.ones(3), ones),
+            lambda: comm.all_to_all(np.ones(3), [1] * 3, np.ones(4), ones),
+            lambda: comm.all_to_all(np.ones(4), ones, np.ones(2), [-1, 1, 1, 1]),
+            lambda: comm.all_to_all(np.ones(4), ones, np.ones(4, "f4"), ones),
+            lambda: comm.all_to_all(x[:4], ones, x[2:6], ones),
+        ):
+            with pytest.raises(ValueError, match="Received"):
+                call()
+        comm.all_to_all(x[:4], ones, x[4:], ones)  # neighbours in one array do not overlap
+        return True
+
+    assert all(run_group(processes, threads, member))

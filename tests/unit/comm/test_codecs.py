@@ -1,0 +1,398 @@
+"""Codecs: what arrives against what was sent, in every format, for any values."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from singa_dask.comm.codecs import CODECS, BFloat16, ErrorFeedback, Full, Half, Threshold, TopK, codec
+from singa_dask.errors import ConfigError
+
+DTYPES = [np.float32, np.float64]
+MAKERS = [Full, Half, BFloat16, lambda: TopK(0.3), lambda: TopK(1.0), lambda: Threshold(0.5), lambda: Threshold(0)]
+NAMES = ["full", "half", "bfloat16", "top 0.3", "top 1", "threshold 0.5", "threshold 0"]
+every_codec = pytest.mark.parametrize("make", MAKERS, ids=NAMES)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+# Significant bits with the hidden one, exponent of the least normal number, largest number.
+FORMATS = {Half: (11, -14, 65504.0), BFloat16: (8, -126, float(np.float32(2.0**128 - 2.0**120)))}
+
+
+def vectors(dtype, special=True, **bounds):
+    width = np.dtype(dtype).itemsize * 8
+    elements = st.floats(width=width, allow_nan=special, allow_infinity=special, **bounds)
+    return hnp.arrays(dtype, st.integers(0, 40), elements=elements)
+
+
+any_vectors = st.sampled_from(DTYPES).flatmap(vectors)
+
+
+def decoded(codec, values):
+    out = np.full(values.size, 7, values.dtype)
+    codec.decode(codec.encode(values), out)
+    return out
+
+
+# Every codec
+
+
+@every_codec
+@settings(deadline=None)
+@given(values=any_vectors)
+def test_sizes_are_what_is_said_and_encoding_is_deterministic(make, values):
+    codec, kept = make(), values.copy()
+    payload = codec.encode(values).copy()
+    assert values.tobytes() == kept.tobytes()
+    assert payload.dtype == np.uint8 and payload.ndim == 1
+    assert codec.nbytes(values.size, values.dtype) in (None, payload.size)
+    assert payload.size <= codec.max_nbytes(values.size, values.dtype)
+    place = np.full(codec.max_nbytes(values.size, values.dtype) + 3, 99, np.uint8)
+    again = make().encode(values, place)
+    assert np.shares_memory(again, place) or not again.size
+    assert again.tobytes() == payload.tobytes() and (place[payload.size :] == 99).all()
+
+
+@every_codec
+@settings(deadline=None)
+@given(values=any_vectors)
+def test_decoding_adds_where_it_is_told_to(make, values):
+    codec = make()
+    payload, start = codec.encode(values), np.arange(values.size, dtype=values.dtype)
+    out = start.copy()
+    codec.decode(payload, out, add=True)
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.testing.assert_array_equal(out, start + decoded(codec, values))
+
+
+@every_codec
+@every_dtype
+@pytest.mark.parametrize("offset", [0, 1, 2, 4])
+def test_a_payload_may_lie_anywhere(make, dtype, offset):
+    """As behind others in one buffer; it may be read-only too."""
+    values = np.random.default_rng(1).normal(size=31).astype(dtype)
+    codec = make()
+    place = np.zeros(1000, np.uint8)[offset:]
+    payload = codec.encode(values, place)
+    payload.flags.writeable = False
+    out = np.empty_like(values)
+    codec.decode(payload, out)
+    np.testing.assert_array_equal(out, decoded(codec, values))
+
+
+@every_codec
+@every_dtype
+def test_nothing_travels_of_an_empty_vector(make, dtype):
+    codec = make()
+    assert codec.encode(np.empty(0, dtype)).size == codec.nbytes(0, dtype) == 0
+    assert decoded(codec, np.empty(0, dtype)).size == 0
+    assert ErrorFeedback(codec, 0, dtype).encode(np.empty(0, dtype)).size == 0
+
+
+@every_codec
+@every_dtype
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_divergence_shows(make, dtype, special):
+    values = np.linspace(-1, 1, 9).astype(dtype)
+    values[4] = special
+    codec = make()
+    np.testing.assert_array_equal(decoded(codec, values)[4], special)
+    assert codec.overflows == 0
+
+
+@every_codec
+def test_wrong_arguments_are_refused(make):
+    codec, values = make(), np.ones(8, np.float32)
+    payload, out = codec.encode(values), np.zeros(8, np.float32)
+    for call in (
+        lambda: codec.encode(np.ones(8, np.int32)),
+        lambda: codec.encode(np.ones(8, np.float16)),
+        lambda: codec.encode(np.ones((2, 4), np.float32)),
+        lambda: codec.encode(np.ones(16, np.float32)[::2]),
+        lambda: codec.encode(values, np.empty(payload.size - 1, np.uint8)),
+        lambda: codec.encode(values, np.empty(100, np.int8)),
+        lambda: codec.decode(payload[:-1], out),
+        lambda: codec.decode(np.concatenate([payload, payload]), out),
+        lambda: codec.decode(payload.view(np.int8), out),
+        lambda: codec.decode(payload, out.astype(np.int32)),
+        lambda: codec.settle(payload[:-1], out),
+    ):
+        with pytest.raises(ValueError, match="Received"):
+            call()
+    assert not out.any()
+
+
+# Full and 16 bits
+
+
+@given(any_vectors)
+def test_full_is_exact(values):
+    assert Full.exact and decoded(Full(), values).tobytes() == values.tobytes()
+    assert np.shares_memory(Full().encode(values), values) or not values.size
+
+
+def _rounded(value, format):
+    """The float nearest to a finite `value`, ties to even, by exact arithmetic; saturated. And whether it was."""
+    significant, least, largest = FORMATS[format]
+    exponent = max(math.frexp(value)[1] - 1, least) if value else least
+    ulp = math.ldexp(1.0, exponent - significant + 1)
+    nearest = round(value / ulp) * ulp  # a division and a product by powers of 2; round() takes ties to even
+    return (nearest, False) if abs(nearest) <= largest else (math.copysign(largest, value), True)
+
+
+@pytest.mark.parametrize("format", [Half, BFloat16])
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_16_bits_are_the_nearest_and_overflows_are_saturated_and_counted(format, data):
+    dtype = data.draw(st.sampled_from(DTYPES))
+    values = data.draw(
+        st.one_of(vectors(dtype, False), vectors(dtype, False, min_value=-(2.0**17), max_value=2.0**17))
+    )
+    codec = format()
+    expected = [_rounded(float(value), format) for value in values]
+    np.testing.assert_array_equal(decoded(codec, values), np.array([nearest for nearest, _ in expected], dtype))
+    assert codec.overflows == sum(over for _, over in expected)
+
+
+@pytest.mark.parametrize("format", [Half, BFloat16])
+@every_dtype
+def test_16_bits_are_off_by_half_an_ulp_at_most(format, dtype):
+    significant, least, _ = FORMATS[format]
+    rng = np.random.default_rng(3)
+    values = (rng.normal(size=20_000) * 10.0 ** rng.uniform(-9, 4, 20_000)).astype(dtype)
+    exponent = np.maximum(np.frexp(values.astype("f8"))[1] - 1, least)
+    error = np.abs(decoded(format(), values).astype("f8") - values)
+    assert (error <= 0.5 * np.ldexp(1.0, exponent - significant + 1)).all()
+
+
+@every_dtype
+def test_half_is_the_half_of_numpy(dtype):
+    """All 65536 of them, what lies half way between neighbours, and just beside that."""
+    every = np.arange(65536, dtype=np.uint16).view(np.float16)
+    out = np.empty(every.size, dtype)
+    Half().decode(every.view(np.uint8), out)
+    np.testing.assert_array_equal(out, every)
+    assert (np.signbit(out) == np.signbit(every))[~np.isnan(every)].all()
+    finite = np.sort(every[np.isfinite(every)].astype(dtype))
+    middle = (finite[1:] + finite[:-1]) / 2
+    for values in (finite, middle, np.nextafter(middle, dtype(9e9)), np.nextafter(middle, dtype(-9e9))):
+        got = Half().encode(values).view(np.float16)
+        np.testing.assert_array_equal(got, values.astype(np.float16))
+
+
+@pytest.mark.parametrize("format", [Half, BFloat16])
+def test_the_edge_of_the_range(format):
+    largest = FORMATS[format][2]
+    ends = largest + math.ldexp(1.0, math.frexp(largest)[1] - FORMATS[format][0] - 1)  # half way to the next
+    values = np.array([largest, np.nextafter(ends, 0), ends, -ends, 1e300, np.inf, -np.inf, np.nan])
+    codec = format()
+    np.testing.assert_array_equal(decoded(codec, values), [*[largest] * 3, -largest, largest, np.inf, -np.inf, np.nan])
+    assert codec.overflows == 3
+    decoded(codec, values)
+    assert codec.overflows == 6
+
+
+# Sparse
+
+
+def _kept(codec, values):
+    payload = codec.encode(values)
+    count = payload.size // (4 + values.itemsize)
+    return payload[: 4 * count].view(np.uint32), payload[4 * count :].copy().view(values.dtype)
+
+
+def _order(values):
+    """Indices by magnitude, largest first, lower index first among equals; NaN before infinity."""
+    magnitude = np.where(np.isnan(values), np.inf, np.abs(values))
+    return sorted(range(values.size), key=lambda i: (not np.isnan(values[i]), -magnitude[i], i))
+
+
+@settings(deadline=None, max_examples=300)
+@given(values=any_vectors, share=st.sampled_from([1e-9, 0.01, 0.1, 0.25, 0.5, 0.99, 1.0]))
+def test_top_k_keeps_exactly_the_largest(values, share):
+    codec = TopK(share)
+    indices, kept = _kept(codec, values)
+    count = min(values.size, max(1, math.ceil(share * values.size)))
+    assert codec.count(values.size) == indices.size == count
+    assert indices.tolist() == sorted(_order(values)[:count])
+    assert kept.tobytes() == values[indices].tobytes()
+    expected = np.zeros_like(values)
+    expected[indices] = kept
+    np.testing.assert_array_equal(decoded(codec, values), expected)
+
+
+@every_dtype
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.3])
+def test_top_k_of_many(dtype, share):
+    rng = np.random.default_rng(5)
+    for values in (
+        rng.normal(size=30_000),
+        rng.integers(-3, 4, 30_000),
+        np.zeros(30_000),
+        rng.normal(size=30_000) ** 9,
+    ):
+        values = values.astype(dtype)
+        count = math.ceil(share * values.size)
+        expected = np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
+        np.testing.assert_array_equal(_kept(TopK(share), values)[0], expected)
+
+
+def test_of_equal_magnitudes_the_first_travel():
+    assert _kept(TopK(0.5), np.array([1, -2, 2, -1, 2, 1.0]))[0].tolist() == [1, 2, 4]
+    assert _kept(TopK(0.5), np.array([1, -1, 1, -1, 1, 1.0]))[0].tolist() == [0, 1, 2]
+    assert _kept(TopK(0.5), np.array([np.inf, 1, np.nan, -np.inf]))[0].tolist() == [0, 2]
+
+
+def test_a_share_is_the_decimal_number_that_is_written():
+    assert TopK(0.07).count(100) == 7  # 0.07 * 100 is 7.000000000000001
+    assert [TopK(0.01).count(n) for n in (0, 1, 100, 101)] == [0, 1, 1, 2]
+
+
+@settings(deadline=None, max_examples=300)
+@given(values=any_vectors, threshold=st.sampled_from([0, 1e-30, 0.5, 1, 1e30, 1e300]))
+def test_a_threshold_keeps_what_exceeds_it(values, threshold):
+    codec = Threshold(threshold)
+    indices, kept = _kept(codec, values)
+    with np.errstate(over="ignore"):
+        limit = np.minimum(threshold, np.finfo(values.dtype).max).astype(values.dtype)
+    assert indices.tolist() == np.flatnonzero(~(np.abs(values) <= limit)).tolist()
+    assert kept.tobytes() == values[indices].tobytes()
+
+
+@pytest.mark.parametrize("add", [False, True])
+@every_dtype
+def test_indices_beyond_the_end_are_refused(dtype, add):
+    """Not one byte is written beyond the vector, nor any within."""
+    payload = TopK(0.5).encode(np.arange(8, dtype=dtype))
+    payload[:16].view(np.uint32)[2] = 8
+    out = np.ones(8, dtype)
+    with pytest.raises(ValueError, match=r"indices below 8\. Received: 8"):
+        TopK(0.5).decode(payload, out, add=add)
+    with pytest.raises(ValueError, match="indices below 8"):
+        TopK(0.5).settle(payload, out)
+    assert (out == 1).all()
+
+
+# Error feedback
+
+
+@every_codec
+@every_dtype
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_what_was_sent_and_what_waits_is_what_came_in(make, dtype, data):
+    """Whole numbers, so that sums are exact and none but the codec can lose anything."""
+    steps = data.draw(st.lists(hnp.arrays(np.int64, 12, elements=st.integers(-5000, 5000)), min_size=1, max_size=8))
+    codec = make()
+    feedback, arrived = ErrorFeedback(codec, 12, dtype), np.zeros(12, dtype)
+    for step in steps:
+        values = step.astype(dtype)
+        codec.decode(feedback.encode(values), arrived, add=True)
+        assert (values == step).all()
+    waiting = 0 if feedback.residual is None else feedback.residual
+    np.testing.assert_array_equal(arrived + waiting, np.sum(steps, axis=0))
+
+
+@every_codec
+@every_dtype
+def test_of_real_values_nothing_is_lost_but_rounding(make, dtype):
+    rng = np.random.default_rng(9)
+    codec, total, arrived = make(), np.zeros(500), np.zeros(500)
+    feedback, piece = ErrorFeedback(codec, 500, dtype), np.empty(500, dtype)
+    for _ in range(50):
+        values = rng.normal(size=500).astype(dtype)
+        total += values
+        codec.decode(feedback.encode(values), piece)
+        arrived += piece
+    waiting = 0 if feedback.residual is None else feedback.residual
+    np.testing.assert_allclose(arrived + waiting, total, atol=1e-4 if dtype is np.float32 else 1e-12)
+
+
+def test_what_is_small_travels_once_it_has_added_up():
+    feedback, values = ErrorFeedback(Threshold(1.0), 3), np.array([0.3, 2.0, 0.0], np.float32)
+    sent = []
+    for _ in range(4):
+        out = np.empty(3, np.float32)
+        feedback.codec.decode(feedback.encode(values), out)
+        sent.append(out.tolist())
+    np.testing.assert_allclose(sent, [[0, 2, 0], [0, 2, 0], [0, 2, 0], [1.2, 2, 0]], rtol=1e-6)
+    assert not feedback.residual.any()
+
+
+def test_what_saturated_travels_later():
+    feedback = ErrorFeedback(Half(), 1)
+    out = np.zeros(1, np.float32)
+    feedback.codec.decode(feedback.encode(np.array([100_000.0], np.float32)), out)
+    feedback.codec.decode(feedback.encode(np.zeros(1, np.float32)), out, add=True)
+    assert out[0] == pytest.approx(100_000.0, abs=16) and feedback.codec.overflows == 1
+
+
+def test_an_exact_codec_keeps_no_residual():
+    assert ErrorFeedback(Full(), 3).residual is None
+
+
+@every_dtype
+def test_feedback_is_for_one_size_and_dtype(dtype):
+    feedback = ErrorFeedback(Half(), 3, dtype)
+    other = np.float32 if dtype is np.float64 else np.float64
+    for values in (np.ones(4, dtype), np.ones(3, other)):
+        with pytest.raises(ValueError, match="Received"):
+            feedback.encode(values)
+
+
+@every_codec
+@every_dtype
+def test_a_steady_state_allocates_nothing_of_the_size_of_the_values(make, dtype):
+    n = 100_000
+    codec, values = make(), np.random.default_rng(2).normal(size=n).astype(dtype)
+    feedback, out = ErrorFeedback(codec, n, dtype), np.zeros(n, dtype)
+
+    def step():
+        payload = feedback.encode(values)
+        codec.decode(payload, out)
+        codec.decode(payload, out, add=True)
+
+    step()
+    tracemalloc.start()
+    try:
+        step()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        step()
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert peak < n // 4
+
+
+# By name
+
+
+def test_codecs_by_name():
+    assert sorted(CODECS) == ["kBFloat16", "kFull", "kHalf", "kThreshold", "kTopK"]
+    assert [type(codec(name)) for name in ("kFull", "kHalf", "kBFloat16")] == [Full, Half, BFloat16]
+    assert codec("kTopK", sparsity=0.25).count(8) == 2 and codec("kThreshold", sparsity=0.25).threshold == 0.25
+    assert type(codec("kHalf", sparsity=None)) is Half
+
+
+@pytest.mark.parametrize(
+    ("name", "given_", "text"),
+    [
+        ("kTopk", {}, r"cluster\.codec: there is no such codec\. Received: kTopk\. Did you mean kTopK\?"),
+        ("gzip", {}, r"cluster\.codec: .*Valid: kBFloat16, kFull"),
+        ("kTopK", {}, r"cluster\.sparsity: must be given for kTopK"),
+        ("kThreshold", {"sparsity": None}, r"cluster\.sparsity: must be given for kThreshold"),
+        ("kHalf", {"sparsity": 0.1}, r"cluster\.sparsity: has no meaning for kHalf\. Received: 0\.1\. Leave it out\."),
+        ("kTopK", {"sparsity": 0.1, "level": 3}, r"cluster\.level: has no meaning for kTopK"),
+        *(("kTopK", {"sparsity": share}, r"cluster\.sparsity: must be above 0") for share in (0, -1, 1.01, True, "1")),
+        ("kTopK", {"sparsity": math.nan}, r"cluster\.sparsity: must be above 0 and at most 1.*Received: nan"),
+        *(("kThreshold", {"sparsity": t}, r"cluster\.sparsity: must be a finite") for t in (-1, math.nan, math.inf)),
+    ],
+)
+def test_wrong_settings_say_what_is_right(name, given_, text):
+    with pytest.raises(ConfigError, match=text):
+        codec(name, **given_)
