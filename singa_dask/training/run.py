@@ -207,6 +207,7 @@ class Run:
             "test": metrics.get("test", {}),
             "samples_per_s": round(sum(report["samples_per_s"] for report in reports), 1),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
+            "overflows": sum(report["overflows"] for report in reports),
             "wall_s": round(time.monotonic() - self._started, 3),
             "restarts": len(restarts),
             "restarted": [asdict(restart) for restart in restarts],
