@@ -41,5 +41,8 @@ class Ops(
     def __init__(self, dtype: Any = np.float32):
         self.dtype = np.dtype(dtype)
 
+    def use(self) -> None:
+        """Make the calling thread work on this device; once in every thread but the one that made the object."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype})"

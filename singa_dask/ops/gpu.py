@@ -54,9 +54,12 @@ class GpuOps(Ops):
             ) from error
         if not 0 <= device_id < count:
             raise ConfigError(Problem("device", f"CUDA sees {count} GPUs", f"GPU {device_id}", 'Use device "cpu".'))
-        cupy.cuda.Device(device_id).use()
-        self.xp = cupy
+        self.xp, self._device = cupy, cupy.cuda.Device(device_id)
+        self.use()
         self._kernels = _kernels(cupy)
+
+    def use(self) -> None:
+        self._device.use()
 
     def to_host(self, array: Array) -> np.ndarray:
         return self.xp.asnumpy(array)

@@ -120,7 +120,7 @@ class Replica:
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
         several = comm.size > 1 and len(cut.buckets) > 1
-        self._lane = ThreadPoolExecutor(1, thread_name_prefix="exchange") if several else None
+        self._lane = ThreadPoolExecutor(1, "exchange", initializer=ops.use) if several else None
         self._blocked_s = 0.0
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
         self._residual: np.ndarray | None = None
