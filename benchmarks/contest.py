@@ -113,12 +113,13 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def read(process: subprocess.Popen) -> Mapping:
-    """The next line of a contestant. Raises SystemExit where it has ended."""
+    """The next line of a contestant; what libraries say in between is passed on. Raises SystemExit where it ended."""
     assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.wait()}; see its message above.")
-    return json.loads(line)
+    while line := process.stdout.readline():
+        if line.startswith("{"):
+            return json.loads(line)
+        print(line, end="", file=sys.stderr)
+    raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.wait()}; see its message above.")
 
 
 def _pin(threads: int) -> Callable[[], None]:

@@ -18,7 +18,9 @@ from singa_dask.cluster.pmi_server import PmiServer
 
 FORMING_S = 60.0
 LOOPBACK = "127.0.0.1"
-TCP = {"UCX_TLS": "self,tcp"}
+NETWORK = {"UCX_TLS": "self,tcp"}
+# UCX does not use TCP to where it is itself; libfabric does.
+HERE = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
 @dataclass
@@ -54,7 +56,7 @@ def our_group(
     """Ranks of singa_dask. hosts: of every rank; without them all are here, and share memory unless `tcp` is set."""
     nodes = list(range(size)) if hosts or tcp else [0] * size
     addresses = [host.address for host in hosts] or [LOOPBACK if tcp else ""] * size
-    more = TCP if hosts or tcp else {}
+    more = NETWORK if hosts else HERE if tcp else {}
     with hosts[0].network() if hosts else nullcontext():
         server = PmiServer(nodes, addresses[0] or LOOPBACK)
     with server:
