@@ -11,6 +11,7 @@ complete; nothing can hide more than that. A round times each of them once; `hid
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ THRESHOLDS = {"mnist-cnn": 6e-3, "mlp-64": 1e-2}
 ONE_BUCKET = {"bucket_size": 1 << 30}
 RATES = ("100mbit", "1gbit")
 NETS = tuple(THRESHOLDS)
+# At least so many rounds, however slow the network; then none begins after so many seconds.
+LEAST, LONGEST_S = 3, 120.0
 
 
 def measure(
@@ -60,7 +63,10 @@ def _rounds(group: Group, runs: Sequence[str], rounds: int, near: Host) -> dict[
     found: dict[str, list[dict[str, Any]]] = {run: [] for run in runs}
     for run in runs:
         group.run(run)
+    began = time.monotonic()
     for number in range(rounds):
+        if number >= LEAST and time.monotonic() - began > LONGEST_S:
+            break
         for run in runs[:: -1 if number % 2 else 1]:
             before = near.sent()
             turn = group.run(run)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,14 @@ class Host:
         """Let so much out of its network card, as "100mbit"."""
         self.run("tc", "qdisc", "replace", "dev", CARD, "root", "tbf", "rate", rate, "burst", "128kb", "limit", "1mb")
 
+    def wait_up(self) -> None:
+        """Until the network card is: Linux takes up to a second, and MPI would do without the card."""
+        deadline = time.monotonic() + 10
+        while self.run("cat", f"/sys/class/net/{CARD}/operstate").strip() != "up":
+            if time.monotonic() > deadline:
+                raise NotHere("the virtual network cards do not come up")
+            time.sleep(0.05)
+
     def sent(self) -> int:
         """Bytes that have left by its network card."""
         columns = self.run("cat", "/proc/net/dev").partition(f"{CARD}:")[2].split()
@@ -74,6 +83,8 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         for host in hosts:
             host.run("ip", "address", "add", f"{host.address}/24", "dev", CARD)
             host.run("ip", "link", "set", CARD, "up")
+        for host in hosts:
+            host.wait_up()
         yield hosts[0], hosts[1]
     finally:
         for host in hosts:
