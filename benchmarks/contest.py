@@ -35,18 +35,15 @@ class Contestant:
     @classmethod
     def start(cls, name: str, arguments: Sequence[str], threads: int) -> Contestant:
         """Start `name`.py with these arguments, bound to as many cores as it has threads."""
-        environment = {key: value for key, value in os.environ.items() if key not in UNSET}
-        for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-            environment[key] = str(threads)
         process = subprocess.Popen(
             [sys.executable, str(FOLDER / f"{name}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment(threads),
             preexec_fn=_pin(threads),
         )
-        ready = _read(process)
+        ready = read(process)
         contestant = cls(name, process, ready["losses"])
         contestant.chunk = max(1, min(200, round(CHUNK_S / contestant._run(3))))
         return contestant
@@ -67,7 +64,7 @@ class Contestant:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return _read(self.process)
+        return read(self.process)
 
 
 def contest(names: Sequence[str], arguments: Sequence[str], threads: int, rounds: int) -> list[Contestant]:
@@ -107,12 +104,22 @@ def serve(step: Callable[[], float], losses: Sequence[float]) -> None:
         print(json.dumps({"seconds": (time.perf_counter() - began) / int(line)}), flush=True)
 
 
-def _read(process: subprocess.Popen) -> Mapping:
+def environment(threads: int) -> dict[str, str]:
+    """The environment of every contestant."""
+    found = {key: value for key, value in os.environ.items() if key not in UNSET}
+    for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        found[key] = str(threads)
+    return found
+
+
+def read(process: subprocess.Popen) -> Mapping:
+    """The next line of a contestant; what libraries say in between is passed on. Raises SystemExit where it ended."""
     assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.wait()}; see its message above.")
-    return json.loads(line)
+    while line := process.stdout.readline():
+        if line.startswith("{"):
+            return json.loads(line)
+        print(line, end="", file=sys.stderr)
+    raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.wait()}; see its message above.")
 
 
 def _pin(threads: int) -> Callable[[], None]:

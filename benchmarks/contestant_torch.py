@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from contest import serve
 from torch import nn
-from workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, data_of, job_of, reference_net
+from workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, Workload, data_of, job_of, reference_net
 
 from singa_dask.layers import Layer
 
@@ -49,9 +49,8 @@ def _with(module: nn.Module, weight: torch.Tensor, bias: torch.Tensor) -> nn.Mod
     return module
 
 
-def main(name: str, threads: int) -> None:
-    torch.set_num_threads(threads)
-    workload = WORKLOADS[name]
+def model_of(workload: Workload) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
+    """The workload's net in PyTorch with its initial parameters, and a mini-batch: inputs and labels."""
     net = reference_net(job_of(workload))
     modules = []
     for layer in net.layers.values():
@@ -59,9 +58,13 @@ def main(name: str, threads: int) -> None:
             modules += torch_layers(layer, net.shapes[layer.proto.srclayers[0]])
     model = nn.Sequential(*modules)
     features, labels = data_of(workload)
-    x = torch.tensor(features).permute(0, 3, 1, 2).contiguous()
-    y = torch.tensor(labels)
-    del net
+    x = torch.tensor(features.transpose(0, 3, 1, 2))  # of its own strides, also where there is 1 channel
+    return model, x, torch.tensor(labels)
+
+
+def main(name: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    model, x, y = model_of(WORKLOADS[name])
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     criterion = nn.CrossEntropyLoss()
 

@@ -44,10 +44,10 @@ def main(
     for name in UNSET:
         os.environ.pop(name, None)
     console = Console(width=120)
-    figures: dict[str, Any] = {"machine": machine(), "load_before": _load()}
+    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
     if not parts or "round-trips" in parts:
         rows = figures["round_trips"] = round_trips.measure(sizes, rounds)
-        _show(console, "one update and back / a raw Dask actor", rows)
+        show(console, "one update and back / a raw Dask actor", rows)
     if not parts or "waiting" in parts:
         rows = figures["waiting"] = [
             row
@@ -55,12 +55,12 @@ def main(
             for layout in waiting.LAYOUTS
             for row in waiting.measure(net, layout, steps, repeats)
         ]
-        _show(
+        show(
             console,
             "Downpour, layout = groups x workers + servers; stall = share of a step; ratios to no one_behind",
             rows,
         )
-    figures["load_after"] = _load()
+    figures["load_after"] = load()
     console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
     if out:
         out.write_text(json.dumps(figures, indent=1) + "\n")
@@ -77,7 +77,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _show(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
+def show(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows of figures; lists stay out."""
     table = Table(title=title, box=None)
     for row in rows:
         shown = {name: value for name, value in row.items() if not isinstance(value, list)}
@@ -88,7 +89,8 @@ def _show(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> No
     console.print(table)
 
 
-def _load() -> float:
+def load() -> float:
+    """How many processes have run on the machine in the last minute."""
     return round(os.getloadavg()[0], 1)
 
 

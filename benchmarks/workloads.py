@@ -14,6 +14,8 @@ from singa_dask.ops import Ops
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
+# With this one gradients stay as they are, so that every round has as much to send.
+TINY_RATE = 1e-6
 WARM_UP = 5
 
 

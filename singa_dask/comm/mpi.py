@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_runs, check_target
+from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target, run_of
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError, CommTimeout
 
@@ -88,12 +88,21 @@ class MpiCommunicator(Communicator):
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
         check_runs(send, send_counts, recv, recv_counts, self.size)
+        own, there = run_of(self.rank, send_counts), run_of(self.rank, recv_counts)
+        check_met(self.rank, own.stop - own.start, self.rank, there.stop - there.start)
+        recv[there] = send[own]
         # As bytes: MPI has no name for some of NumPy's types, and nothing is computed with them here.
         runs = [
-            [array.view(np.uint8), [n * array.itemsize for n in counts]]
+            self._runs_of_others(array.view(np.uint8), [n * array.itemsize for n in counts])
             for array, counts in ((send, send_counts), (recv, recv_counts))
         ]
         self._run("all_to_all", send.nbytes, self._comm.Ialltoallv, *runs)
+
+    def _runs_of_others(self, array: np.ndarray, counts: list[int]) -> list[Any]:
+        """What MPI takes for the runs of an array without the own one: that would go by 8 KB per Test, and sleeps."""
+        starts = [run_of(rank, counts).start for rank in range(self.size)]
+        counts[self.rank] = 0
+        return [array, (counts, starts), self._mpi.BYTE]
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)

@@ -89,17 +89,20 @@ def test_a_broken_communicator_is_abandoned_not_freed():
 def test_an_all_to_all_has_the_deadline_of_the_others():
     comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.1)
     with pytest.raises(CommTimeout, match=r"rank 1: all_to_all did not finish within 0\.1 s"):
-        comm.all_to_all(np.ones(2), [1, 1], np.ones(2), [2, 0])
+        comm.all_to_all(np.ones(2), [1, 1], np.ones(3), [2, 1])
 
 
-def test_an_all_to_all_travels_as_bytes():
+def test_an_all_to_all_travels_as_bytes_and_the_own_run_not_at_all():
     mpi = _Comm(polls=0)
-    send, recv = np.ones(3, np.float16), np.ones(4, np.float16)
+    send, recv = np.arange(5, dtype=np.float16), np.zeros(6, np.float16)
     comm = MpiCommunicator(mpi)
-    comm.all_to_all(send, [3, 0], recv, [0, 4])
-    (sent, send_counts), (received, recv_counts) = mpi.runs
+    comm.all_to_all(send, [3, 2], recv, [4, 2])
+    (sent, send_runs, _), (received, recv_runs, _) = mpi.runs
     assert sent.dtype == received.dtype == np.uint8 and np.shares_memory(received, recv)
-    assert (send_counts, recv_counts) == ([6, 0], [0, 8]) and comm.nbytes["all_to_all"] == 6
+    assert (send_runs, recv_runs) == (([6, 0], [0, 6]), ([8, 0], [0, 8])) and comm.nbytes["all_to_all"] == 10
+    assert recv[4:].tolist() == [3, 4]
+    with pytest.raises(ClusterError, match=r"recv_counts\[1\] must be what rank 1 sends here, 2 elements"):
+        comm.all_to_all(send, [3, 2], recv, [5, 1])
 
 
 def test_wrong_buffers_never_reach_mpi():

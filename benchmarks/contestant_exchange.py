@@ -1,0 +1,143 @@
+"""Contestant: one rank of a group of singa_dask, with a replica per variant of the exchange.
+
+The first line on standard input is the plan; then lines {"run": NAME, "steps": N}, answered by {"seconds": per step}.
+Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT alone", the exchange of
+the gradients that are there, without computing any.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+from workloads import TINY_RATE, WORKLOADS, data_of, job_of
+
+from singa_dask.algorithms.bp import BP
+from singa_dask.cluster.bootstrap import join_world
+from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch
+from singa_dask.ops import get_ops
+from singa_dask.training.replica import Replica
+
+TIMEOUT_S = 300.0
+
+
+class Timed(BP):
+    """after: by parameter, for how many seconds so far the backward pass went on when its gradient was complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after: dict[str, float] = {}
+
+    def train_one_batch(self, net: Any, feed: Any, step: Any, on_gradient: Any = None) -> Any:
+        done: dict[str, float] = {}
+
+        def note(param: Any) -> None:
+            done[param.name] = time.perf_counter()
+            on_gradient(param)
+
+        metrics = super().train_one_batch(net, feed, step, note)
+        for name, at in done.items():
+            self.after[name] = self.after.get(name, 0.0) + max(done.values()) - at
+        return metrics
+
+
+class Silent(BP):
+    """Computes nothing: the gradients are those that are there."""
+
+    def train_one_batch(self, net: Any, feed: Any, step: Any, on_gradient: Any = None) -> Any:
+        for param in reversed(net.params):
+            on_gradient(param)
+        return {}
+
+
+class Rank:
+    """The replicas of one rank, all of them ready to run. first: the parameters in the bucket that leaves first."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self.workload = WORKLOADS[plan["net"]]
+        self.size = plan["size"]
+        self.comm = _join(plan)
+        self.features, self.labels = data_of(self.workload)
+        self.timed = Timed()
+        self.runs: dict[str, Callable[[], None]] = {}
+        self.first: dict[str, list[str]] = {}
+        solo = self._replica(SoloCommunicator(), {})
+        solo.algorithm = self.timed
+        self._add("compute", solo, 1)
+        for name, variant in plan["variants"].items():
+            replica = self._replica(self.comm, variant)
+            last = replica.exchange.buckets[-1]
+            self.first[name] = [entry.name for entry in replica.net.flat.entries if entry.start >= last.start]
+            self._add(name, replica, self.size)
+            self._add(f"{name} alone", replica, self.size, Silent())
+
+    def run(self, name: str, steps: int) -> dict[str, Any]:
+        """Seconds per step, after the ranks have met; with "compute", `after` as Timed has it, per step."""
+        self.timed.after = {}
+        self.comm.barrier()
+        began = time.perf_counter()
+        for _ in range(steps):
+            self.runs[name]()
+        answer: dict[str, Any] = {"seconds": (time.perf_counter() - began) / steps}
+        if name == "compute":
+            answer["after"] = {key: seconds / steps for key, seconds in self.timed.after.items()}
+        return answer
+
+    def _replica(self, comm: Communicator, variant: Mapping[str, Any]) -> Replica:
+        job = job_of(self.workload)
+        job.seed = 1
+        job.updater.learning_rate.base_lr = TINY_RATE
+        job.cluster.nworkers_per_group = job.cluster.nservers_per_group = comm.size
+        for field, value in variant.items():
+            if field == "codec":
+                value = job.cluster.Codec.Value(value)
+            setattr(job.cluster, field, value)
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        replica.fetch()
+        return replica
+
+    def _add(self, name: str, replica: Replica, size: int, algorithm: BP | None = None) -> None:
+        feed = {replica.net.input_layers[0]: Batch(self.features, self.labels)}
+        algorithm = algorithm or replica.algorithm
+        number = 0
+
+        def step() -> None:
+            nonlocal number
+            replica.algorithm = algorithm
+            replica.train_step(feed, Step(Phase.kTrain, number, total_rows=size * self.workload.batch))
+            number += 1
+
+        self.runs[name] = step
+
+
+def _join(plan: Mapping[str, Any]) -> Communicator:
+    if plan["size"] == 1:
+        return SoloCommunicator()
+    endpoint = PmiEndpoint(**plan["endpoint"])
+    join_world(endpoint, plan["rank"], plan["size"], plan["host"], time.monotonic() + 60)
+    from mpi4py import MPI
+
+    return MpiCommunicator(MPI.COMM_WORLD, TIMEOUT_S)
+
+
+def main() -> None:
+    plan = json.loads(sys.stdin.readline())
+    with threadpool_limits(1):
+        rank = Rank(plan)
+        print(json.dumps({"first": rank.first}), flush=True)
+        for line in sys.stdin:
+            told = json.loads(line)
+            print(json.dumps(rank.run(told["run"], told["steps"])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What the exchange inside a worker group costs: codecs and overlap on limited networks, and against PyTorch's DDP.
+
+make bench BENCH=exchange                # or: python benchmarks/exchange.py --part ddp --json exchange.json
+
+Limited networks are namespaces of Linux with a token bucket filter, for which it must run as root.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import against_ddp
+import click
+import limited
+from network import NotHere, congestion, two_hosts
+from rich.console import Console
+from server import load, machine, show
+
+PARTS = ("networks", "ddp")
+
+
+@click.command()
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
+@click.option("--net", "nets", multiple=True, type=click.Choice(limited.NETS), help="Default: all.")
+@click.option("--rate", "rates", multiple=True, default=limited.RATES, show_default=True, help="As `tc` has it.")
+@click.option("--codec", "codecs", multiple=True, type=click.Choice(list(limited.CODECS)), help="Default: all.")
+@click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
+def main(
+    parts: tuple[str, ...],
+    nets: tuple[str, ...],
+    rates: tuple[str, ...],
+    codecs: tuple[str, ...],
+    rounds: int,
+    out: Path | None,
+) -> None:
+    """Time the steps of a group of 2 workers, one thread each, with each codec, with overlap and without."""
+    console = Console(width=150)
+    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    nets, missing = nets or limited.NETS, ""
+    if not parts or "networks" in parts:
+        try:
+            figures |= _on_networks(console, nets, rates, codecs or tuple(limited.CODECS), rounds)
+        except NotHere as error:
+            missing = f"The part on limited networks was left out: {error}."
+    if not parts or "ddp" in parts:
+        rows = figures["ddp"] = [row for net in nets for row in against_ddp.measure(net, rounds)]
+        show(console, "2 processes, 1 thread each; ratio = our overhead / that of PyTorch DDP (gloo)", rows)
+    figures["load_after"] = load()
+    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
+    if out:
+        out.write_text(json.dumps(figures, indent=1) + "\n")
+    if missing:
+        raise click.ClickException(missing)
+
+
+def _on_networks(
+    console: Console, nets: Sequence[str], rates: Sequence[str], codecs: Sequence[str], rounds: int
+) -> dict[str, Any]:
+    rows = []
+    with two_hosts() as hosts:
+        for net in nets:
+            for row in limited.measure(net, rates, codecs, rounds, hosts):
+                rows.append(row)
+    show(console, "a step of 2 workers; hidden = share of what can be hidden; faster = than kFull", rows)
+    return {"congestion_control": congestion(), "networks": rows}
+
+
+if __name__ == "__main__":
+    main()

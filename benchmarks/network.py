@@ -1,0 +1,122 @@
+"""Two hosts on one machine, joined by a network of limited bandwidth: namespaces of Linux, and `tc` (needs root)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CARD = "exchange0"
+TOOLS = ("ip", "tc", "nsenter", "unshare")
+_NAMESPACES = ("--net", "--ipc", "--mount")
+# MPI looks for network cards in /sys, which shows those of where it was mounted.
+_SETUP = "mount -t sysfs sys /sys && ip link set lo up && echo ready && exec cat"
+
+
+class NotHere(Exception):
+    """This machine, or this user, cannot make such a network; the message says why."""
+
+
+@dataclass
+class Host:
+    """A network of its own, and memory that is shared with no other. It goes when `holder` does, or this process."""
+
+    address: str
+    holder: subprocess.Popen
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """What runs `arguments` on this host."""
+        return ["nsenter", "--target", str(self.holder.pid), *_NAMESPACES, *arguments]
+
+    def run(self, *arguments: str) -> str:
+        """What `arguments` print on this host. Raises NotHere where they fail."""
+        return _ran(self.command(arguments))
+
+    def limit(self, rate: str) -> None:
+        """Let so much out of its network card, as "100mbit"."""
+        self.run("tc", "qdisc", "replace", "dev", CARD, "root", "tbf", "rate", rate, "burst", "128kb", "limit", "1mb")
+
+    def wait_up(self) -> None:
+        """Until the network card is: Linux takes up to a second, and MPI would do without the card."""
+        deadline = time.monotonic() + 10
+        while self.run("cat", f"/sys/class/net/{CARD}/operstate").strip() != "up":
+            if time.monotonic() > deadline:
+                raise NotHere("the virtual network cards do not come up")
+            time.sleep(0.05)
+
+    def sent(self) -> int:
+        """Bytes that have left by its network card."""
+        columns = self.run("cat", "/proc/net/dev").partition(f"{CARD}:")[2].split()
+        return int(columns[8])
+
+    @contextmanager
+    def network(self) -> Iterator[None]:
+        """Sockets that this thread makes meanwhile are the host's."""
+        with open("/proc/thread-self/ns/net") as home, open(f"/proc/{self.holder.pid}/ns/net") as here:
+            _enter(here.fileno())
+            try:
+                yield
+            finally:
+                _enter(home.fileno())
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """Hosts that reach each other and nobody else. Raises NotHere where that is not allowed."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise NotHere(f"limited networks need the commands {', '.join(missing)} (packages iproute2 and util-linux)")
+    if os.geteuid() != 0:
+        raise NotHere("limited networks need root, for namespaces and tc")
+    hosts: list[Host] = []
+    try:
+        for number in (1, 2):
+            hosts.append(Host(f"10.213.78.{number}", _holder()))
+        near, far = (str(host.holder.pid) for host in hosts)
+        _ran(["ip", "link", "add", CARD, "netns", near, "type", "veth", "peer", "name", CARD, "netns", far])
+        for host in hosts:
+            host.run("ip", "address", "add", f"{host.address}/24", "dev", CARD)
+            host.run("ip", "link", "set", CARD, "up")
+        for host in hosts:
+            host.wait_up()
+        yield hosts[0], hosts[1]
+    finally:
+        for host in hosts:
+            host.holder.kill()
+            host.holder.wait()
+
+
+def congestion() -> str:
+    """How TCP shares a network here; new namespaces take it over."""
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+
+
+def _holder() -> subprocess.Popen:
+    command = ["unshare", *_NAMESPACES, "sh", "-c", _SETUP]
+    holder = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    if holder.stdout.readline().strip() != "ready":
+        _, why = holder.communicate(timeout=10)
+        raise NotHere(f"namespaces are not allowed here: {why.strip()}")
+    return holder
+
+
+def _ran(command: Sequence[str]) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    if ran.returncode != 0:
+        raise NotHere(f"`{' '.join(command)}` failed: {ran.stderr.strip()}")
+    return ran.stdout
+
+
+def _enter(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, 0) != 0:
+        raise NotHere(f"a network namespace cannot be entered: {os.strerror(ctypes.get_errno())}")
