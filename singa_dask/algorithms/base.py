@@ -47,7 +47,8 @@ class TrainOneBatch(ABC):
     ) -> dict[str, Metric]:
         """Fill `net.flat.grads` from the rows in `feed`; returns what was measured on the way.
 
-        on_gradient: called with each parameter as soon as its gradient is complete, so that sending it can start.
+        on_gradient: called once with each parameter as soon as its gradient is complete, so that sending it can start;
+        from then on its value may become the next step's.
         """
 
     def test_one_batch(self, net: Net, feed: Mapping[str, Any], step: Step) -> dict[str, Metric]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from singa_dask.comm.buffers import run_of
+from singa_dask.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,14 @@ class Readiness:
         self._left = [set(names) for names in self._missing]
 
     def done(self, name: str) -> int | None:
-        """The gradient of a parameter is complete; the bucket that is thereby complete, or None."""
+        """The gradient of a parameter is complete; the bucket that is thereby complete, or None.
+
+        Raises TrainingError where it was so before: what has been sent cannot be changed.
+        """
         index = self._of[name]
-        self._left[index].discard(name)
+        if name not in self._left[index]:
+            raise TrainingError(
+                f"the gradient of {name!r} was reported complete twice in one step: say so once, at its end."
+            )
+        self._left[index].remove(name)
         return None if self._left[index] else index

@@ -34,6 +34,9 @@ class BucketExchange(ABC):
     exact: bool
     overflows: int = 0
 
+    def warm_up(self) -> None:  # noqa: B027 - most have nothing to compile
+        """Before the first step."""
+
     @abstractmethod
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         """The own run of bucket `index`, in `own`, becomes the sum of every rank's `grads` there."""
@@ -79,18 +82,34 @@ class CodedExchange(BucketExchange):
     what arrives. Back, the owner encodes what its new values differ by from those that all ranks have, so that what
     one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values at any step.
 
-    A threshold is one for gradients: back travel as many of the largest differences as elements arrived.
+    A threshold is one for gradients: back travel as many of the largest differences as elements arrived, and all of
+    them where `shared`, since the updates of other groups have not arrived here. aside: elements that nothing may be
+    kept back of, which travel as they are (running statistics: what is sent is their distance from where they shall
+    be, and would be sent again). still: elements that do not change.
     """
 
     exact = False
 
-    def __init__(self, comm: Communicator, buckets: Sequence[Bucket], codec: Any, dtype: Any = np.float32) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        buckets: Sequence[Bucket],
+        codec: Any,
+        dtype: Any = np.float32,
+        *,
+        aside: np.ndarray | None = None,
+        still: np.ndarray | None = None,
+        shared: bool = False,
+    ) -> None:
         super().__init__(comm, buckets)
+        self._aside = [_inside(aside, bucket.elements) for bucket in buckets]
+        self._mute = [_inside(_joined(aside, still), bucket.elements) for bucket in buckets]
         from singa_dask.comm.codecs import ErrorFeedback, Threshold
 
         self.codec, self.dtype = codec, np.dtype(dtype)
         self._out = [[ErrorFeedback(codec, count, dtype) for count in bucket.counts] for bucket in buckets]
         self._by_count = isinstance(codec, Threshold)
+        self._exactly_back = self._by_count and shared
         longest = max((count for bucket in buckets for count in bucket.counts), default=0)
         most = codec.max_nbytes(longest, self.dtype)
         self._send, self._received = (np.empty(comm.size * most, np.uint8) for _ in range(2))
@@ -117,6 +136,11 @@ class CodedExchange(BucketExchange):
 
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
+        aside = self._aside[index]
+        exact = grads[aside]
+        if aside.size:
+            comm.all_reduce(exact)
+        grads[self._mute[index]] = 0
         sizes, end = [], 0
         for rank, feedback in enumerate(self._out[index]):
             payload = feedback.encode(grads[bucket.run(rank)], self._send[end:])
@@ -130,9 +154,21 @@ class CodedExchange(BucketExchange):
             self.codec.decode(received[run_of(rank, arriving)], own[run], add=True)
         if self._by_count:
             self._arrived[index] = int(np.count_nonzero(own[run]))
+        mine = _within(aside, run)
+        own[aside[mine]] = exact[mine]
 
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        if self._exactly_back:
+            self.gather_exactly(index, values, own)
+            return
         comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
+        aside = self._aside[index]
+        if aside.size:
+            mine = _within(aside, run)
+            exact = np.zeros(aside.size, self.dtype)
+            exact[mine] = own[aside[mine]]
+            comm.all_reduce(exact)
+            values[aside] = exact
         difference = np.subtract(own[run], values[run], out=self._difference[: run.stop - run.start])
         codecs = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
         sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(codecs, bucket.counts, strict=True)]
@@ -142,11 +178,19 @@ class CodedExchange(BucketExchange):
         for rank, codec in enumerate(codecs):
             codec.decode(payloads[run_of(rank, sizes)], values[bucket.run(rank)], add=True)
 
+    def warm_up(self) -> None:
+        """Compile what the codec needs."""
+        from singa_dask.comm.codecs import ErrorFeedback
+
+        values = np.zeros(16, self.dtype)
+        payload = ErrorFeedback(self.codec, 16, self.dtype).encode(values)
+        for add in (False, True):
+            self.codec.decode(payload, values, add=add)
+
     def _sizes(self, sending: Sequence[int], counts: Sequence[int]) -> list[int]:
         """Bytes of the payloads that arrive here, by rank. counts: the values in them."""
-        known = [self.codec.nbytes(count, self.dtype) for count in counts]
-        if None not in known:
-            return [size for size in known if size is not None]
+        if self.codec.nbytes(1, self.dtype) is not None:  # known on all ranks, or on none
+            return [self.codec.nbytes(count, self.dtype) for count in counts]
         told = np.empty(self.comm.size, np.int64)
         ones = [1] * self.comm.size
         self.comm.all_to_all(np.array(sending, np.int64), ones, told, ones)
@@ -167,15 +211,35 @@ class CodedExchange(BucketExchange):
         return TopK(max(arrived, 1) / max(count, 1)) if self._by_count else self.codec
 
 
+def _inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
+    """Those of the sorted indices that lie in the bucket."""
+    if indices is None:
+        return np.empty(0, np.int64)
+    return indices[_within(indices, elements)]
+
+
+def _within(indices: np.ndarray, elements: slice) -> np.ndarray:
+    return (indices >= elements.start) & (indices < elements.stop)
+
+
+def _joined(*indices: np.ndarray | None) -> np.ndarray:
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(each for each in indices if each is not None)]))
+
+
 def _residual(feedback: Any) -> np.ndarray:
     assert feedback.residual is not None, "an exact codec keeps nothing back"
     return feedback.residual
 
 
 def bucket_exchange(
-    comm: Communicator, buckets: Sequence[Bucket], settings: Mapping[str, Any], dtype: Any = np.float32
+    comm: Communicator,
+    buckets: Sequence[Bucket],
+    settings: Mapping[str, Any],
+    dtype: Any = np.float32,
+    **options: Any,
 ) -> BucketExchange:
-    """The exchange that a job's cluster block asks for. settings: of `codecs.codec`, with `name`.
+    """The exchange that a job's cluster block asks for. settings: of `codecs.codec`, with `name`; options: of
+    CodedExchange.
 
     A rank on its own sends nothing, so nothing is lost. Raises ConfigError where the settings are wrong.
     """
@@ -184,4 +248,4 @@ def bucket_exchange(
     from singa_dask.comm.codecs import codec
 
     made = codec(**settings)
-    return FullExchange(comm, buckets) if comm.size == 1 else CodedExchange(comm, buckets, made, dtype)
+    return FullExchange(comm, buckets) if comm.size == 1 else CodedExchange(comm, buckets, made, dtype, **options)

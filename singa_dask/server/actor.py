@@ -55,13 +55,12 @@ class ServerActor:
 
     async def call(self, request: Request) -> Reply:
         """The reply to a request, or NotYet when its time has not come for a while."""
-        if isinstance(request, Update) and isinstance(request.gradient, Coded):
-            request = replace(request, gradient=request.gradient.decoded())
         array = getattr(request, "gradient", None)
-        if array is None or (array.nbytes <= SMALL_NBYTES and self._warm.done()):
+        small = array is None or (array.nbytes <= SMALL_NBYTES and not isinstance(array, Coded))
+        if array is None or (small and self._warm.done()):
             future = self.server.call(request)
         else:
-            future = await self._compute(self.server.call, request)
+            future = await self._compute(self._decoded_call, request)
         if future.done():
             return future.result()
         waiting = asyncio.wrap_future(future)
@@ -70,6 +69,11 @@ class ServerActor:
         if not done and (not isinstance(request, Update | Sync) or self.server.withdraw(future, request.slice)):
             return NotYet()
         return await waiting
+
+    def _decoded_call(self, request: Request) -> Future[Reply]:
+        if isinstance(request, Update) and isinstance(request.gradient, Coded):
+            request = replace(request, gradient=request.gradient.decoded())
+        return self.server.call(request)
 
     async def dismiss(self, origin: Origin) -> None:
         """Take it that a worker group has left, before anything was said by this generation of it or after."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field, replace
@@ -67,7 +67,8 @@ class Stub:
     reads and writes its slices of them. behind: how many updates may be under way when the next mini-batch is computed
     (0: none; 1: the reply comes while it is). patience_s: longest wait for a reply while the server is alive; aborted:
     tells why to give up at once, "" while there is no reason. clock: see `get`. codec: settings of `codecs.codec`,
-    with `name`, for gradients that travel; what it keeps back is part of the next ones.
+    with `name`, for gradients that travel; what it keeps back is part of the next ones. exactly: positions of slices
+    that are not coded.
 
     Waits raise ClusterError when the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
@@ -83,6 +84,7 @@ class Stub:
         patience_s: float = 300.0,
         aborted: Callable[[], str] = lambda: "",
         codec: Mapping[str, Any] | None = None,
+        exactly: Container[int] = (),
     ) -> None:
         self.slices = tuple(slices)
         self.behind = behind
@@ -96,6 +98,7 @@ class Stub:
         self._under_way: list[_Sent] = []
         self._kept: list[Array] = []
         self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
+        self._exactly = exactly
         self._feedback: dict[int, Any] = {}
 
     def put(self, values: Array, state: Mapping[str, Array], step: int) -> None:
@@ -192,7 +195,7 @@ class Stub:
         return reply
 
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
-        if self._codec is None or self._links[s.server].local:
+        if self._codec is None or i in self._exactly or self._links[s.server].local:
             return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
         from singa_dask.comm.codecs import ErrorFeedback, codec
 
@@ -205,6 +208,16 @@ class Stub:
         return Coded(s.size, part.dtype.name, self._codec, payload)
 
     @property
+    def codes(self) -> bool:
+        """Whether any gradient goes through a codec."""
+        return self._codec is not None and not all(link.local for link in self._links.values())
+
+    @property
+    def overflows(self) -> int:
+        """Values so far that a codec could not hold."""
+        return sum(feedback.codec.overflows for feedback in self._feedback.values())
+
+    @property
     def residual(self) -> dict[int, Array]:
         """What codecs have kept back, by position of the slice."""
         return {i: feedback.residual for i, feedback in self._feedback.items()}
@@ -215,6 +228,8 @@ class Stub:
 
         assert self._codec is not None
         for i, values in residual.items():
+            if i in self._exactly or self._links[self.slices[i].server].local:
+                continue
             self._feedback[i] = ErrorFeedback(codec(**self._codec), values.size, values.dtype)
             self._feedback[i].residual[...] = values
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Partition, Server, ServerPlan, Slice, Stub, partition
 from singa_dask.training.checkpoint import Checkpoint, fitting
+from singa_dask.training.lane import Lane
+from singa_dask.training.unsent import Unsent, gather_unsent, share_unsent
 from singa_dask.updaters import updater_class
 
 
@@ -101,13 +102,23 @@ class Replica:
         topology = ClusterTopology.from_proto(job.cluster)
         cut = parameter_partition(topology, flat.entries, flat.size)
         settings = {"name": topology.codec, "sparsity": topology.sparsity}
-        self.exchange = bucket_exchange(comm, cut.buckets, settings, flat.values.dtype)
+        self.exchange = bucket_exchange(
+            comm,
+            cut.buckets,
+            settings,
+            flat.values.dtype,
+            aside=_elements(entry for entry in flat.entries if entry.statistic),
+            still=_elements(entry for entry in flat.entries if entry.lr_scale == 0 and not entry.statistic),
+            shared=topology.nworker_groups > 1,
+        )
         self.private = links is None
         slices = cut.of_worker(comm.rank)
         if links is None:
             plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
             links = {s.server: LocalLink(Server(plan.shard(ops, copy=False), live=True)) for s in slices}
-        self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, **stub)
+        statistics = [range(entry.start, entry.stop) for entry in flat.entries if entry.statistic]
+        whole = {i for i, s in enumerate(slices) if any(s.start < r.stop and r.start < s.stop for r in statistics)}
+        self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, exactly=whole, **stub)
         # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
         self._on_host = isinstance(flat.values, np.ndarray)
         self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
@@ -119,20 +130,24 @@ class Replica:
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
-        several = comm.size > 1 and len(cut.buckets) > 1
-        self._lane = ThreadPoolExecutor(1, "exchange", initializer=ops.use) if several else None
-        self._blocked_s = 0.0
+        threaded = comm.size > 1 and len(cut.buckets) > 1
+        self._lane = Lane(comm, threaded=threaded, initializer=ops.use)
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
-        self._residual: np.ndarray | None = None
+        self._unsent: Unsent | None = None
+        self._owed: np.ndarray | None = None
 
     @property
     def wait_s(self) -> float:
-        return self.comm.wait_s if self._lane is None else self._blocked_s
+        return self._lane.wait_s
+
+    @property
+    def overflows(self) -> int:
+        """Values so far that a codec could not hold, on this worker."""
+        return self.exchange.overflows + self.stub.overflows
 
     def close(self) -> None:
-        """End the thread of the exchange; what it is doing ends by itself."""
-        if self._lane is not None:
-            self._lane.shutdown(wait=False, cancel_futures=True)
+        """End the thread of the exchange."""
+        self._lane.close()
 
     def initialise(self, given: Mapping[str, np.ndarray] | None = None) -> None:
         """Draw the initial parameters, put the given ones in their place, and put them on the servers.
@@ -151,7 +166,7 @@ class Replica:
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
         """Put the first worker's checkpoint (None on the others) on the servers. Every worker must call it.
 
-        carry: whether the state of recurrent layers in it is this group's.
+        carry: whether the state of recurrent layers, and what codecs have kept back, is this group's.
         Raises CheckpointError where it is of another net or updater.
         """
         flat = self.net.flat
@@ -172,9 +187,11 @@ class Replica:
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
         self._put(states, int(step[0]))
-        if self._coded:
-            self._take_residual(checkpoint)
-        if self.algorithm.carries and carry:
+        if not carry:
+            return
+        kept, at = ({}, 0) if checkpoint is None else (checkpoint.unsent, checkpoint.step)
+        self._unsent = share_unsent(self.comm, kept, at, flat)
+        if self.algorithm.carries:
             self._carry_on(None if checkpoint is None else checkpoint.carried)
 
     def fetch(self, first: int = 0) -> int:
@@ -185,30 +202,39 @@ class Replica:
         self.comm.all_reduce(seen.reshape(-1))
         begin, clock = map(int, seen.max(axis=1))
         self.stub.begin(begin, clock)
-        if self._residual is None:
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None and unsent.step != begin:  # the servers have gone on without this group
+            unsent = None
+            self.net.forget()
+        if unsent is None or self.exchange.exact:
             self._spread(range(len(self.exchange.buckets)), exactly=True)
-        else:  # everybody has the values already that go with it
-            self.exchange.residual, self._residual = self._residual, None
+        if unsent is not None:
+            self._go_on_with(unsent)
         return begin
 
     def train_step(self, feed: Mapping[str, Batch], step: Step) -> dict[str, Metric]:
         """One synchronous step of the group; returns the metrics of the own share of the mini-batch."""
         self._readiness.begin()
-        under_way: dict[int, Future[None]] = {}
+        complete: set[int] = set()
+        under_way: list[Future[None]] = []
+        waiting = list(range(len(self.exchange.buckets)))  # the last bucket is the next to go, on every rank
 
-        def exchange(bucket: int | None) -> None:
-            if bucket is not None:
-                under_way[bucket] = self._in_lane(self._exchange, bucket, step.number)
+        def send(ready: Callable[[int], bool]) -> None:
+            while waiting and ready(waiting[-1]):
+                under_way.append(self._lane.submit(self._exchange, waiting.pop(), step.number))
 
         def on_gradient(param: Param) -> None:
-            exchange(self._readiness.done(param.name))
+            bucket = self._readiness.done(param.owner.name)
+            if bucket is not None:
+                complete.add(bucket)
+                send(complete.__contains__)
 
-        metrics = self.algorithm.train_one_batch(self.net, feed, step, on_gradient)
-        for bucket in range(len(self.exchange.buckets)):
-            if bucket not in under_way:  # an algorithm of one's own need not tell
-                exchange(bucket)
-        for future in under_way.values():
-            self._wait(future)
+        told = on_gradient if self._lane.threaded else None
+        metrics = self.algorithm.train_one_batch(self.net, feed, step, told)
+        send(lambda bucket: True)  # an algorithm of one's own need not tell
+        for future in under_way:
+            self._lane.wait(future)
+        self._owed = None
         self._collect(everywhere=self.private)
         return metrics
 
@@ -216,6 +242,8 @@ class Replica:
         """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
         elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
         grads = self.net.flat.grads
+        if self._owed is not None:
+            grads[elements] += self.ops.asarray(self._owed[elements])
         if self.comm.size == 1:
             summed = self.ops.to_host(grads)
         else:
@@ -235,6 +263,7 @@ class Replica:
         state = {name: [array.copy() for array in arrays] for name, arrays in self.net.state.items()}
         self.algorithm.train_one_batch(self.net, feed, step)
         self.net.state = state
+        self.exchange.warm_up()
 
     def snapshot(self, step: int, job_text: str, data: Mapping[str, str]) -> Checkpoint | None:
         """The servers' state as a checkpoint, on the first worker; None on the others. Every worker must call it."""
@@ -251,49 +280,29 @@ class Replica:
                 self.exchange.gather_exactly(bucket, whole, whole)
             wholes[name] = flat.named(whole)
         carried = self._gather_carried() if self.algorithm.carries else {}
-        unsent = self._gather_residual() if self._coded else {}
+        unsent = {}
+        if self._coded:
+            unsent = gather_unsent(self.comm, self.exchange, self.stub, flat, self.ops.to_host(flat.values))
         if self.comm.rank != 0:
             return None
         return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried, unsent)
 
-    def _gather_residual(self) -> dict[str, dict[str, np.ndarray]]:
-        """What every rank has not sent yet of its gradients, and the values that all have; on the first worker."""
-        flat, size = self.net.flat, self.net.flat.size
-        residual = self.exchange.residual
-        pushes = np.zeros(size, residual.dtype)
-        for i, part in self.stub.residual.items():
-            s = self.stub.slices[i]
-            pushes[s.start : s.stop] = part
-        for bucket in range(len(self.exchange.buckets)):
-            self.exchange.gather_exactly(bucket, pushes, pushes)
-        every = np.empty(self.comm.size * size, residual.dtype) if self.comm.rank == 0 else None
-        self.comm.gather(residual, every, [size] * self.comm.size)
-        if every is None:
-            return {}
-        found = {f"rank {rank}": part for rank, part in enumerate(every.reshape(self.comm.size, size))}
-        found |= {"values": self.ops.to_host(flat.values), "pushes": pushes}
-        return {key: flat.named(part) for key, part in found.items()}
-
-    def _take_residual(self, checkpoint: Checkpoint | None) -> None:
-        """Go on with what the checkpoint has of it: bit by bit on as many workers, else the first takes over all."""
-        flat, size = self.net.flat, self.comm.size
-        table = np.zeros((size + 2, flat.size), flat.values.dtype)
-        there = np.array([bool(checkpoint is not None and checkpoint.unsent)], np.float64)
-        if checkpoint is not None and checkpoint.unsent:
-            parts = {key: flat.flattened(arrays) for key, arrays in checkpoint.unsent.items()}
-            table[size], table[size + 1] = parts.pop("values"), parts.pop("pushes")
-            for rank, part in enumerate(parts.values()):
-                table[rank if len(parts) == size else 0] += part
-        self.comm.broadcast(there)
-        if there[0]:
-            self.comm.broadcast(table.reshape(-1))
-            self._residual = table[self.comm.rank]
-            self.stub.residual = {
-                i: table[size + 1, s.start : s.stop].copy() for i, s in enumerate(self.stub.slices) if not self.private
-            }
-            self._mirror[...] = table[size]
+    def _go_on_with(self, unsent: Unsent) -> None:
+        """Take over what was kept back: where nothing can hold it any more, it is part of the next gradient."""
+        owed = np.zeros_like(unsent.residual)
+        if self.exchange.exact:
+            owed += unsent.residual
+        else:
+            self.exchange.residual = unsent.residual
+            self._mirror[...] = unsent.values
             if not self._on_host:
-                flat.values[...] = self.ops.asarray(self._mirror)
+                self.net.flat.values[...] = self.ops.asarray(self._mirror)
+        if self.stub.codes:
+            slices = enumerate(self.stub.slices)
+            self.stub.residual = {i: unsent.pushes[s.start : s.stop].copy() for i, s in slices}
+        elif self.comm.rank == 0:
+            owed += unsent.pushes
+        self._owed = owed if owed.any() else None
 
     def _gather_carried(self) -> dict[str, list[np.ndarray]]:
         """The state that recurrent layers carry on, of all rows of the mini-batch; whole on the first worker only."""
@@ -328,23 +337,8 @@ class Replica:
         self.net.state = own
 
     def _group_sum(self, array: np.ndarray) -> np.ndarray:
-        self._wait(self._in_lane(self.comm.all_reduce, array.reshape(-1)))
+        self._lane.wait(self._lane.submit(self.comm.all_reduce, array.reshape(-1)))
         return array
-
-    def _in_lane(self, call: Callable[..., None], *args: Any) -> Future[None]:
-        """Run an operation of the group after those that are under way: all ranks must run them in one order."""
-        if self._lane is not None:
-            return self._lane.submit(call, *args)
-        done: Future[None] = Future()
-        call(*args)
-        done.set_result(None)
-        return done
-
-    def _wait(self, future: Future[None]) -> None:
-        """Until an operation is done; each of them has a deadline of its own."""
-        began = time.perf_counter()
-        future.result()
-        self._blocked_s += time.perf_counter() - began
 
     def _state_names(self) -> tuple[str, ...]:
         return tuple(updater_class(self.job.updater).states)
@@ -364,7 +358,7 @@ class Replica:
         """Take the servers' replies. everywhere: every worker has the new parameters already."""
         self.stub.pull(self._own, everything=everything)
         if not everywhere:
-            self._wait(self._in_lane(self._spread, range(len(self.exchange.buckets))))
+            self._lane.wait(self._lane.submit(self._spread, range(len(self.exchange.buckets))))
 
     def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
         """Bring every worker's run of these buckets of the parameters to every worker."""
@@ -386,3 +380,9 @@ class Replica:
             return array
         self._staged[elements] = self.ops.to_host(array[elements])
         return self._staged
+
+
+def _elements(entries: Iterable[Entry]) -> np.ndarray:
+    """The places of these parameters in a flat array, in order."""
+    runs = [np.arange(entry.start, entry.stop) for entry in entries]
+    return np.concatenate(runs) if runs else np.empty(0, np.int64)

@@ -396,6 +396,8 @@ class _Run:
         self.window = _Window()
 
     def _report(self, interrupted: bool) -> dict[str, Any]:
+        overflows = np.array([float(self.replica.overflows)])
+        self.comm.all_reduce(overflows)
         report = {
             "step": self.step,
             "interrupted": interrupted,
@@ -404,7 +406,7 @@ class _Run:
             "steps": self.whole.steps,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
             "exchanged_bytes": sum(self.comm.nbytes.values()),
-            "overflows": self.replica.exchange.overflows,
+            "overflows": int(overflows[0]),
             "server": None if self.replica.private or not self.whole.steps else self.whole.servers(),
         }
         self._emit("end", step=self.step)

@@ -7,6 +7,7 @@ import pytest
 
 from singa_dask.comm import Bucket, FullExchange, SoloCommunicator, run_threads
 from singa_dask.comm.buckets import Readiness
+from singa_dask.errors import TrainingError
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
 
@@ -39,3 +40,5 @@ def test_a_bucket_is_complete_with_its_last_parameter():
     for _ in range(2):
         readiness.begin()
         assert [readiness.done(name) for name in "dcba"] == [None, 1, None, 0]
+    with pytest.raises(TrainingError, match="'a' was reported complete twice"):
+        readiness.done("a")

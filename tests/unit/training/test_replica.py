@@ -1,6 +1,7 @@
 """Training by any number of workers equals training by one."""
 
 import threading
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ from google.protobuf import text_format
 
 from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
-from singa_dask.errors import CheckpointError
+from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
 from singa_dask.layers import Layer
@@ -17,6 +18,7 @@ from singa_dask.layers.base import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
+from singa_dask.training.checkpoint import load, path_of, save
 from singa_dask.training.replica import Replica, parameter_partition, server_plan
 
 BATCH, STEPS = 22, 6
@@ -177,6 +179,105 @@ def measured(comm, job, steps=STEPS):
     return replica.net.flat.values.copy(), sum(comm.nbytes.values()) - before
 
 
+@pytest.mark.parametrize("slices", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 150, 1000])
+@pytest.mark.parametrize("name", CODECS)
+def test_a_codec_suits_every_layout(name, size, slices):
+    """Workers without a run, and buckets smaller than a worker each."""
+    received = run_threads(3, train, coded(job_of(3, "SGD", slices), name, size))
+    for values in received:
+        np.testing.assert_array_equal(values, received[0])
+        assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("name", ["kTopK", "kThreshold"])
+def test_running_statistics_are_as_exact_as_ever(name):
+    def normalised(job):
+        relu = next(layer for layer in job.neuralnet.layer if layer.name == "relu")
+        relu.ClearField("relu_conf")
+        relu.type = LayerType.kBM
+        for _ in range(2):  # neither scale nor bias learns, nor what is below
+            relu.param.add(lr_scale=0, wd_scale=0)
+        conv = next(layer for layer in job.neuralnet.layer if layer.name == "conv")
+        for param in conv.param:
+            param.lr_scale = param.wd_scale = 0
+        return job
+
+    def statistics(comm, job):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        advance(replica, comm, 0, 30)
+        named = replica.net.named_params
+        return np.concatenate([named[f"relu_{role}"].value for role in ("mean", "var")])
+
+    full = run_threads(3, statistics, normalised(job_of(3, "SGD")))
+    for values, expected in zip(
+        run_threads(3, statistics, coded(normalised(job_of(3, "SGD")), name)), full, strict=True
+    ):
+        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_residuals_of_eleven_workers_find_their_way_back(tmp_path):
+    job = coded(job_of(11, "SGD"), "kTopK")
+
+    def member(comm):
+        one = Replica(job, comm, get_ops("cpu"))
+        one.initialise()
+        advance(one, comm, 0, 2)
+        snapshot = one.snapshot(2, "", {})
+        if snapshot is not None:
+            save(snapshot, path_of(tmp_path, 2))
+        comm.barrier()
+        other = Replica(job, comm, get_ops("cpu"))
+        other.restore(load(path_of(tmp_path, 2)) if comm.rank == 0 else None)
+        other.fetch()
+        return one.exchange.residual, other.exchange.residual
+
+    for before, after in run_threads(11, member):
+        assert before.any()
+        np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_it(carry):
+    job = coded(job_of(2, "SGD"), "kTopK")
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(2)]
+    links = {i: LocalLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+
+    def member(comm):
+        one = Replica(job, comm, get_ops("cpu"), links)
+        one.initialise()
+        one.fetch()
+        advance(one, comm, 0, 2)
+        snapshot = one.snapshot(2, "", {})
+        advance(one, comm, 2, 4)
+        other = Replica(job, comm, get_ops("cpu"), links, generation=1)
+        other.restore(snapshot, carry=carry)  # too late: the servers are at step 4
+        assert other.fetch() == 4
+        return one.stub.inspect(), [(s.start, s.stop) for s in one.stub.slices], other
+
+    found = run_threads(2, member)
+    exact = np.empty(_size(), np.float32)
+    for state, places, _ in found:
+        exact[np.concatenate([np.arange(*place) for place in places])] = state.values
+    for _, _, other in found:
+        assert not other.exchange.residual.any()
+        np.testing.assert_array_equal(other.net.flat.values, exact)
+
+
+def _flat():
+    return Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
+
+
+def _entries():
+    return tuple(_flat().entries)
+
+
+def _size():
+    return _flat().size
+
+
 @pytest.mark.parametrize("name", CODECS)
 def test_a_codec_saves_bytes_and_all_workers_have_the_same_values(name):
     full = run_threads(3, measured, job_of(3, "SGD"))
@@ -252,6 +353,75 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
     first, second = run_threads(2, restored)
     np.testing.assert_allclose(first, total, rtol=1e-6, atol=1e-9)
     assert not second.any()
+
+    alone = Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
+    alone.restore(snapshot)
+    alone.fetch()
+    np.testing.assert_allclose(alone._owed, total, rtol=1e-6, atol=1e-9)
+    other = Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
+    other.restore(replace(snapshot, unsent={}))
+    other.fetch()
+    for replica in (alone, other):
+        advance(replica, SoloCommunicator(), 3, 4)
+    # One step of SGD with momentum .9 at rate .05: what was owed has been paid.
+    weights = alone.net.flat.entries[-2]
+    where, rate = slice(weights.start, weights.stop), 0.05
+    paid = (other.net.flat.values - alone.net.flat.values)[where]
+    np.testing.assert_allclose(paid, rate * total[where], rtol=1e-3, atol=1e-6)
+    assert alone._owed is None
+
+
+def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():
+    job = job_of(3, "SGD")
+    job.cluster.bucket_size = 16
+
+    def member(comm):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        exchange = replica._exchange
+
+        def failing(bucket, step):
+            if comm.rank == 1 and bucket == 2:
+                raise MemoryError("of the exchange")
+            exchange(bucket, step)
+
+        replica._exchange = failing
+        try:
+            advance(replica, comm, 0, 1)
+        except BaseException as error:
+            return type(error), str(error)
+        finally:
+            replica.close()
+
+    found = run_threads(3, member)
+    assert found[1] == (MemoryError, "of the exchange")
+    for kind, message in (found[0], found[2]):
+        assert kind is ClusterError
+        assert "MemoryError: of the exchange" in message
+
+
+def test_buckets_go_in_one_order_in_whatever_order_they_are_told():
+    job = job_of(2, "SGD")
+    expected = run_threads(2, train, job)
+    job.cluster.bucket_size = 16
+
+    def member(comm):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        inner = replica.algorithm.train_one_batch
+
+        def shuffled(net, feed, step, on_gradient):
+            metrics = inner(net, feed, step)
+            for param in net.params[:: 1 if comm.rank else -1]:
+                on_gradient(param)
+            return metrics
+
+        replica.algorithm.train_one_batch = shuffled
+        advance(replica, comm, 0, STEPS)
+        return replica.net.flat.values
+
+    for values, wanted in zip(run_threads(2, member), expected, strict=True):
+        np.testing.assert_array_equal(values, wanted)
 
 
 def test_in_double_precision_the_difference_is_rounding():
