@@ -56,15 +56,17 @@ def _launched(timeout_s: float) -> Communicator:
         return SoloCommunicator(timeout_s)
     mpi = join_launched(timeout_s)
     size = mpi.COMM_WORLD.size
+    try:
+        MpiCommunicator(mpi.COMM_WORLD, timeout_s).barrier()
+    finally:
+        # Every rank has attached to MPICH's shared memory: its names serve nothing, and a killed job would leave them.
+        unlink_segments()
     if size == 1 < count:
         message = f"{count} processes were started, and each is alone in an MPI world of its own"
         hint = f"The launcher must belong to the MPI library that mpi4py loads, {library_name(mpi)}."
         raise ConfigError(Problem("mpiexec", message, hint=hint))
     if size == 1:
         return SoloCommunicator(timeout_s)
-    MpiCommunicator(mpi.COMM_WORLD, timeout_s).barrier()
-    # Every rank has attached to MPICH's shared memory: its names serve nothing, and a killed job would leave them.
-    unlink_segments()
     with ended_by_alarm(time.monotonic() + timeout_s):
         made = communicator(range(size), "distopt")
     comm = MpiCommunicator(made, timeout_s)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 
+import psutil
 import pytest
 from support.launch import is_open_mpi, launched, mpiexec
 
@@ -164,7 +166,12 @@ def test_ranks_end_when_the_process_that_launched_them_is_killed(tmp_path, no_le
     call = "launch(train, 2, 10**9)"
     script.write_text(_COMMON + guarded(call))
     process = subprocess.Popen([sys.executable, str(script)], env=launched())
-    time.sleep(6)
+    ranks, deadline = [], time.monotonic() + 30
+    while sum(rank.cpu_times().user > 3 for rank in ranks) < 2:  # they have started and are training
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        children = psutil.Process(process.pid).children()
+        ranks = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     process.kill()
     process.wait(10)
 
@@ -187,8 +194,8 @@ def test_launch_refuses_what_cannot_be_sent(tmp_path):
     from singa_dask import launch
     from singa_dask.errors import ConfigError
 
-    with open(__file__) as file, pytest.raises(ConfigError, match="cannot be sent to other processes"):
-        launch(print, 2, file)
+    with pytest.raises(ConfigError, match="cannot be sent to other processes"):
+        launch(print, 2, threading.Lock())
     with pytest.raises(ConfigError, match=r"nprocs: must be a whole number of at least 1. Received: 0"):
         launch(print, 0)
 
