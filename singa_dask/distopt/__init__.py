@@ -4,6 +4,6 @@ from singa_dask.distopt.dist_opt import DistOpt
 from singa_dask.distopt.launcher import launch
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.partition import data_partition
-from singa_dask.distopt.world import world
+from singa_dask.distopt.worlds import world
 
 __all__ = ["DistOpt", "Loss", "Model", "data_partition", "launch", "world"]

@@ -16,7 +16,7 @@ from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.distopt.lane import Lane
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.sums import CodedSum, FullSum, Sum, even_counts, fused_buckets
-from singa_dask.distopt.world import machine, world
+from singa_dask.distopt.worlds import machine, world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
@@ -61,6 +61,7 @@ class DistOpt:
         self._lane = Lane(threaded=self.comm.size > 1)
         self._sums: tuple[Any, Sum] | None = None
         self._cut: tuple[int, ...] = ()
+        self._total_rows = 1
         self._residual: np.ndarray | None = None
         self._owed: np.ndarray | None = None
         if model is not None:
@@ -182,9 +183,9 @@ class DistOpt:
         self.model = model
         self._updater = make_updater(self._proto, model.ops)
         self._updater.bind(model.net.flat.entries, 0, model.net.flat.size)
-        values = model.net.flat.values
-        self._staged = values if isinstance(values, np.ndarray) else np.empty(values.shape, values.dtype)
-        self._total_rows = 0
+        grads = model.net.flat.grads
+        # Communicators work on the host.
+        self._staged = grads if self._host(grads) is grads else np.empty(grads.shape, grads.dtype)
         model.rows_of_all = self._rows
         model.share_sums(self._group_sum)
 
@@ -245,9 +246,8 @@ class DistOpt:
 
     def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
         grads, elements = self._flat.grads, sums.buckets[bucket].elements
-        staged = grads
-        if not isinstance(grads, np.ndarray):
-            staged = self._staged
+        staged = self._staged
+        if staged is not grads:
             staged[elements] = self._host(grads[elements])
         if clip is not None:
             np.clip(staged[elements], -clip, clip, out=staged[elements])
@@ -306,7 +306,7 @@ class DistOpt:
         return self.model.ops
 
     def _host(self, array: Any) -> np.ndarray:
-        return array if isinstance(array, np.ndarray) else self._ops.to_host(array)
+        return self._ops.to_host(array)
 
     def _local_rank(self) -> int:
         machines = np.zeros(self.world_size, np.int64)

@@ -25,7 +25,7 @@ from singa_dask.cluster.bootstrap import (
 )
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
-from singa_dask.distopt.world import LEAVING_S, enter
+from singa_dask.distopt.worlds import LEAVING_S, enter
 from singa_dask.errors import ClusterError
 
 # A rank that was told to leave and is still there after this time is in code that cannot be interrupted.

@@ -36,7 +36,7 @@ def train(steps=6, method="backward_and_update", fail=None, settings={}):
 
 def alone():
     from singa_dask.comm import SoloCommunicator
-    from singa_dask.distopt.world import enter
+    from singa_dask.distopt.worlds import enter
     enter(SoloCommunicator())
     return train()
 

@@ -24,6 +24,7 @@ from singa_dask.layers import (
     ReLU,
     SoftmaxLoss,
 )
+from singa_dask.ops.cpu import CpuOps
 from singa_dask.updaters import SGD, Adam
 
 ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose
@@ -212,6 +213,26 @@ def test_partial_applies_own_gradients_and_averages_one_chunk_after_another():
         equal = [np.array_equal(seen[step][chunk], ranks[0][step][chunk]) for seen in ranks]
         assert all(equal)
         assert not np.array_equal(ranks[0][step], ranks[1][step])
+
+
+class Elsewhere(CpuOps):
+    """Arrays that communicators cannot work on in place, as those of a GPU."""
+
+    def to_host(self, array):
+        return np.array(array)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_that_are_not_on_the_host_are_staged(method):
+    def member(comm):
+        model = Model(layers(), seed=3)
+        model.ops = Elsewhere(np.float32)
+        opt = DistOpt(SGD(lr=0.05, momentum=0.9, weight_decay=0.01), model, comm)
+        advance(model, opt, 0, STEPS, method)
+        return model.net.flat.values
+
+    for values, (expected, *_) in zip(run_threads(3, member), run_threads(3, train, method), strict=True):
+        np.testing.assert_array_equal(values, expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
