@@ -193,6 +193,11 @@ class DistOpt:
         return FullSum(comm, buckets, self._flat.size, dtype)
 
     @property
+    def overflows(self) -> int:
+        """Values so far that the codec in use could not hold and sent as the largest it can; float16: 65504."""
+        return 0 if self._sums is None else self._sums[1].overflows
+
+    @property
     def _flat(self) -> FlatParams:
         if self.model is None:
             hint = "Pass it, DistOpt(updater, model), or call synch(model)."

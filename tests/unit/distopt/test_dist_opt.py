@@ -183,6 +183,18 @@ def test_half_clips_the_gradient_of_the_mean_over_own_rows():
     assert np.abs(changes[0]).max() > clip / 2  # something was clipped
 
 
+def test_values_that_float16_cannot_hold_are_counted():
+    def member(comm):
+        model, opt = make(comm, updater=SGD(lr=1e-9))
+        x, y = batch(0)
+        before = opt.overflows
+        opt.backward_and_update_half(model(x * 1e7, y))
+        assert np.isfinite(model.net.flat.values).all()
+        return before, opt.overflows
+
+    assert all(before == 0 < after for before, after in run_threads(2, member))
+
+
 def test_partial_applies_own_gradients_and_averages_one_chunk_after_another():
     def partial(comm):
         model, opt = make(comm)
