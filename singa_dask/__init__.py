@@ -10,18 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["ClusterTopology", "Job", "Result", "__version__", "layers", "train", "updaters"]
+__all__ = [
+    "ClusterTopology",
+    "DistOpt",
+    "Job",
+    "Model",
+    "Result",
+    "__version__",
+    "data_partition",
+    "launch",
+    "layers",
+    "train",
+    "updaters",
+]
 
 if TYPE_CHECKING:
     from singa_dask import layers, updaters
+    from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.training.driver import Result, train
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
     "ClusterTopology": "singa_dask.job",
+    "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
+    "Model": "singa_dask.distopt",
     "Result": "singa_dask.training.driver",
+    "data_partition": "singa_dask.distopt",
+    "launch": "singa_dask.distopt",
     "train": "singa_dask.training.driver",
 }
 

@@ -1,11 +1,34 @@
 """Where Dask workers come from, and how they become groups that train together."""
 
-from singa_dask.cluster.forming import form_group, restart_workers
-from singa_dask.cluster.group import Group, GroupFailed, RankFailure
-from singa_dask.cluster.library import mpi_library
-from singa_dask.cluster.local import local_cluster
-from singa_dask.cluster.rank import current_task
-from singa_dask.cluster.workers import Placement, WorkerInfo, place, probe, wait_workers
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from singa_dask.cluster.forming import form_group, restart_workers
+    from singa_dask.cluster.group import Group, GroupFailed, RankFailure
+    from singa_dask.cluster.library import mpi_library
+    from singa_dask.cluster.local import local_cluster
+    from singa_dask.cluster.rank import current_task
+    from singa_dask.cluster.workers import Placement, WorkerInfo, place, probe, wait_workers
+
+# Loaded when first used: processes that form their world without Dask (`launch`) must not wait for it.
+_HOMES = {
+    "Group": "group",
+    "GroupFailed": "group",
+    "Placement": "workers",
+    "RankFailure": "group",
+    "WorkerInfo": "workers",
+    "current_task": "rank",
+    "form_group": "forming",
+    "local_cluster": "local",
+    "mpi_library": "library",
+    "place": "workers",
+    "probe": "workers",
+    "restart_workers": "forming",
+    "wait_workers": "workers",
+}
 
 __all__ = [
     "Group",
@@ -22,3 +45,9 @@ __all__ = [
     "restart_workers",
     "wait_workers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"singa_dask.cluster.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'singa_dask.cluster' has no attribute {name!r}")

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,8 @@ from singa_dask.errors import ClusterError
 
 # What launchers leave for the processes that they start. MPI must take its bootstrap from our server alone.
 _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE|MPIEXEC)_")
+# How many processes a launcher says that it started: Hydra, Open MPI, SLURM, Cray PALS.
+_LAUNCHED_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS")
 _SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$")
 
 
@@ -136,6 +138,17 @@ def join_launched(timeout_s: float) -> Any:
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
     return mpi
+
+
+def launched_size(environment: Mapping[str, str]) -> int:
+    """How many processes the launcher of this one has started; 0 where there was none."""
+    return max(int(text) if (text := environment.get(name, "")).isdigit() else 0 for name in _LAUNCHED_SIZES)
+
+
+def this_node() -> str:
+    """Host name and file system of shared memory: containers of one machine have a /dev/shm each."""
+    shared = os.stat("/dev/shm").st_dev if os.path.isdir("/dev/shm") else 0
+    return f"{socket.gethostname()}/{shared}"
 
 
 def load_mpi(*, launched: bool = False) -> Any:

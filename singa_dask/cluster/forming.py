@@ -11,12 +11,12 @@ from typing import Any
 
 from distributed.utils import get_ip, get_ipv6
 
-from singa_dask.cluster.bootstrap import MpiUnusable
+from singa_dask.cluster.bootstrap import MpiUnusable, this_node
 from singa_dask.cluster.group import Group, GroupFailed
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import JoinFailed, RankPlan, claim, rank_formed, release, run_rank
 from singa_dask.cluster.remote import alive, kill_processes, run_each
-from singa_dask.cluster.workers import WorkerInfo, describe, this_node
+from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError
 
 _CLAIM_S = 10.0

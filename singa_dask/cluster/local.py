@@ -14,8 +14,8 @@ import dask
 from distributed import Client, LocalCluster
 
 from singa_dask.cluster.bootstrap import unlink_orphans
+from singa_dask.cluster.cores import THREAD_VARIABLES, equal_share
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 # Dask has freed memory given back to the system at once: every large temporary array would be new pages at every step.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 1 << 27, "MALLOC_MMAP_THRESHOLD_": 1 << 25}
 _CLOSING_S = 2.0
@@ -38,7 +38,7 @@ def local_cluster(
     are set already stay. worker_ttl_s: a stopped process is replaced after at most twice this time.
     dashboard_address: for example ":8787"; by default any free port, on loopback.
     """
-    cores = cores_per_worker or max(1, len(os.sched_getaffinity(0)) // nworkers)
+    cores = cores_per_worker or equal_share(nworkers)
     settings: dict[str, Any] = {
         # The group is the unit of failure: its driver starts it again, Dask must not start single ranks again.
         "distributed.scheduler.allowed-failures": 0,
@@ -48,7 +48,7 @@ def local_cluster(
         "distributed.deploy.lost-worker-timeout": "100 days",
     }
     # Set before a process starts: BLAS reads them when NumPy loads it. Dask prefers what the environment has already.
-    variables = dict.fromkeys(_THREAD_VARIABLES, cores) | _MALLOC
+    variables = dict.fromkeys(THREAD_VARIABLES, cores) | _MALLOC
     settings |= {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in variables.items()}
     before = dict(os.environ)
     with dask.config.set(settings):

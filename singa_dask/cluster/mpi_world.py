@@ -22,12 +22,14 @@ from distributed.utils import get_ip, get_ip_interface
 from singa_dask.cluster.bootstrap import (
     ended_by_alarm,
     join_launched,
+    launched_size,
     library_name,
     mpi_report,
+    this_node,
     unlink_segments,
 )
 from singa_dask.cluster.remote import alive, run_each
-from singa_dask.cluster.workers import this_node, wait_workers
+from singa_dask.cluster.workers import wait_workers
 from singa_dask.errors import ClusterError, ConfigError, Problem
 
 logger = logging.getLogger(__name__)
@@ -36,8 +38,6 @@ _POLL_S = 0.01
 _CLOSING_S = 10.0
 _CONNECT_S = 5.0
 _RECORD = 2048  # bytes of what a rank tells the others
-# How many processes a launcher says that it started: Hydra, Open MPI, SLURM, Cray PALS.
-_LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS")
 
 
 @contextmanager
@@ -241,7 +241,7 @@ def check_size(size: int, workers: int, library: str, environment: Mapping[str, 
     """Raise ConfigError when `size` MPI ranks are too few for so many workers and rank 0."""
     if size > workers:
         return
-    launched = max(int(environment.get(name, "")) if environment.get(name, "").isdigit() else 0 for name in _LAUNCHED)
+    launched = launched_size(environment)
     if size == 1 < launched:
         message = f"{launched} processes were started, and each is alone in an MPI world of its own"
         hint = f"The launcher must belong to the MPI library that mpi4py loads, {library}."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from singa_dask.cluster import claims
-from singa_dask.cluster.bootstrap import MpiReport, mpi_report
+from singa_dask.cluster.bootstrap import MpiReport, mpi_report, this_node
 from singa_dask.cluster.remote import alive, run_each
 from singa_dask.errors import ClusterError
 from singa_dask.job.topology import ClusterTopology
@@ -204,12 +203,6 @@ def host_of(address: str) -> str:
     ('10.0.0.7', '::1')
     """
     return urlsplit(address).hostname or address
-
-
-def this_node() -> str:
-    """Host name and file system of shared memory: containers of one machine have a /dev/shm each."""
-    shared = os.stat("/dev/shm").st_dev if os.path.isdir("/dev/shm") else 0
-    return f"{socket.gethostname()}/{shared}"
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -21,6 +21,7 @@ ROOMS = [
     ["server"],
     ["data"],
     ["cluster"],
+    ["distopt"],
     ["monitor", "training"],
     ["export"],
     ["cli"],

@@ -1,0 +1,326 @@
+"""An updater over all ranks of a training loop of one's own: Apache SINGA's DistOpt."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from singa_dask.comm import Bucket, Communicator
+from singa_dask.comm.buckets import Readiness
+from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.distopt.lane import Lane
+from singa_dask.distopt.model import Loss, Model
+from singa_dask.distopt.sums import CodedSum, FullSum, Sum, even_counts, fused_buckets
+from singa_dask.distopt.worlds import machine, world
+from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.layers.param import Param
+from singa_dask.net import Net
+from singa_dask.net.flat import FlatParams
+from singa_dask.updaters import Updater, make_updater
+
+THRESHOLD = 2097152
+
+
+class DistOpt:
+    """Every rank holds model and updater whole and applies the same sum of gradients, so that all have the same bits.
+
+        opt = DistOpt(SGD(lr=0.005, momentum=0.9), model)
+        x, y = data_partition(x, y, opt.rank_in_global, opt.world_size)
+        for ...:
+            loss = model(x[rows], y[rows])
+            opt.backward_and_update(loss)
+
+    updater: an Updater or its message. model: takes part from now on (`synch`). comm: of the ranks; by default the MPI
+    world of mpiexec or `launch`, in other processes a group of one. Losses divide by the rows of all ranks, so the
+    sum is the gradient of the mean, however unequal the shares. Training calls and everything here but the attributes
+    are collective: all ranks make them in the same order.
+
+    world_size, rank_in_global, rank_in_local: ranks, the own one, and the own one of this machine. step: updates made.
+    Bytes and seconds: comm.nbytes, comm.wait_s. Each bucket travels while the backward pass goes on below it.
+    """
+
+    def __init__(
+        self, updater: Updater | UpdaterProto, model: Model | None = None, comm: Communicator | None = None
+    ) -> None:
+        self.comm = world() if comm is None else comm
+        self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
+        self.rank_in_local = self._local_rank()
+        self.step = 0
+        self.model: Model | None = None
+        self._proto = updater.proto if isinstance(updater, Updater) else updater
+        if not isinstance(self._proto, UpdaterProto):
+            raise ConfigError(
+                Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
+            )
+        self._lane = Lane(threaded=self.comm.size > 1)
+        self._sums: tuple[Any, Sum] | None = None
+        self._cut: tuple[int, ...] = ()
+        self._total_rows = 1
+        self._residual: np.ndarray | None = None
+        self._owed: np.ndarray | None = None
+        if model is not None:
+            self.synch(model)
+
+    def synch(self, model: Model) -> None:
+        """Rank 0's parameters and step reach every rank's model. The first model is the one that is trained.
+
+        Raises ConfigError where another one has been, or the ranks' models differ.
+        """
+        if self.model is None:
+            self._adopt(model)
+        elif model is not self.model:
+            hint = "Make a DistOpt for each model."
+            raise ConfigError(Problem("model", "this DistOpt trains another one", repr(model), hint))
+        values = self._host(model.net.flat.values)
+        self._lane.run(self.comm.broadcast, values)
+        model.net.flat.values[...] = model.ops.asarray(values)
+        step = np.array([self.step])
+        self._lane.run(self.comm.broadcast, step)
+        self.step = model.number = int(step[0])
+
+    def all_reduce(self, array: Any) -> np.ndarray:
+        """The sum over all ranks of their arrays, of one shape and dtype: a new array."""
+        total = np.array(array, order="C")
+        self._lane.run(self.comm.all_reduce, total.reshape(-1))
+        return total
+
+    def backward_and_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
+        """w = update(w, sum of gradients): the gradients of all ranks, in full.
+
+        threshold: parameters of more elements travel alone, smaller ones together until they are more. Raises
+        ConfigError, TrainingError for a loss that cannot go backward, ClusterError where a rank is lost.
+        """
+        self._update(loss, threshold, ("full",), self._full)
+
+    __call__ = backward_and_update
+
+    def backward_and_update_half(
+        self, loss: Loss, threshold: int = THRESHOLD, clipping: bool = False, clip_Value: float = 100
+    ) -> None:
+        """As backward_and_update, with float16 on the wire, both ways: half the bytes.
+
+        clipping: first, the gradient of the mean over own rows is clipped to [-clip_Value, clip_Value].
+        """
+        if clipping and not clip_Value > 0:
+            raise ConfigError(Problem("clip_Value", "must be above 0", str(clip_Value), "100 is the default."))
+        share = loss.rows / self._total_rows if clipping else 1.0
+        clip = clip_Value * share if clipping else None
+        self._update(
+            loss, threshold, ("half",), lambda comm, buckets, dtype: CodedSum(comm, buckets, Half(), dtype), clip
+        )
+
+    def backward_and_partial_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
+        """Every rank applies its own gradients; then one chunk of the parameters becomes its mean over the ranks.
+
+        Chunks take turns, one per step; they have at most `threshold` elements, and at most 1 / world_size of all. The
+        ranks' models differ in between: `synch` makes them equal.
+        """
+        _check_threshold(threshold)
+        net = self._backward(loss, None, own_mean=True)
+        self._apply(net)
+        if self.world_size > 1:
+            chunks = max(self.world_size, -(-net.flat.size // threshold))
+            chunk = (self.step - 1) % chunks
+            self._lane.run(self._average, net.flat.size * chunk // chunks, net.flat.size * (chunk + 1) // chunks)
+
+    def backward_and_sparse_update(
+        self, loss: Loss, threshold: int = THRESHOLD, spars: float = 0.05, topK: bool = False, corr: bool = True
+    ) -> None:
+        """As backward_and_update, with only the elements of largest magnitude on the wire, both ways.
+
+        topK: the share `spars` of them; else those above `spars`. corr: what does not travel is kept as a residual and
+        added to the gradients of the next step; else it is dropped. See sums.CodedSum.
+        """
+        codec = TopK(spars) if topK else Threshold(spars)
+
+        def coded(comm: Communicator, buckets: Any, dtype: Any) -> Sum:
+            kept = self._kept(tuple(bucket.start for bucket in buckets)) if corr else (None, None)
+            return CodedSum(comm, buckets, codec, dtype, *kept)
+
+        self._update(loss, threshold, ("sparse", spars, topK, corr), coded)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
+        `model.state_dict()`."""
+        flat = self._flat
+        states = {name: flat.named(self._host(array).copy()) for name, array in self._updater.state.items()}
+        state: dict[str, Any] = {"step": self.step, "updater": states, "residual": {}, "owed": {}, "cut": self._cut}
+        if self._residual is not None and self._owed is not None:
+            state |= {"residual": flat.named(self._residual.copy()), "owed": flat.named(self._owed.copy())}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from this state. Raises CheckpointError where it is of another model or updater."""
+        missing = [key for key in ("step", "updater", "residual", "owed", "cut") if key not in state]
+        if missing:
+            raise CheckpointError(
+                f"the state of a DistOpt must have {', '.join(missing)}. It has: {', '.join(state)}."
+            )
+        flat = self._flat
+        self._updater.load_state({name: flat.flattened(arrays) for name, arrays in state["updater"].items()})
+        self._residual = flat.flattened(state["residual"]) if state["residual"] else None
+        self._owed = flat.flattened(state["owed"]) if state["owed"] else None
+        self._cut, self._sums = tuple(state["cut"]), None
+        self.step = int(state["step"])
+        assert self.model is not None
+        self.model.number = self.step
+
+    def _adopt(self, model: Model) -> None:
+        described = [(entry.name, entry.shape) for entry in model.net.flat.entries]
+        marks = np.zeros(self.world_size, np.int64)
+        marks[self.rank_in_global] = zlib.crc32(repr((described, str(model.ops.dtype))).encode())
+        self._lane.run(self.comm.all_gather, marks, [1] * self.world_size)
+        other = np.flatnonzero(marks != marks[0])
+        if other.size:
+            what = f"rank {other[0]} has a model of other parameters than rank 0"
+            raise ConfigError(Problem("model", what, hint="Build the same layers on every rank."))
+        self.model = model
+        self._updater = make_updater(self._proto, model.ops)
+        self._updater.bind(model.net.flat.entries, 0, model.net.flat.size)
+        grads = model.net.flat.grads
+        # Communicators work on the host.
+        self._staged = grads if self._host(grads) is grads else np.empty(grads.shape, grads.dtype)
+        model.rows_of_all = self._rows
+        model.share_sums(self._group_sum)
+
+    def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> Sum:
+        return FullSum(comm, buckets, self._flat.size, dtype)
+
+    @property
+    def overflows(self) -> int:
+        """Values so far that the codec in use could not hold and sent as the largest it can; float16: 65504."""
+        return 0 if self._sums is None else self._sums[1].overflows
+
+    @property
+    def _flat(self) -> FlatParams:
+        if self.model is None:
+            hint = "Pass it, DistOpt(updater, model), or call synch(model)."
+            raise ConfigError(Problem("model", "this DistOpt has not got one", hint=hint))
+        return self.model.net.flat
+
+    def _rows(self, own: int) -> tuple[int, int]:
+        rows = np.zeros(self.world_size, np.int64)
+        rows[self.rank_in_global] = own
+        self._lane.run(self.comm.all_gather, rows, [1] * self.world_size)
+        self._total_rows = int(rows.sum())
+        return int(rows[: self.rank_in_global].sum()), self._total_rows
+
+    def _group_sum(self, array: np.ndarray) -> np.ndarray:
+        self._lane.run(self.comm.all_reduce, array.reshape(-1))
+        return array
+
+    def _update(
+        self, loss: Loss, threshold: int, key: tuple[Any, ...], make: Callable[..., Sum], clip: float | None = None
+    ) -> None:
+        """Backward, with every bucket on its way as soon as it is complete; then the update by the sum."""
+        _check_threshold(threshold)
+        flat = self._flat
+        if self.world_size == 1:
+            net = self._backward(loss, None)
+            if clip is not None:
+                flat.grads.clip(-clip, clip, out=flat.grads)
+            return self._apply(net)
+        sums = self._sum_by((*key, threshold), threshold, make)
+        readiness = Readiness(sums.buckets)
+        for entry in flat.entries:
+            readiness.expect(entry.name, entry.start)
+        readiness.begin()
+        under_way: list[Future[None]] = []
+
+        def on_gradient(param: Param) -> None:
+            bucket = readiness.done(param.name)
+            if bucket is not None:
+                under_way.append(self._lane.submit(self._sum, sums, bucket, clip))
+
+        net = self._backward(loss, on_gradient)
+        for future in under_way:
+            future.result()
+        self._apply(net)
+
+    def _sum_by(self, key: tuple[Any, ...], threshold: int, make: Callable[..., Sum]) -> Sum:
+        if self._sums is None or self._sums[0] != key:
+            buckets = fused_buckets(self._flat.entries, self._flat.size, threshold, self.world_size)
+            self._sums = key, make(self.comm, buckets, self._flat.values.dtype)
+        return self._sums[1]
+
+    def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
+        grads, elements = self._flat.grads, sums.buckets[bucket].elements
+        staged = self._staged
+        if staged is not grads:
+            staged[elements] = self._host(grads[elements])
+        if clip is not None:
+            np.clip(staged[elements], -clip, clip, out=staged[elements])
+        sums.sum(bucket, staged)
+        if staged is not grads:
+            grads[elements] = self._ops.asarray(staged[elements])
+
+    def _backward(self, loss: Loss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False) -> Net:
+        """Fill the gradients: of the loss's mean over the rows of all ranks, or over the own ones."""
+        model = loss.claim()
+        if model is not self.model:
+            raise ConfigError(Problem("loss", "is of a model that this DistOpt does not train", repr(loss)))
+        if own_mean:
+            for ctx in model.net.contexts.values():
+                ctx.step = replace(ctx.step, total_rows=loss.rows)
+        try:
+            model.net.backward(on_gradient)
+        except BaseException as error:
+            # Buckets that are under way would keep this process until their deadline.
+            if self.world_size > 1:
+                self.comm.abort(f"rank {self.rank_in_global} failed in its backward pass: {error}")
+            raise
+        return model.net
+
+    def _apply(self, net: Net) -> None:
+        self._updater.update(self.step, net.flat.values, net.flat.grads)
+        self.step += 1
+        assert self.model is not None
+        self.model.number = self.step
+
+    def _average(self, start: int, stop: int) -> None:
+        """Elements [start, stop) of the parameters become their mean over the ranks."""
+        counts, values = even_counts(stop - start, self.world_size), self._flat.values
+        chunk = np.array(self._host(values[start:stop]))
+        own = np.empty(counts[self.rank_in_global], chunk.dtype)
+        self.comm.reduce_scatter(chunk, own, counts)
+        first = sum(counts[: self.rank_in_global])
+        chunk[first : first + own.size] = own / self.world_size
+        self.comm.all_gather(chunk, counts)
+        values[start:stop] = self._ops.asarray(chunk)
+
+    def _kept(self, cut: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """The residuals; where buckets are cut anew, and elements have other owners, what is owed is sent again."""
+        flat = self._flat
+        if self._residual is None or self._owed is None:
+            self._residual, self._owed = (np.zeros(flat.size, flat.values.dtype) for _ in range(2))
+        elif cut != self._cut:
+            self._residual += self._owed
+            self._owed[...] = 0
+        self._cut = cut
+        return self._residual, self._owed
+
+    @property
+    def _ops(self) -> Any:
+        assert self.model is not None
+        return self.model.ops
+
+    def _host(self, array: Any) -> np.ndarray:
+        return self._ops.to_host(array)
+
+    def _local_rank(self) -> int:
+        machines = np.zeros(self.world_size, np.int64)
+        machines[self.rank_in_global] = zlib.crc32(machine().encode())
+        if self.world_size > 1:
+            self.comm.all_gather(machines, [1] * self.world_size)
+        return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())
+
+
+def _check_threshold(threshold: int) -> None:
+    if threshold < 1:
+        raise ConfigError(Problem("threshold", "must be at least 1 element", str(threshold), f"{THRESHOLD} is usual."))

@@ -1,0 +1,146 @@
+"""A net of layer objects that is called on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
+from singa_dask.job.assemble import assemble
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.param import Array
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
+
+
+class Loss:
+    """What a training call of a model has measured on the rank's own rows, and where DistOpt goes backward from.
+
+    float(loss): the mean loss; loss.accuracy: and so on, every metric's mean; metrics: all of them. rows: own rows.
+    """
+
+    def __init__(self, model: Model, metrics: Mapping[str, Metric], rows: int) -> None:
+        self.metrics = {name: metric.mean for name, metric in metrics.items()}
+        self.rows = rows
+        self._model = model
+
+    def __float__(self) -> float:
+        losses = [value for name, value in self.metrics.items() if name.split(".")[-1] == "loss"]
+        return sum(losses) if losses else float("nan")
+
+    def __getattr__(self, name: str) -> float:
+        metrics = self.__dict__.get("metrics", {})
+        if name not in metrics:
+            raise AttributeError(f"this model measures no {name!r}. It measures: {', '.join(metrics) or 'nothing'}.")
+        return metrics[name]
+
+    def __repr__(self) -> str:
+        return "Loss(" + ", ".join(f"{name}={value:.6g}" for name, value in self.metrics.items()) + ")"
+
+    def claim(self) -> Model:
+        """The model, whose gradients may be computed now, once.
+
+        Raises TrainingError where the model was called again since, or the loss has been claimed.
+        """
+        if self._model.last is not self:
+            raise TrainingError(
+                "this loss cannot go backward: the model was called again since, or it has gone already. "
+                "Call the model, then DistOpt once, in every step."
+            )
+        self._model.last = None
+        return self._model
+
+
+class Model:
+    """A net built from layers as objects, in a list or a graph as `Job` takes them, with its initial parameters.
+
+        model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
+        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
+
+    seed: of the initial parameters and of random layers. device, dtype: as of get_ops. rows_of_all: where a DistOpt
+    has the model, own rows -> (rows of the ranks before, rows of all ranks); a training call is then one of the group.
+
+    Raises ConfigError where the layers do not fit together.
+    """
+
+    def __init__(self, layers: Iterable[Any], *, seed: int = 0, device: str = "cpu", dtype: Any = np.float32) -> None:
+        proto = NetProto()
+        proto.layer.extend(assemble(layers))
+        self.ops = get_ops(device, dtype)
+        self.net = Net(proto, Phase.kTrain, self.ops)
+        self._test_net = Net(proto, Phase.kTest, self.ops, share=self.net)
+        self.net.initialise(seed)
+        self.seed = seed
+        self.number = 0
+        self.last: Loss | None = None
+        self.rows_of_all: Callable[[int], tuple[int, int]] = lambda rows: (0, rows)
+
+    def __call__(self, x: Any, y: Any = None) -> Loss:
+        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, or None.
+
+        Raises DataError where x and y do not fit the net or each other.
+        """
+        feed, rows = self._feed(x, y)
+        first, total = self.rows_of_all(rows)
+        self.net.forward(feed, Step(Phase.kTrain, self.number, self.seed, first, total))
+        self.last = Loss(self, self.net.metrics(), rows)
+        return self.last
+
+    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
+        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone."""
+        if batchsize < 1:
+            raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
+        summed: dict[str, Metric] = {}
+        feed, rows = self._feed(x, y)
+        for start in range(0, rows, batchsize):
+            some = slice(start, start + batchsize)
+            part = {
+                name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
+                for name, batch in feed.items()
+            }
+            count = min(batchsize, rows - start)
+            self._test_net.forward(part, Step(Phase.kTest, 0, self.seed, start, count))
+            for name, metric in self._test_net.metrics().items():
+                summed[name] = summed.get(name, Metric()) + metric
+        return {name: metric.mean for name, metric in summed.items()}
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name."""
+        values = self.ops.to_host(self.net.flat.values).copy()
+        return self.net.flat.named(values)
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take these parameters. Raises CheckpointError where names or shapes differ."""
+        self.net.flat.values[...] = self.ops.asarray(self.net.flat.flattened(state))
+
+    def share_sums(self, group_sum: Callable[[Array], Array]) -> None:
+        """Have layers that sum over a mini-batch sum over all ranks."""
+        self.net.share_sums(group_sum)
+
+    def _feed(self, x: Any, y: Any) -> tuple[dict[str, Batch], int]:
+        names = self.net.input_layers
+        given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(names[:1], x)
+        if set(given) != set(names):
+            raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
+        arrays = {name: _array(array) for name, array in given.items()}
+        labels = None if y is None else _array(y)
+        sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
+        if labels is not None:
+            sizes["y"] = len(labels)
+        rows = next(iter(sizes.values()))
+        if rows < 1 or len(set(sizes.values())) > 1:
+            told = ", ".join(f"{size} in {name}" for name, size in sizes.items())
+            raise DataError(
+                f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
+            )
+        return {name: Batch(array, labels) for name, array in arrays.items()}, rows
+
+
+def _array(array: Any) -> Any:
+    array = array if hasattr(array, "shape") else np.asarray(array)
+    if not array.shape:
+        raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
+    return array

@@ -1,0 +1,158 @@
+"""How the ranks' gradients become one sum that has the same bits on every rank, bucket by bucket."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from singa_dask.comm import Bucket, Communicator, FullExchange
+from singa_dask.comm.buffers import run_of
+from singa_dask.comm.codecs import Codec
+from singa_dask.net.flat import Entry
+
+
+def even_counts(size: int, nranks: int) -> tuple[int, ...]:
+    """How many of `size` elements each rank owns.
+
+    >>> even_counts(8, 3)
+    (2, 3, 3)
+    """
+    return tuple(size * (rank + 1) // nranks - size * rank // nranks for rank in range(nranks))
+
+
+def fused_buckets(entries: Sequence[Entry], size: int, threshold: int, nranks: int) -> list[Bucket]:
+    """The flat gradients as SINGA sends them: parameters above `threshold` elements alone, smaller ones fused.
+
+    Counted from the end, where backward passes begin; fused ones are sent once they are more than `threshold`.
+    """
+    bounds = [size]
+    behind = size
+    for entry in reversed(entries):
+        alone = entry.size > threshold
+        if alone and behind < bounds[-1]:
+            bounds.append(behind)
+        if alone or bounds[-1] - entry.start > threshold:
+            bounds.append(entry.start)
+        behind = entry.start
+    bounds = sorted({0, *bounds})
+    return [Bucket(a, b, even_counts(b - a, nranks)) for a, b in pairwise(bounds)]
+
+
+class Sum(ABC):
+    """sum(b, grads): in bucket b of the flat `grads`, the sum over all ranks takes the place of the own gradients."""
+
+    overflows: int = 0
+
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
+        self.comm, self.buckets = comm, tuple(buckets)
+
+    @abstractmethod
+    def sum(self, index: int, grads: np.ndarray) -> None: ...
+
+
+class FullSum(Sum):
+    """Every value as it is: reduce-scatter, then all-gather."""
+
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket], size: int, dtype: Any) -> None:
+        super().__init__(comm, buckets)
+        self._exchange = FullExchange(comm, buckets)
+        self._summed = np.empty(size, dtype)
+
+    def sum(self, index: int, grads: np.ndarray) -> None:
+        self._exchange.reduce_scatter(index, grads, self._summed)
+        self._exchange.all_gather(index, grads, self._summed)
+
+
+class CodedSum(Sum):
+    """Both halves of the all-reduce through a codec; rank j owns run j of a bucket.
+
+        payload_rj = encode(grads_r[run j] + residual_r[run j])         from rank r to rank j: all-to-all
+        total_j    = owed_j + sum over r of decode(payload_rj)          on rank j, in rank order
+        sum[run j] = decode(encode(total_j))                            from rank j to all: all-gather
+
+    residual: what a rank has not sent; owed: what an owner has not passed on; flat, of all elements, kept for the next
+    step (Seide et al. 2014; both ways: DoubleSqueeze, Tang et al. 2019). Where they are None it is dropped.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        buckets: Sequence[Bucket],
+        codec: Codec,
+        dtype: Any,
+        residual: np.ndarray | None = None,
+        owed: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(comm, buckets)
+        self.codec, self.dtype, self.residual, self.owed = codec, np.dtype(dtype), residual, owed
+        longest = max((count for bucket in buckets for count in bucket.counts), default=0)
+        most = comm.size * codec.max_nbytes(longest, dtype)
+        self._sent, self._received = np.empty(most, np.uint8), np.empty(most, np.uint8)
+        self._total = np.empty(longest, dtype)
+        self._known = codec.nbytes(1, dtype) is not None  # else the sizes depend on the values, and are told
+
+    @property
+    def overflows(self) -> int:  # type: ignore[override]
+        return self.codec.overflows
+
+    def sum(self, index: int, grads: np.ndarray) -> None:
+        bucket = self.buckets[index]
+        if self.residual is not None:
+            self.residual[bucket.elements] += grads[bucket.elements]
+        total = self._arrived(bucket, grads if self.residual is None else self.residual)
+        own = bucket.run(self.comm.rank)
+        if self.owed is not None:
+            self.owed[own] += total
+            total = self.owed[own]
+        payload = self._encode(total, self.owed, self._sent)
+        sizes = self._sizes_of_all(payload.size, bucket)
+        gathered = self._received[: sum(sizes)]
+        gathered[run_of(self.comm.rank, sizes)] = payload
+        self.comm.all_gather(gathered, sizes)
+        for rank in range(self.comm.size):
+            self.codec.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
+
+    def _arrived(self, bucket: Bucket, values: np.ndarray) -> np.ndarray:
+        """The sum of what all ranks send for the own run."""
+        comm, sizes, end = self.comm, [], 0
+        for rank in range(comm.size):
+            payload = self._encode(values[bucket.run(rank)], self.residual, self._sent[end:])
+            sizes.append(payload.size)
+            end += payload.size
+        count = bucket.counts[comm.rank]
+        arriving = self._sizes_to_me(sizes, count)
+        received = self._received[: sum(arriving)]
+        comm.all_to_all(self._sent[:end], sizes, received, arriving)
+        total = self._total[:count]
+        total[...] = 0
+        for rank in range(comm.size):
+            self.codec.decode(received[run_of(rank, arriving)], total, add=True)
+        return total
+
+    def _encode(self, values: np.ndarray, kept: np.ndarray | None, out: np.ndarray) -> np.ndarray:
+        """The payload; where something is kept, `values` are a view of it and become what is left."""
+        payload = self.codec.encode(values, out)
+        if kept is not None:
+            self.codec.settle(payload, values)
+        return payload
+
+    def _sizes_to_me(self, sizes: Sequence[int], count: int) -> list[int]:
+        """Bytes that every rank sends here."""
+        if self._known:
+            return [self.codec.max_nbytes(count, self.dtype)] * self.comm.size
+        told, ones = np.empty(self.comm.size, np.int64), [1] * self.comm.size
+        self.comm.all_to_all(np.array(sizes, np.int64), ones, told, ones)
+        return told.tolist()
+
+    def _sizes_of_all(self, size: int, bucket: Bucket) -> list[int]:
+        """Bytes that every rank passes on."""
+        if self._known:
+            return [self.codec.max_nbytes(count, self.dtype) for count in bucket.counts]
+        told = np.zeros(self.comm.size, np.int64)
+        told[self.comm.rank] = size
+        self.comm.all_gather(told, [1] * self.comm.size)
+        return told.tolist()

@@ -1,0 +1,58 @@
+"""The example of a training loop of one's own, both ways in which people start it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.launch import is_open_mpi, launched, mpiexec
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "distopt" / "train.py"
+ARGS = ["--data", "digits", "--batch", "16", "--epochs", "3"]
+_LINE = re.compile(r"epoch (\d): test accuracy (\S+), loss (\S+), 29 steps, ([\d,]+) bytes per step and rank")
+
+
+def run(environment, *args, ranks=0):
+    """(accuracy, loss, bytes per step) after the last epoch."""
+    start = mpiexec(ranks) if ranks else []
+    environment = launched(environment) | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*start, sys.executable, str(EXAMPLE), *ARGS, *args],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = _LINE.findall(done.stdout)
+    assert [line[0] for line in lines] == ["1", "2", "3"], done.stdout
+    _, accuracy, loss, nbytes = lines[-1]
+    return float(accuracy), float(loss), int(nbytes.replace(",", ""))
+
+
+@pytest.mark.timeout(200)
+def test_under_mpiexec_half_the_bytes_train_as_well(environment, no_leaks):
+    full, half = (run(environment, "--codec", codec, ranks=3) for codec in ("full", "half"))
+    assert half[2] <= 0.501 * full[2]
+    assert full[0] > 0.9 and half[0] > 0.9 and abs(full[0] - half[0]) < 0.02
+
+
+@pytest.mark.timeout(200)
+def test_launch_computes_what_mpiexec_does_in_a_tenth_of_the_bytes(environment, no_leaks):
+    if is_open_mpi():
+        pytest.skip("Open MPI cannot be started by launch")
+    topk = run(environment, "--codec", "topk", "--nprocs", "3")
+    assert topk == run(environment, "--codec", "topk", ranks=3)
+    assert topk[0] > 0.85 and topk[2] <= 0.11 * run(environment, "--codec", "full", "--nprocs", "3")[2]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("codec", ["partial", "threshold"])
+def test_the_other_codecs_learn(environment, no_leaks, codec):
+    if is_open_mpi():
+        pytest.skip("Open MPI cannot be started by launch")
+    assert run(environment, "--codec", codec, "--nprocs", "3", "--lr", "0.01")[0] > 0.8

@@ -1,0 +1,211 @@
+"""DistOpt in real processes: those of mpiexec and those of launch; what is left when a rank fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from support.launch import is_open_mpi, launched, mpiexec
+
+_COMMON = """
+import os, signal, sys, time
+import numpy as np
+from singa_dask import DistOpt, Model, data_partition, launch
+from singa_dask.layers import InnerProduct, RecordInput, ReLU, SoftmaxLoss
+from singa_dask.updaters import SGD
+
+def build():
+    model = Model([RecordInput(shape=[12]), InnerProduct(num_output=9), ReLU(), InnerProduct(num_output=4),
+                   SoftmaxLoss()], seed=0)
+    return model, DistOpt(SGD(lr=0.1, momentum=0.9), model)
+
+def train(steps=6, method="backward_and_update", fail=None, settings={}):
+    draw = np.random.default_rng(5)
+    x, y = draw.normal(size=(60, 12)).astype(np.float32), draw.integers(0, 4, 60)
+    model, opt = build()
+    x, y = data_partition(x, y, opt.rank_in_global, opt.world_size)
+    for step in range(steps):
+        if step == 3 and fail is not None and opt.rank_in_global == 1:
+            fail()
+        getattr(opt, method)(model(x, y), **settings)
+    return opt.rank_in_global, opt.world_size, opt.rank_in_local, float(np.abs(model.net.flat.values).sum())
+
+def alone():
+    from singa_dask.comm import SoloCommunicator
+    from singa_dask.distopt.worlds import enter
+    enter(SoloCommunicator())
+    return train()
+
+def raises():
+    raise ValueError("bad batch")
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def stops():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+class Unpicklable(Exception):
+    def __init__(self, a, b):
+        super().__init__("two")
+
+def raises_what_cannot_travel():
+    raise Unpicklable(1, 2)
+"""
+
+
+def run(tmp_path, body, ranks=0, seconds=60):
+    """What the script prints after the common part, under mpiexec where ranks are given."""
+    script = tmp_path / "script.py"
+    script.write_text(_COMMON + body)
+    command = [*(mpiexec(ranks) if ranks else []), sys.executable, str(script)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=launched())
+
+
+def guarded(call):
+    return f"\nif __name__ == '__main__':\n    {call}\n"
+
+
+needs_pmi = pytest.mark.usefixtures("pmi")
+
+
+@pytest.fixture
+def pmi():
+    if is_open_mpi():
+        pytest.skip("Open MPI cannot be started by launch")
+
+
+@pytest.mark.parametrize("method", ["backward_and_update", "backward_and_update_half", "backward_and_sparse_update"])
+def test_under_mpiexec_all_ranks_have_the_same_parameters(tmp_path, no_leaks, method):
+    # Into files: what ranks print may be mixed on its way.
+    body = f"\nout = train(method={method!r})\nopen(f'{tmp_path}/{{out[0]}}.out', 'w').write(repr(out))\n"
+    done = run(tmp_path, body, ranks=3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [eval((tmp_path / f"{rank}.out").read_text()) for rank in range(3)]
+    assert [out[:3] for out in told] == [(0, 3, 0), (1, 3, 1), (2, 3, 2)]
+    assert len({out[3] for out in told}) == 1
+    assert "TERMINATION" not in done.stdout + done.stderr
+
+
+def test_under_mpiexec_ranks_may_end_at_different_times(tmp_path, no_leaks):
+    body = "\nout = train()\nif out[0] == 0: time.sleep(2); print('late', flush=True)\n"
+    done = run(tmp_path, body, ranks=2)
+    assert done.returncode == 0 and "late" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_under_mpiexec_a_lost_rank_ends_the_job(tmp_path, no_leaks, how):
+    began = time.monotonic()
+    done = run(tmp_path, f"\ntrain(steps=10**6, fail={how})\n", ranks=3)
+    assert done.returncode != 0
+    assert time.monotonic() - began < 35
+    assert how == "dies" or "bad batch" in done.stderr
+
+
+def test_processes_of_another_launcher_are_told_that_they_are_alone(tmp_path, no_leaks):
+    script = tmp_path / "script.py"
+    script.write_text(_COMMON + "\ntrain()\n")
+    environment = launched() | {"SLURM_STEP_NUM_TASKS": "3"}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False, env=environment
+    )
+    assert done.returncode != 0
+    assert "3 processes were started, and each is alone in an MPI world of its own" in done.stderr
+
+
+@needs_pmi
+def test_launch_gives_what_every_rank_returns_and_serial_training_agrees(tmp_path, no_leaks):
+    done = run(tmp_path, guarded("print(launch(train, 3)); print(launch(train, 1)); print(launch(alone, 1))"))
+    assert done.returncode == 0, done.stderr
+    three, one, alone = map(eval, done.stdout.splitlines())
+    assert [out[:3] for out in three] == [(0, 3, 0), (1, 3, 1), (2, 3, 2)]
+    assert len({out[3] for out in three}) == 1
+    assert one == alone and one[0][:3] == (0, 1, 0)
+    assert three[0][3] == pytest.approx(one[0][3], rel=1e-5)
+
+
+@needs_pmi
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("raises", ["rank 1 of 3 raised ValueError: bad batch", "cause ValueError bad batch"]),
+        ("raises_what_cannot_travel", ["rank 1 of 3 raised Unpicklable: two"]),
+        ("dies", ["rank 1 of 3 was killed by signal 9"]),
+    ],
+)
+def test_launch_names_the_rank_that_failed(tmp_path, no_leaks, how, expected):
+    body = f"""
+    began = time.monotonic()
+    try:
+        launch(train, 3, 10**6, "backward_and_update", {how})
+    except Exception as error:
+        print(type(error).__name__, error, "cause", type(error.__cause__).__name__, error.__cause__)
+        print("after", time.monotonic() - began)
+    print(len(launch(train, 2)))
+"""
+    done = run(tmp_path, "\nif __name__ == '__main__':" + body, seconds=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ClusterError") and done.stdout.rstrip().endswith("2")
+    for text in expected:
+        assert text in done.stdout
+    assert float(done.stdout.split("after ")[1].split()[0]) < 30
+
+
+@needs_pmi
+def test_launch_says_which_rank_does_not_answer(tmp_path, no_leaks):
+    call = "launch(train, 3, 10**6, 'backward_and_update', stops, timeout_s=2.0)"
+    done = run(tmp_path, guarded(call))
+    assert "no answer from rank 1" in done.stderr and "CommTimeout" in done.stderr
+
+
+@needs_pmi
+def test_ranks_end_when_the_process_that_launched_them_is_killed(tmp_path, no_leaks):
+    script = tmp_path / "script.py"
+    call = "launch(train, 2, 10**9)"
+    script.write_text(_COMMON + guarded(call))
+    process = subprocess.Popen([sys.executable, str(script)], env=launched())
+    ranks, deadline = [], time.monotonic() + 30
+    while sum(rank.cpu_times().user > 3 for rank in ranks) < 2:  # they have started and are training
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        children = psutil.Process(process.pid).children()
+        ranks = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    process.kill()
+    process.wait(10)
+
+
+@needs_pmi
+def test_launch_without_a_guard_says_so(tmp_path, no_leaks):
+    done = run(tmp_path, "\nprint(launch(train, 2))\n")
+    assert done.returncode != 0
+    assert 'if __name__ == "__main__"' in done.stderr
+
+
+def test_launch_with_open_mpi_points_to_mpiexec(tmp_path, no_leaks):
+    if not is_open_mpi():
+        pytest.skip("for Open MPI")
+    done = run(tmp_path, guarded("launch(train, 2)"))
+    assert "has no PMI-1" in done.stderr and "mpiexec -n 2 python" in done.stderr
+
+
+def test_launch_refuses_what_cannot_be_sent(tmp_path):
+    from singa_dask import launch
+    from singa_dask.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="cannot be sent to other processes"):
+        launch(print, 2, threading.Lock())
+    with pytest.raises(ConfigError, match=r"nprocs: must be a whole number of at least 1. Received: 0"):
+        launch(print, 0)
+
+
+def test_neither_dask_nor_mpi_is_loaded_for_a_loop_of_ones_own():
+    program = (
+        "import sys; from singa_dask import DistOpt, Model, launch, updaters;"
+        "print([m for m in ('mpi4py.MPI', 'distributed', 'dask') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,433 @@
+"""Every method of DistOpt against a serial reference, on threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from singa_dask.comm import SoloCommunicator, run_threads
+from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.distopt import DistOpt, Model, data_partition
+from singa_dask.distopt.sums import fused_buckets
+from singa_dask.errors import CheckpointError, CommTimeout, ConfigError, DataError, TrainingError
+from singa_dask.layers import (
+    BatchNorm,
+    Convolution,
+    Dropout,
+    InnerProduct,
+    Layer,
+    Pooling,
+    RecordInput,
+    ReLU,
+    SoftmaxLoss,
+)
+from singa_dask.ops.cpu import CpuOps
+from singa_dask.updaters import SGD, Adam
+
+ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose
+SMALL = 60  # elements: conv's fused, the inner product alone
+METHODS = {
+    "full": ("backward_and_update", {}),
+    "half": ("backward_and_update_half", {}),
+    "clipped": ("backward_and_update_half", {"clipping": True, "clip_Value": 0.05}),
+    "partial": ("backward_and_partial_update", {}),
+    "topk": ("backward_and_sparse_update", {"spars": 0.05, "topK": True}),
+    "threshold": ("backward_and_sparse_update", {"spars": 0.01}),
+    "uncorrected": ("backward_and_sparse_update", {"spars": 0.05, "topK": True, "corr": False}),
+}
+
+
+def layers(*more):
+    return [
+        RecordInput(shape=[1, 8, 8]),
+        Convolution(num_filters=5, kernel=3, pad=1),
+        *more,
+        ReLU(),
+        Pooling(kernel=2, stride=2),
+        Dropout(dropout_ratio=0.3),
+        InnerProduct(num_output=10),
+        SoftmaxLoss(),
+    ]
+
+
+def batch(number):
+    draw = np.random.default_rng(number)
+    return draw.random((ROWS, 8, 8, 1), np.float32), draw.integers(0, 10, ROWS)
+
+
+def make(comm, seed=3, more=(), updater=None, **options):
+    model = Model(layers(*more), seed=seed, **options)
+    return model, DistOpt(updater or SGD(lr=0.05, momentum=0.9, weight_decay=0.01), model, comm)
+
+
+def advance(model, opt, first, last, method="full", threshold=SMALL):
+    name, settings = METHODS[method]
+    begin, end = (0, ROWS) if opt.world_size == 1 else SHARES[opt.rank_in_global : opt.rank_in_global + 2]
+    for number in range(first, last):
+        x, y = batch(number)
+        getattr(opt, name)(model(x[begin:end], y[begin:end]), threshold, **settings)
+
+
+def train(comm, method="full", threshold=SMALL, steps=STEPS, **options):
+    model, opt = make(comm, **options)
+    advance(model, opt, 0, steps, method, threshold)
+    return model.net.flat.values.copy(), sum(comm.nbytes.values()), opt
+
+
+@pytest.mark.parametrize("threshold", [1, SMALL, 2097152])
+@pytest.mark.parametrize("updater", [SGD(lr=0.05, momentum=0.9, weight_decay=0.01), Adam(lr=0.01)])
+def test_full_equals_serial_training_on_the_whole_batch(updater, threshold):
+    serial, *_ = train(SoloCommunicator(), updater=updater, dtype=np.float64)
+    for values, *_ in run_threads(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
+        np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+def test_batch_normalisation_is_over_the_rows_of_all_ranks():
+    serial, *_ = train(SoloCommunicator(), more=[BatchNorm()], dtype=np.float64)
+    for values, *_ in run_threads(3, lambda comm: train(comm, more=[BatchNorm()], dtype=np.float64)):
+        np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "partial"])
+def test_all_ranks_have_the_same_bits_and_two_runs_too(method):
+    once, again = (run_threads(3, train, method) for _ in range(2))
+    for values, *_ in [*once, *again]:
+        np.testing.assert_array_equal(values, once[0][0])
+
+
+def test_two_runs_of_partial_are_the_same():
+    once, again = (run_threads(3, train, "partial") for _ in range(2))
+    for (first, *_), (second, *_) in zip(once, again, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_half_is_close_to_full_in_half_the_bytes():
+    (full, of_full, _), *_ = run_threads(3, train)
+    (half, of_half, _), *_ = run_threads(3, train, "half")
+    (start, before, _), *_ = run_threads(3, train, "full", SMALL, 0)
+    told = STEPS * 3 * 8  # the rows of all ranks
+    assert of_half - before - told == (of_full - before - told) / 2
+    assert 0 < np.abs(half - full).max() <= 2e-3 * np.abs(full - start).max() + 1e-4
+
+
+@pytest.mark.parametrize(("method", "most"), [("topk", 0.11), ("partial", 0.34)])
+def test_what_sends_less(method, most):
+    (_, before, _), *_ = run_threads(3, train, "full", 2097152, 0)
+    nbytes = {name: run_threads(3, train, name, 2097152)[0][1] - before - STEPS * 3 * 8 for name in ("full", method)}
+    assert 0 < nbytes[method] <= most * nbytes["full"]
+
+
+def gradients(seed, size):
+    return [np.random.default_rng([seed, rank]).normal(size=size).astype(np.float32) for rank in range(3)]
+
+
+def summed(comm, codec, corr, steps):
+    """What arrives of random gradients, step by step, and the residuals at the end."""
+    from singa_dask.distopt.sums import CodedSum
+
+    model = Model(layers())
+    flat = model.net.flat
+    kept = [np.zeros(flat.size, np.float32) for _ in range(2)] if corr else [None, None]
+    buckets = fused_buckets(flat.entries, flat.size, SMALL, comm.size)
+    sums = CodedSum(comm, buckets, codec(), np.float32, *kept)
+    arrived = []
+    for step in range(steps):
+        grads = gradients(step, flat.size)[comm.rank].copy()
+        for index in range(len(buckets)):
+            sums.sum(index, grads)
+        arrived.append(grads)
+    return arrived, kept
+
+
+@pytest.mark.parametrize("codec", [lambda: TopK(0.05), lambda: Threshold(1.5), lambda: TopK(1.0)])
+def test_what_arrives_and_the_residuals_are_all_the_gradients(codec):
+    members = run_threads(3, summed, codec, True, 4)
+    arrived = sum(members[0][0])
+    waiting = sum(kept for _, both in members for kept in both)
+    sent = sum(sum(gradients(step, arrived.size)) for step in range(4))
+    np.testing.assert_allclose(arrived + waiting, sent, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("codec", [lambda: TopK(0.05), Half])
+def test_a_sum_without_residual_is_the_codec_of_the_sum_of_the_codecs(codec):
+    (steps, _), *_ = run_threads(3, summed, codec, False, 1)
+    parts, expected = gradients(0, steps[0].size), np.zeros_like(steps[0])
+    flat = Model(layers()).net.flat
+    for bucket in fused_buckets(flat.entries, flat.size, SMALL, 3):
+        for owner in range(3):
+            run, coder = bucket.run(owner), codec()
+            total, one = np.zeros(run.stop - run.start, np.float32), np.empty(run.stop - run.start, np.float32)
+            for part in parts:
+                coder.decode(coder.encode(part[run]), one)
+                total += one
+            coder.decode(coder.encode(total), expected[run])
+    np.testing.assert_array_equal(steps[0], expected)
+
+
+def test_half_clips_the_gradient_of_the_mean_over_own_rows():
+    clip = 0.02
+
+    def one(comm):
+        model, opt = make(comm, updater=SGD(lr=1.0))
+        begin, end = SHARES[comm.rank : comm.rank + 2]
+        x, y = batch(0)
+        before = model.net.flat.values.copy()
+        opt.backward_and_update_half(model(x[begin:end], y[begin:end]), SMALL, True, clip)
+        return before - model.net.flat.values
+
+    changes = run_threads(3, one)
+    assert np.abs(changes[0]).max() <= clip * 1.001
+    assert np.abs(changes[0]).max() > clip / 2  # something was clipped
+
+
+def test_values_that_float16_cannot_hold_are_counted():
+    def member(comm):
+        model, opt = make(comm, updater=SGD(lr=1e-9))
+        x, y = batch(0)
+        before = opt.overflows
+        opt.backward_and_update_half(model(x * 1e7, y))
+        assert np.isfinite(model.net.flat.values).all()
+        return before, opt.overflows
+
+    assert all(before == 0 < after for before, after in run_threads(2, member))
+
+
+def test_partial_applies_own_gradients_and_averages_one_chunk_after_another():
+    def partial(comm):
+        model, opt = make(comm)
+        seen = []
+        for number in range(3):
+            advance(model, opt, number, number + 1, "partial")
+            seen.append(model.net.flat.values.copy())
+        return seen
+
+    def alone(comm):
+        """The first step of this rank on its own."""
+        model, opt = make(SoloCommunicator())
+        begin, end = SHARES[comm.rank : comm.rank + 2]
+        model.rows_of_all = lambda rows: (begin, rows)  # the same dropout
+        x, y = batch(0)
+        opt(model(x[begin:end], y[begin:end]))
+        return model.net.flat.values
+
+    ranks, own = run_threads(3, partial), run_threads(3, alone)
+    size = own[0].size
+    chunks = max(3, -(-size // SMALL))
+    first = slice(0, size // chunks)
+    for seen, values in zip(ranks, own, strict=True):
+        np.testing.assert_allclose(seen[0][first], np.mean([o[first] for o in own], axis=0), rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(seen[0][first.stop :], values[first.stop :])
+    for step in range(3):  # the chunk of the step is the same everywhere, others are not
+        chunk = slice(size * step // chunks, size * (step + 1) // chunks)
+        equal = [np.array_equal(seen[step][chunk], ranks[0][step][chunk]) for seen in ranks]
+        assert all(equal)
+        assert not np.array_equal(ranks[0][step], ranks[1][step])
+
+
+class Elsewhere(CpuOps):
+    """Arrays that communicators cannot work on in place, as those of a GPU."""
+
+    def to_host(self, array):
+        return np.array(array)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_that_are_not_on_the_host_are_staged(method):
+    def member(comm):
+        model = Model(layers(), seed=3)
+        model.ops = Elsewhere(np.float32)
+        opt = DistOpt(SGD(lr=0.05, momentum=0.9, weight_decay=0.01), model, comm)
+        advance(model, opt, 0, STEPS, method)
+        return model.net.flat.values
+
+    for values, (expected, *_) in zip(run_threads(3, member), run_threads(3, train, method), strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stop_and_go_on_is_bit_identical(method):
+    def interrupted(comm):
+        model, opt = make(comm)
+        advance(model, opt, 0, 3, method)
+        parameters, state = model.state_dict(), opt.state_dict()
+        model, opt = make(comm)
+        model.load_state_dict(parameters)
+        opt.load_state_dict(state)
+        advance(model, opt, 3, STEPS, method)
+        return model.net.flat.values
+
+    whole = run_threads(3, train, method)
+    for values, (expected, *_) in zip(run_threads(3, interrupted), whole, strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_residuals_go_by_parameter_name_and_survive_another_threshold():
+    def member(comm):
+        model, opt = make(comm)
+        advance(model, opt, 0, 2, "topk")
+        state = opt.state_dict()
+        before = {name: state["residual"][name] + state["owed"][name] for name in model.state_dict()}
+        opt._kept((0, 1, 2))  # as another threshold does
+        after = opt.state_dict()
+        return before, after
+
+    for before, after in run_threads(3, member):
+        assert any(array.any() for array in before.values())
+        for name, array in before.items():
+            np.testing.assert_array_equal(after["residual"][name], array)
+            assert not after["owed"][name].any()
+
+
+class Patient(Layer):
+    """y = x; its backward call comes back when the exchange of the layers above it has ended."""
+
+    done: ClassVar[dict[int, threading.Event]] = {}
+
+    def setup(self, *src):
+        self.factor = self.declare("factor", (16,), 1, 1, value=1)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+    def backward(self, ctx, dy):
+        assert self.done[ctx.step.first_row].wait(10), "the exchange waits for the end of the backward pass"
+        return dy
+
+
+def test_buckets_travel_while_the_backward_pass_goes_on():
+    Patient.done = {first: threading.Event() for first in SHARES[:3]}
+
+    def member(comm):
+        model = Model([RecordInput(shape=[1, 8, 8]), Patient(), *layers()[1:]])
+        opt = DistOpt(SGD(lr=0.1), model, comm)
+        one, event, sent = opt._sum, Patient.done[SHARES[comm.rank]], []
+
+        def noted(sums, bucket, clip):
+            one(sums, bucket, clip)
+            sent.append(bucket)
+            if len(sent) == 4:  # all above the patient layer
+                event.set()
+
+        opt._sum = noted
+        advance(model, opt, 0, 1, threshold=16)
+        return sent
+
+    assert run_threads(3, member) == [[3, 4, 1, 2, 0]] * 3
+
+
+def test_small_parameters_are_fused_and_large_ones_alone():
+    flat = Model(layers()).net.flat
+    sizes = {entry.name: entry.size for entry in flat.entries}
+
+    def cut(threshold):
+        buckets = fused_buckets(flat.entries, flat.size, threshold, 3)
+        assert [b.start for b in buckets] == [0, *[b.stop for b in buckets[:-1]]] and buckets[-1].stop == flat.size
+        return [[e.name for e in flat.entries if b.start <= e.start < b.stop] for b in buckets]
+
+    weight = max(sizes, key=sizes.__getitem__)
+    assert cut(2097152) == [list(sizes)]
+    assert [weight] in cut(SMALL)
+    assert cut(1) == [[name] for name in sizes]
+
+
+def test_a_group_of_one_trains_without_a_thread_and_reports_what_it_measures():
+    model, opt = make(SoloCommunicator(), updater=SGD(lr=0.1, momentum=0.9))
+    assert (opt.world_size, opt.rank_in_global, opt.rank_in_local) == (1, 0, 0)
+    x, y = batch(0)
+    first = float(model(x, y))
+    for _ in range(40):
+        loss = model(x.reshape(ROWS, -1), y)  # flat images
+        opt(loss)
+    assert float(loss) < first and 0 <= loss.accuracy <= 1
+    measured = model.evaluate(x, y, batchsize=4)
+    assert measured == pytest.approx(model.evaluate(x, y), rel=1e-5)
+    assert set(measured) == {"loss", "accuracy"}
+    with pytest.raises(AttributeError, match="It measures: loss, accuracy"):
+        loss.recall  # noqa: B018
+
+
+def test_local_ranks_count_within_the_machine():
+    assert [opt.rank_in_local for *_, opt in run_threads(3, train, "full", SMALL, 0)] == [0, 1, 2]
+
+
+def test_all_reduce_gives_a_new_sum_and_synch_rank_0s_parameters():
+    def member(comm):
+        model, opt = make(comm, seed=comm.rank)
+        mine = np.array([comm.rank, 1.0])
+        total = opt.all_reduce(mine)
+        model.net.flat.values += comm.rank
+        opt.synch(model)
+        return total, mine, model.net.flat.values
+
+    expected = Model(layers(), seed=0).net.flat.values
+    for rank, (total, mine, values) in enumerate(run_threads(3, member)):
+        assert total.tolist() == [3.0, 3.0] and mine.tolist() == [rank, 1.0]
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_data_is_cut_into_equal_runs():
+    x, y = np.arange(11), np.arange(11) * 2
+    parts = [data_partition(x, y, rank, 3) for rank in range(3)]
+    assert [part[0].tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert all((part[1] == 2 * part[0]).all() for part in parts)
+    with pytest.raises(DataError, match="too few for 3 ranks"):
+        data_partition(x[:2], None, 0, 3)
+    with pytest.raises(DataError, match="as many samples"):
+        data_partition(x, y[:5], 0, 3)
+    with pytest.raises(ConfigError, match="from 0 to 2"):
+        data_partition(x, y, 3, 3)
+
+
+def test_a_loss_goes_backward_once_and_only_the_last_one():
+    model, opt = make(SoloCommunicator())
+    x, y = batch(0)
+    old, new = model(x, y), model(x, y)
+    with pytest.raises(TrainingError, match="called again since"):
+        opt(old)
+    opt(new)
+    with pytest.raises(TrainingError, match="gone already"):
+        opt(new)
+
+
+def test_wrong_use_is_refused():
+    model, opt = make(SoloCommunicator())
+    x, y = batch(0)
+    with pytest.raises(ConfigError, match=r"threshold: must be at least 1 element. Received: 0"):
+        opt(model(x, y), threshold=0)
+    with pytest.raises(ConfigError, match="clip_Value"):
+        opt.backward_and_update_half(model(x, y), clipping=True, clip_Value=0)
+    with pytest.raises(ConfigError, match="trains another one"):
+        opt.synch(Model(layers()))
+    with pytest.raises(ConfigError, match="has not got one"):
+        DistOpt(SGD(lr=0.1), comm=SoloCommunicator())(model(x, y))
+    with pytest.raises(ConfigError, match="must be an updater"):
+        DistOpt("SGD", model, SoloCommunicator())
+    with pytest.raises(ConfigError, match="share of the elements"):
+        opt.backward_and_sparse_update(model(x, y), spars=2.0, topK=True)
+    with pytest.raises(CheckpointError, match="must have updater"):
+        opt.load_state_dict({"step": 1})
+    with pytest.raises(DataError, match="Received: 21 in x, 3 in y"):
+        model(x, y[:3])
+
+
+def test_ranks_with_other_models_are_named():
+    def member(comm):
+        DistOpt(SGD(lr=0.1), Model(layers(*[BatchNorm()] * (comm.rank == 2))), comm)
+
+    with pytest.raises(ConfigError, match="rank 2 has a model of other parameters than rank 0"):
+        run_threads(3, member)
+
+
+def test_a_rank_that_stays_away_is_a_timeout():
+    def member(comm):
+        model, opt = make(comm)
+        advance(model, opt, 0, 1)
+        if comm.rank == 0:
+            advance(model, opt, 1, 2)
+
+    with pytest.raises(CommTimeout, match="ranks 1, 2 are lost or late"):
+        run_threads(3, member, timeout_s=0.5)

@@ -1,0 +1,74 @@
+"""What launch tells about ranks that failed, without processes."""
+
+from __future__ import annotations
+
+import cloudpickle
+import pytest
+
+from singa_dask.cluster.bootstrap import MpiUnusable, launched_size
+from singa_dask.cluster.cores import THREAD_VARIABLES, cores_each
+from singa_dask.distopt import member, world
+from singa_dask.distopt.launcher import _death
+from singa_dask.distopt.member import Plan, _failure
+from singa_dask.errors import ClusterError, CommTimeout
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return _failure(caught)
+
+
+def test_a_rank_that_misses_another_one_is_not_the_cause():
+    assert raised(CommTimeout("rank 0: lost")).of_group
+    assert raised(ClusterError("aborted")).of_group
+    assert not raised(ValueError("bad batch")).of_group
+    assert not raised(MpiUnusable("none")).of_group
+
+
+def test_a_failure_travels_with_traceback_and_exception():
+    failure = cloudpickle.loads(cloudpickle.dumps(raised(ValueError("bad batch"))))
+    assert failure.what == "raised ValueError: bad batch"
+    assert "test_launcher.py" in failure.traceback
+    assert isinstance(failure.exception, ValueError)
+
+
+def test_how_processes_die():
+    assert _death(-9, None) == "was killed by signal 9"
+    assert _death(3, None) == "died with exit code 3"
+
+
+def test_cores_are_shared_unless_the_environment_says_otherwise(monkeypatch):
+    import os
+
+    monkeypatch.setenv(THREAD_VARIABLES[0], "5")
+    for name in THREAD_VARIABLES[1:]:
+        monkeypatch.delenv(name, raising=False)
+    with cores_each(2):
+        assert [os.environ[name] for name in THREAD_VARIABLES] == ["5", "2", "2", "2"]
+    assert [name for name in THREAD_VARIABLES if name in os.environ] == [THREAD_VARIABLES[0]]
+
+
+@pytest.mark.parametrize("name", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS"])
+def test_launchers_say_how_many_processes_they_started(name):
+    assert launched_size({name: "4", "OTHER": "9"}) == 4
+    assert launched_size({name: "many"}) == 0
+
+
+def test_a_process_that_nobody_launched_is_a_group_of_one(monkeypatch):
+    monkeypatch.setattr("singa_dask.distopt.worlds._worlds", [])
+    monkeypatch.setattr("singa_dask.distopt.worlds.launched_size", lambda environment: 0)
+    monkeypatch.setattr("singa_dask.distopt.worlds.mpi_report", lambda: type("None", (), {"world": ""}))
+    assert (world().rank, world().size) == (0, 1)
+    assert world() is world()
+
+
+def test_open_mpi_is_pointed_to_mpiexec(monkeypatch):
+    def unusable():
+        raise MpiUnusable("cannot form groups inside running Dask workers")
+
+    monkeypatch.setattr(member, "load_mpi", unusable)
+    monkeypatch.setattr(member, "mpi_report", lambda: type("Report", (), {"library": "Open MPI v5.0.6"}))
+    with pytest.raises(MpiUnusable, match=r"Open MPI v5.0.6 has no PMI-1.*`mpiexec -n 3 python SCRIPT`"):
+        member._joined(Plan(0, 3, object(), 1.0, 1.0))
