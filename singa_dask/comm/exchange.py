@@ -102,8 +102,8 @@ class CodedExchange(BucketExchange):
         shared: bool = False,
     ) -> None:
         super().__init__(comm, buckets)
-        self._aside = [_inside(aside, bucket.elements) for bucket in buckets]
-        self._mute = [_inside(_joined(aside, still), bucket.elements) for bucket in buckets]
+        self._aside = [inside(aside, bucket.elements) for bucket in buckets]
+        self._mute = [inside(_joined(aside, still), bucket.elements) for bucket in buckets]
         from singa_dask.comm.codecs import ErrorFeedback, Threshold
 
         self.codec, self.dtype = codec, np.dtype(dtype)
@@ -211,7 +211,7 @@ class CodedExchange(BucketExchange):
         return TopK(max(arrived, 1) / max(count, 1)) if self._by_count else self.codec
 
 
-def _inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
+def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
     """Those of the sorted indices that lie in the bucket."""
     if indices is None:
         return np.empty(0, np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask.comm import Bucket, Communicator
 from singa_dask.comm.buckets import Readiness
 from singa_dask.comm.codecs import Half, Threshold, TopK
-from singa_dask.distopt.lane import Lane
+from singa_dask.comm.lane import Lane
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.sums import CodedSum, FullSum, Sum, even_counts, fused_buckets
 from singa_dask.distopt.worlds import machine, world
@@ -58,7 +58,7 @@ class DistOpt:
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
-        self._lane = Lane(threaded=self.comm.size > 1)
+        self._lane = Lane(self.comm, threaded=self.comm.size > 1)
         self._sums: tuple[Any, Sum] | None = None
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1
@@ -141,7 +141,7 @@ class DistOpt:
 
         def coded(comm: Communicator, buckets: Any, dtype: Any) -> Sum:
             kept = self._kept(tuple(bucket.start for bucket in buckets)) if corr else (None, None)
-            return CodedSum(comm, buckets, codec, dtype, *kept)
+            return CodedSum(comm, buckets, codec, dtype, kept[0], kept[1], aside=self._statistics())
 
         self._update(loss, threshold, ("sparse", spars, topK, corr), coded)
 
@@ -188,6 +188,9 @@ class DistOpt:
         self._staged = grads if self._host(grads) is grads else np.empty(grads.shape, grads.dtype)
         model.rows_of_all = self._rows
         model.share_sums(self._group_sum)
+
+    def _statistics(self) -> np.ndarray:
+        return self._flat.places(lambda entry: entry.statistic)
 
     def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> Sum:
         return FullSum(comm, buckets, self._flat.size, dtype)
@@ -240,7 +243,7 @@ class DistOpt:
 
         net = self._backward(loss, on_gradient)
         for future in under_way:
-            future.result()
+            self._lane.wait(future)
         self._apply(net)
 
     def _sum_by(self, key: tuple[Any, ...], threshold: int, make: Callable[..., Sum]) -> Sum:

@@ -12,6 +12,7 @@ import numpy as np
 from singa_dask.comm import Bucket, Communicator, FullExchange
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codecs import Codec
+from singa_dask.comm.exchange import inside
 from singa_dask.net.flat import Entry
 
 
@@ -75,7 +76,8 @@ class CodedSum(Sum):
         sum[run j] = decode(encode(total_j))                            from rank j to all: all-gather
 
     residual: what a rank has not sent; owed: what an owner has not passed on; flat, of all elements, kept for the next
-    step (Seide et al. 2014; both ways: DoubleSqueeze, Tang et al. 2019). Where they are None it is dropped.
+    step (Seide et al. 2014; both ways: DoubleSqueeze, Tang et al. 2019). Where they are None it is dropped. aside:
+    elements that travel as they are, as comm.exchange.CodedExchange has it.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class CodedSum(Sum):
         dtype: Any,
         residual: np.ndarray | None = None,
         owed: np.ndarray | None = None,
+        aside: np.ndarray | None = None,
     ) -> None:
         super().__init__(comm, buckets)
+        self._aside = [inside(aside, bucket.elements) for bucket in buckets]
         self.codec, self.dtype, self.residual, self.owed = codec, np.dtype(dtype), residual, owed
         longest = max((count for bucket in buckets for count in bucket.counts), default=0)
         most = comm.size * codec.max_nbytes(longest, dtype)
@@ -100,7 +104,11 @@ class CodedSum(Sum):
         return self.codec.overflows
 
     def sum(self, index: int, grads: np.ndarray) -> None:
-        bucket = self.buckets[index]
+        bucket, aside = self.buckets[index], self._aside[index]
+        exact = grads[aside]
+        if aside.size:
+            self.comm.all_reduce(exact)
+        grads[aside] = 0
         if self.residual is not None:
             self.residual[bucket.elements] += grads[bucket.elements]
         total = self._arrived(bucket, grads if self.residual is None else self.residual)
@@ -115,6 +123,7 @@ class CodedSum(Sum):
         self.comm.all_gather(gathered, sizes)
         for rank in range(self.comm.size):
             self.codec.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
+        grads[aside] = exact
 
     def _arrived(self, bucket: Bucket, values: np.ndarray) -> np.ndarray:
         """The sum of what all ranks send for the own run."""

@@ -6,7 +6,7 @@ starts at a multiple of 16 elements (a cache line of float32); the padding betwe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,11 @@ class FlatParams:
             where = slice(entry.start, entry.stop)
             param.bind(flat.values[where].reshape(entry.shape), flat.grads[where].reshape(entry.shape))
         return flat
+
+    def places(self, holds: Callable[[Entry], bool]) -> np.ndarray:
+        """Where the elements of the parameters for which `holds` is true lie, in order: int64."""
+        runs = [np.arange(entry.start, entry.stop) for entry in self.entries if holds(entry)]
+        return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
     def named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views into a full-length flat host array (values, or a gathered updater state), by parameter name."""

@@ -13,6 +13,7 @@ from singa_dask.algorithms import algorithm
 from singa_dask.comm.buckets import Readiness, bucket_bounds
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import bucket_exchange
+from singa_dask.comm.lane import Lane
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
@@ -24,7 +25,6 @@ from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Partition, Server, ServerPlan, Slice, Stub, partition
 from singa_dask.training.checkpoint import Checkpoint, fitting
-from singa_dask.training.lane import Lane
 from singa_dask.training.unsent import Unsent, gather_unsent, share_unsent
 from singa_dask.updaters import updater_class
 
@@ -107,8 +107,8 @@ class Replica:
             cut.buckets,
             settings,
             flat.values.dtype,
-            aside=_elements(entry for entry in flat.entries if entry.statistic),
-            still=_elements(entry for entry in flat.entries if entry.lr_scale == 0 and not entry.statistic),
+            aside=flat.places(lambda entry: entry.statistic),
+            still=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
             shared=topology.nworker_groups > 1,
         )
         self.private = links is None
@@ -337,7 +337,7 @@ class Replica:
         self.net.state = own
 
     def _group_sum(self, array: np.ndarray) -> np.ndarray:
-        self._lane.wait(self._lane.submit(self.comm.all_reduce, array.reshape(-1)))
+        self._lane.run(self.comm.all_reduce, array.reshape(-1))
         return array
 
     def _state_names(self) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ class Replica:
         """Take the servers' replies. everywhere: every worker has the new parameters already."""
         self.stub.pull(self._own, everything=everything)
         if not everywhere:
-            self._lane.wait(self._lane.submit(self._spread, range(len(self.exchange.buckets))))
+            self._lane.run(self._spread, range(len(self.exchange.buckets)))
 
     def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
         """Bring every worker's run of these buckets of the parameters to every worker."""
@@ -380,9 +380,3 @@ class Replica:
             return array
         self._staged[elements] = self.ops.to_host(array[elements])
         return self._staged
-
-
-def _elements(entries: Iterable[Entry]) -> np.ndarray:
-    """The places of these parameters in a flat array, in order."""
-    runs = [np.arange(entry.start, entry.stop) for entry in entries]
-    return np.concatenate(runs) if runs else np.empty(0, np.int64)

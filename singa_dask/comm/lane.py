@@ -19,10 +19,10 @@ class Lane:
     that those behind it fail too.
     """
 
-    def __init__(self, comm: Communicator, *, threaded: bool, initializer: Callable[[], None]) -> None:
+    def __init__(self, comm: Communicator, *, threaded: bool, initializer: Callable[[], None] | None = None) -> None:
         self._comm = comm
         self._pool = ThreadPoolExecutor(1, "exchange", initializer=initializer) if threaded else None
-        self._under_way: list[Future[None]] = []
+        self._under_way: list[Future[Any]] = []
         self._blocked_s = 0.0
 
     @property
@@ -33,24 +33,28 @@ class Lane:
     def wait_s(self) -> float:
         return self._comm.wait_s if self._pool is None else self._blocked_s
 
-    def submit(self, call: Callable[..., None], *args: Any) -> Future[None]:
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run an operation after those that are under way."""
         if self._pool is None:
-            done: Future[None] = Future()
-            call(*args)
-            done.set_result(None)
+            done: Future[Any] = Future()
+            done.set_result(call(*args))
             return done
         self._under_way = [future for future in self._under_way if not future.done()]
         future = self._pool.submit(copy_context().run, self._run, call, *args)
         self._under_way.append(future)
         return future
 
-    def wait(self, future: Future[None]) -> None:
-        """Until an operation is done; each of them has a deadline of its own. Raises what it raised."""
+    def wait(self, future: Future[Any]) -> Any:
+        """What an operation returned, once it is done; each of them has a deadline of its own."""
         began, waited = time.perf_counter(), self._comm.wait_s
-        future.result()
+        result = future.result()
         # Of what the thread did in the meantime only the waiting for others counts.
         self._blocked_s += min(time.perf_counter() - began, self._comm.wait_s - waited)
+        return result
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What `call(*args)` returns, after what was submitted before."""
+        return self.wait(self.submit(call, *args))
 
     def close(self) -> None:
         """End the thread; what is under way, because the worker failed elsewhere, is broken off."""
@@ -60,9 +64,9 @@ class Lane:
             self._comm.abort("the worker's step was broken off")
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, call: Callable[..., None], *args: Any) -> None:
+    def _run(self, call: Callable[..., Any], *args: Any) -> Any:
         try:
-            call(*args)
+            return call(*args)
         except BaseException as error:
             self._comm.abort(f"{type(error).__name__}: {error}")
             raise
