@@ -58,7 +58,7 @@ def model_of(workload: Workload) -> tuple[nn.Sequential, torch.Tensor, torch.Ten
             modules += torch_layers(layer, net.shapes[layer.proto.srclayers[0]])
     model = nn.Sequential(*modules)
     features, labels = data_of(workload)
-    x = torch.tensor(features.transpose(0, 3, 1, 2))  # of its own strides, also where there is 1 channel
+    x = torch.tensor(features).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
     return model, x, torch.tensor(labels)
 
 

@@ -91,6 +91,20 @@ def test_batch_normalisation_is_over_the_rows_of_all_ranks():
         np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("method", ["topk", "threshold", "uncorrected"])
+def test_running_statistics_are_not_held_back(method):
+    """With a rate of zero only they move."""
+
+    def statistics(comm, method):
+        options = {"more": [BatchNorm()], "updater": SGD(lr=0.0), "dtype": np.float64}
+        *_, opt = train(comm, method, steps=20, **options)
+        named = opt.model.net.named_params
+        return np.concatenate([named[f"batchnorm1_{role}"].value for role in ("mean", "var")])
+
+    for values, expected in zip(run_threads(3, statistics, method), run_threads(3, statistics, "full"), strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "partial"])
 def test_all_ranks_have_the_same_bits_and_two_runs_too(method):
     once, again = (run_threads(3, train, method) for _ in range(2))
