@@ -105,15 +105,14 @@ class CodedExchange(BucketExchange):
         self._aside = [inside(aside, bucket.elements) for bucket in buckets]
         self._mute = [inside(_joined(aside, still), bucket.elements) for bucket in buckets]
         from singa_dask.comm.codecs import ErrorFeedback, Threshold
+        from singa_dask.comm.scatter import CodedScatter
 
         self.codec, self.dtype = codec, np.dtype(dtype)
         self._out = [[ErrorFeedback(codec, count, dtype) for count in bucket.counts] for bucket in buckets]
         self._by_count = isinstance(codec, Threshold)
         self._exactly_back = self._by_count and shared
-        longest = max((count for bucket in buckets for count in bucket.counts), default=0)
-        most = codec.max_nbytes(longest, self.dtype)
-        self._send, self._received = (np.empty(comm.size * most, np.uint8) for _ in range(2))
-        self._difference = np.empty(longest, self.dtype)
+        self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
+        self._difference = np.empty(self._scatter.longest, self.dtype)
         self._arrived = [0] * len(buckets)
 
     @property
@@ -135,23 +134,14 @@ class CodedExchange(BucketExchange):
                 _residual(each)[...] = values[bucket.run(rank)]
 
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
-        comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
+        bucket, run = self.buckets[index], self.runs[index]
         aside = self._aside[index]
         exact = grads[aside]
         if aside.size:
-            comm.all_reduce(exact)
+            self.comm.all_reduce(exact)
         grads[self._mute[index]] = 0
-        sizes, end = [], 0
-        for rank, feedback in enumerate(self._out[index]):
-            payload = feedback.encode(grads[bucket.run(rank)], self._send[end:])
-            sizes.append(payload.size)
-            end += payload.size
-        arriving = self._sizes(sizes, [bucket.counts[comm.rank]] * comm.size)
-        received = self._received[: sum(arriving)]
-        comm.all_to_all(self._send[:end], sizes, received, arriving)
-        own[run] = 0
-        for rank in range(comm.size):
-            self.codec.decode(received[run_of(rank, arriving)], own[run], add=True)
+        out = self._out[index]
+        self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
         if self._by_count:
             self._arrived[index] = int(np.count_nonzero(own[run]))
         mine = _within(aside, run)
@@ -172,7 +162,7 @@ class CodedExchange(BucketExchange):
         difference = np.subtract(own[run], values[run], out=self._difference[: run.stop - run.start])
         codecs = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
         sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(codecs, bucket.counts, strict=True)]
-        payloads = self._received[: sum(sizes)]
+        payloads = self._scatter.received[: sum(sizes)]
         codecs[comm.rank].encode(difference, payloads[run_of(comm.rank, sizes)])
         comm.all_gather(payloads, sizes)
         for rank, codec in enumerate(codecs):
@@ -186,15 +176,6 @@ class CodedExchange(BucketExchange):
         payload = ErrorFeedback(self.codec, 16, self.dtype).encode(values)
         for add in (False, True):
             self.codec.decode(payload, values, add=add)
-
-    def _sizes(self, sending: Sequence[int], counts: Sequence[int]) -> list[int]:
-        """Bytes of the payloads that arrive here, by rank. counts: the values in them."""
-        if self.codec.nbytes(1, self.dtype) is not None:  # known on all ranks, or on none
-            return [self.codec.nbytes(count, self.dtype) for count in counts]
-        told = np.empty(self.comm.size, np.int64)
-        ones = [1] * self.comm.size
-        self.comm.all_to_all(np.array(sending, np.int64), ones, told, ones)
-        return told.tolist()
 
     def _all_arrived(self, index: int) -> list[int]:
         """How many elements of every rank's run have changed; by rank."""

@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
+import numpy as np
+
 from singa_dask.comm.communicator import Communicator
 
 
@@ -55,6 +57,11 @@ class Lane:
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         """What `call(*args)` returns, after what was submitted before."""
         return self.wait(self.submit(call, *args))
+
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
+        """The array, of any shape, which has become the sum of the group's."""
+        self.run(self._comm.all_reduce, array.reshape(-1))
+        return array
 
     def close(self) -> None:
         """End the thread; what is under way, because the worker failed elsewhere, is broken off."""

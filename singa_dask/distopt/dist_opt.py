@@ -59,7 +59,7 @@ class DistOpt:
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
         self._lane = Lane(self.comm, threaded=self.comm.size > 1)
-        self._sums: tuple[Any, Sum] | None = None
+        self._sums: tuple[Any, Sum, Readiness] | None = None
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1
         self._residual: np.ndarray | None = None
@@ -87,8 +87,7 @@ class DistOpt:
     def all_reduce(self, array: Any) -> np.ndarray:
         """The sum over all ranks of their arrays, of one shape and dtype: a new array."""
         total = np.array(array, order="C")
-        self._lane.run(self.comm.all_reduce, total.reshape(-1))
-        return total
+        return self._lane.all_reduce(total)
 
     def backward_and_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
         """w = update(w, sum of gradients): the gradients of all ranks, in full.
@@ -187,7 +186,7 @@ class DistOpt:
         # Communicators work on the host.
         self._staged = grads if self._host(grads) is grads else np.empty(grads.shape, grads.dtype)
         model.rows_of_all = self._rows
-        model.share_sums(self._group_sum)
+        model.share_sums(self._lane.all_reduce)
 
     def _statistics(self) -> np.ndarray:
         return self._flat.places(lambda entry: entry.statistic)
@@ -214,10 +213,6 @@ class DistOpt:
         self._total_rows = int(rows.sum())
         return int(rows[: self.rank_in_global].sum()), self._total_rows
 
-    def _group_sum(self, array: np.ndarray) -> np.ndarray:
-        self._lane.run(self.comm.all_reduce, array.reshape(-1))
-        return array
-
     def _update(
         self, loss: Loss, threshold: int, key: tuple[Any, ...], make: Callable[..., Sum], clip: float | None = None
     ) -> None:
@@ -229,10 +224,7 @@ class DistOpt:
             if clip is not None:
                 flat.grads.clip(-clip, clip, out=flat.grads)
             return self._apply(net)
-        sums = self._sum_by((*key, threshold), threshold, make)
-        readiness = Readiness(sums.buckets)
-        for entry in flat.entries:
-            readiness.expect(entry.name, entry.start)
+        sums, readiness = self._sum_by((*key, threshold), threshold, make)
         readiness.begin()
         under_way: list[Future[None]] = []
 
@@ -246,11 +238,15 @@ class DistOpt:
             self._lane.wait(future)
         self._apply(net)
 
-    def _sum_by(self, key: tuple[Any, ...], threshold: int, make: Callable[..., Sum]) -> Sum:
+    def _sum_by(self, key: tuple[Any, ...], threshold: int, make: Callable[..., Sum]) -> tuple[Sum, Readiness]:
         if self._sums is None or self._sums[0] != key:
-            buckets = fused_buckets(self._flat.entries, self._flat.size, threshold, self.world_size)
-            self._sums = key, make(self.comm, buckets, self._flat.values.dtype)
-        return self._sums[1]
+            flat = self._flat
+            buckets = fused_buckets(flat.entries, flat.size, threshold, self.world_size)
+            readiness = Readiness(buckets)
+            for entry in flat.entries:
+                readiness.expect(entry.name, entry.start)
+            self._sums = key, make(self.comm, buckets, flat.values.dtype), readiness
+        return self._sums[1:]
 
     def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
         grads, elements = self._flat.grads, sums.buckets[bucket].elements

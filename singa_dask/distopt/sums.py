@@ -13,6 +13,7 @@ from singa_dask.comm import Bucket, Communicator, FullExchange
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codecs import Codec
 from singa_dask.comm.exchange import inside
+from singa_dask.comm.scatter import CodedScatter
 from singa_dask.net.flat import Entry
 
 
@@ -93,11 +94,8 @@ class CodedSum(Sum):
         super().__init__(comm, buckets)
         self._aside = [inside(aside, bucket.elements) for bucket in buckets]
         self.codec, self.dtype, self.residual, self.owed = codec, np.dtype(dtype), residual, owed
-        longest = max((count for bucket in buckets for count in bucket.counts), default=0)
-        most = comm.size * codec.max_nbytes(longest, dtype)
-        self._sent, self._received = np.empty(most, np.uint8), np.empty(most, np.uint8)
-        self._total = np.empty(longest, dtype)
-        self._known = codec.nbytes(1, dtype) is not None  # else the sizes depend on the values, and are told
+        self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
+        self._total = np.empty(self._scatter.longest, dtype)
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
@@ -111,36 +109,21 @@ class CodedSum(Sum):
         grads[aside] = 0
         if self.residual is not None:
             self.residual[bucket.elements] += grads[bucket.elements]
-        total = self._arrived(bucket, grads if self.residual is None else self.residual)
+        values = grads if self.residual is None else self.residual
         own = bucket.run(self.comm.rank)
+        total = self._total[: bucket.counts[self.comm.rank]]
+        self._scatter(bucket, lambda rank, out: self._encode(values[bucket.run(rank)], self.residual, out), total)
         if self.owed is not None:
             self.owed[own] += total
             total = self.owed[own]
-        payload = self._encode(total, self.owed, self._sent)
+        payload = self._encode(total, self.owed, self._scatter.sent)
         sizes = self._sizes_of_all(payload.size, bucket)
-        gathered = self._received[: sum(sizes)]
+        gathered = self._scatter.received[: sum(sizes)]
         gathered[run_of(self.comm.rank, sizes)] = payload
         self.comm.all_gather(gathered, sizes)
         for rank in range(self.comm.size):
             self.codec.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
         grads[aside] = exact
-
-    def _arrived(self, bucket: Bucket, values: np.ndarray) -> np.ndarray:
-        """The sum of what all ranks send for the own run."""
-        comm, sizes, end = self.comm, [], 0
-        for rank in range(comm.size):
-            payload = self._encode(values[bucket.run(rank)], self.residual, self._sent[end:])
-            sizes.append(payload.size)
-            end += payload.size
-        count = bucket.counts[comm.rank]
-        arriving = self._sizes_to_me(sizes, count)
-        received = self._received[: sum(arriving)]
-        comm.all_to_all(self._sent[:end], sizes, received, arriving)
-        total = self._total[:count]
-        total[...] = 0
-        for rank in range(comm.size):
-            self.codec.decode(received[run_of(rank, arriving)], total, add=True)
-        return total
 
     def _encode(self, values: np.ndarray, kept: np.ndarray | None, out: np.ndarray) -> np.ndarray:
         """The payload; where something is kept, `values` are a view of it and become what is left."""
@@ -149,17 +132,9 @@ class CodedSum(Sum):
             self.codec.settle(payload, values)
         return payload
 
-    def _sizes_to_me(self, sizes: Sequence[int], count: int) -> list[int]:
-        """Bytes that every rank sends here."""
-        if self._known:
-            return [self.codec.max_nbytes(count, self.dtype)] * self.comm.size
-        told, ones = np.empty(self.comm.size, np.int64), [1] * self.comm.size
-        self.comm.all_to_all(np.array(sizes, np.int64), ones, told, ones)
-        return told.tolist()
-
     def _sizes_of_all(self, size: int, bucket: Bucket) -> list[int]:
         """Bytes that every rank passes on."""
-        if self._known:
+        if self._scatter.sizes_known:
             return [self.codec.max_nbytes(count, self.dtype) for count in bucket.counts]
         told = np.zeros(self.comm.size, np.int64)
         told[self.comm.rank] = size

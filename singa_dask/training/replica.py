@@ -96,7 +96,6 @@ class Replica:
         self.algorithm = algorithm(job.train_one_batch)
         for net in self.nets.values():
             net.carries = self.algorithm.carries
-            net.share_sums(self._group_sum)
 
         flat = self.net.flat
         topology = ClusterTopology.from_proto(job.cluster)
@@ -132,6 +131,8 @@ class Replica:
             self._readiness.expect(entry.name, entry.start)
         threaded = comm.size > 1 and len(cut.buckets) > 1
         self._lane = Lane(comm, threaded=threaded, initializer=ops.use)
+        for net in self.nets.values():
+            net.share_sums(self._lane.all_reduce)
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
         self._unsent: Unsent | None = None
         self._owed: np.ndarray | None = None
@@ -335,10 +336,6 @@ class Replica:
             first, last = share_rows(len(arrays[0]), self.comm.rank, self.comm.size)
             own[name] = [self.ops.asarray(array[first:last]) for array in arrays]
         self.net.state = own
-
-    def _group_sum(self, array: np.ndarray) -> np.ndarray:
-        self._lane.run(self.comm.all_reduce, array.reshape(-1))
-        return array
 
     def _state_names(self) -> tuple[str, ...]:
         return tuple(updater_class(self.job.updater).states)
