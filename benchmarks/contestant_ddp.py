@@ -11,9 +11,9 @@ import time
 
 import torch
 import torch.distributed as dist
-from contestant_torch import model_of
+from contestant_torch import model_of, step_of
 from torch import nn
-from workloads import MOMENTUM, TINY_RATE, WORKLOADS
+from workloads import TINY_RATE, WORKLOADS
 
 
 def main() -> None:
@@ -25,16 +25,7 @@ def main() -> None:
         address = f"tcp://127.0.0.1:{plan['port']}"
         dist.init_process_group("gloo", init_method=address, rank=plan["rank"], world_size=plan["size"])
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=TINY_RATE, momentum=MOMENTUM)
-    criterion = nn.CrossEntropyLoss()
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = criterion(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return float(loss.detach())
-
+    step = step_of(model, x, y, TINY_RATE)
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
         steps = json.loads(line)["steps"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -62,10 +63,9 @@ def model_of(workload: Workload) -> tuple[nn.Sequential, torch.Tensor, torch.Ten
     return model, x, torch.tensor(labels)
 
 
-def main(name: str, threads: int) -> None:
-    torch.set_num_threads(threads)
-    model, x, y = model_of(WORKLOADS[name])
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+def step_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rate: float) -> Callable[[], float]:
+    """A training step, which returns the loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
     criterion = nn.CrossEntropyLoss()
 
     def step() -> float:
@@ -75,6 +75,13 @@ def main(name: str, threads: int) -> None:
         optimizer.step()
         return float(loss.detach())
 
+    return step
+
+
+def main(name: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    model, x, y = model_of(WORKLOADS[name])
+    step = step_of(model, x, y, LEARNING_RATE)
     serve(step, [step() for _ in range(WARM_UP)])
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import ClassVar
 
 import numpy as np
 import pytest
+from support.patient import Patient
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.comm.codecs import Half, Threshold, TopK
@@ -18,7 +18,6 @@ from singa_dask.layers import (
     Convolution,
     Dropout,
     InnerProduct,
-    Layer,
     Pooling,
     RecordInput,
     ReLU,
@@ -293,23 +292,6 @@ def test_residuals_go_by_parameter_name_and_survive_another_threshold():
         for name, array in before.items():
             np.testing.assert_array_equal(after["residual"][name], array)
             assert not after["owed"][name].any()
-
-
-class Patient(Layer):
-    """y = x; its backward call comes back when the exchange of the layers above it has ended."""
-
-    done: ClassVar[dict[int, threading.Event]] = {}
-
-    def setup(self, *src):
-        self.factor = self.declare("factor", (16,), 1, 1, value=1)
-        return src[0]
-
-    def forward(self, ctx, *x):
-        return x[0]
-
-    def backward(self, ctx, dy):
-        assert self.done[ctx.step.first_row].wait(10), "the exchange waits for the end of the backward pass"
-        return dy
 
 
 def test_buckets_travel_while_the_backward_pass_goes_on():

@@ -2,18 +2,17 @@
 
 import threading
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from support.patient import Patient
 
 from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
-from singa_dask.layers import Layer
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
@@ -108,23 +107,6 @@ def test_buckets_of_threads_in_one_process():
         run_members(NestedCommunicator.create(SoloCommunicator(), 3), train, job), whole, strict=True
     ):
         np.testing.assert_array_equal(values, expected)
-
-
-class Patient(Layer):
-    """y = x; its backward call comes back when the exchange of the layers above it has ended."""
-
-    done: ClassVar[dict[int, threading.Event]] = {}
-
-    def setup(self, *src):
-        self.factor = self.declare("factor", (16,), 1, 1, value=1)
-        return src[0]
-
-    def forward(self, ctx, *x):
-        return x[0]
-
-    def backward(self, ctx, dy):
-        assert self.done[ctx.step.first_row].wait(10), "the exchange waits for the end of the backward pass"
-        return dy
 
 
 def test_buckets_travel_while_the_backward_pass_goes_on():
