@@ -41,7 +41,8 @@ class Timed(BP):
 
         def note(param: Any) -> None:
             done[param.name] = time.perf_counter()
-            on_gradient(param)
+            if on_gradient is not None:
+                on_gradient(param)
 
         metrics = super().train_one_batch(net, feed, step, note)
         for name, at in done.items():
@@ -53,8 +54,9 @@ class Silent(BP):
     """Computes nothing: the gradients are those that are there."""
 
     def train_one_batch(self, net: Any, feed: Any, step: Any, on_gradient: Any = None) -> Any:
-        for param in reversed(net.params):
-            on_gradient(param)
+        if on_gradient is not None:
+            for param in reversed(net.params):
+                on_gradient(param)
         return {}
 
 

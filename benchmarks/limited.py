@@ -23,6 +23,7 @@ CODECS: dict[str, dict[str, Any]] = {
     "kFull": {},
     "kHalf": {"codec": "kHalf"},
     "kBFloat16": {"codec": "kBFloat16"},
+    "kPartial": {"codec": "kPartial", "sparsity": 0.5},
     "kTopK": {"codec": "kTopK", "sparsity": 0.05},
     "kThreshold": {"codec": "kThreshold"},
 }

@@ -1,4 +1,4 @@
-"""How a vector of floats travels: in full, in 16 bits a value, or only its elements of largest magnitude."""
+"""How a vector of floats travels: in full, in 16 bits a value, a run of it, or its elements of largest magnitude."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.ops import numba_codec
 
 _INDEX = np.dtype(np.uint32)
+# kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.
+_SAMPLED, _STRIDE = 1 << 17, 61
 
 
 class Codec(ABC):
@@ -31,6 +33,9 @@ class Codec(ABC):
 
     def __init__(self) -> None:
         self.overflows = 0
+
+    def begin(self, step: int) -> None:  # noqa: B027 - most do the same at every step
+        """What is encoded from now on is of this training step; the same on all ranks."""
 
     @abstractmethod
     def nbytes(self, size: int, dtype: Any = np.float32) -> int | None:
@@ -149,6 +154,60 @@ class BFloat16(_SixteenBits):
     _kernels = (numba_codec.bfloat16_encode, numba_codec.bfloat16_decode, numba_codec.bfloat16_add)
 
 
+class Partial(Codec):
+    """A run of elements, another one at every step: the number of the first as uint32, then their own bytes.
+
+        width = ceil(share * n);   first = min(width * (step mod ceil(n / width)), n - width)
+
+    share: 0 < share <= 1, read as the decimal number it is written as: 0.25 sends every element in each fourth step.
+    """
+
+    name = "kPartial"
+    settings = ("sparsity",)
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = _share(self.name, share)
+        self._step = 0
+
+    def begin(self, step: int) -> None:
+        self._step = step
+
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        return _INDEX.itemsize + self._width(size) * np.dtype(dtype).itemsize if size else 0
+
+    def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        self._check_payload(payload, residual)
+        residual[self._run(payload, residual)[0]] = 0
+
+    def _width(self, size: int) -> int:
+        return math.ceil(self.share * size)
+
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
+        if values.size:
+            width = self._width(values.size)
+            first = min(width * (self._step % -(-values.size // width)), values.size - width)
+            payload[: _INDEX.itemsize].view(_INDEX)[0] = first
+            payload[_INDEX.itemsize :] = values[first : first + width].view(np.uint8)
+
+    def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
+        run, values = self._run(payload, out)
+        out[:] = 0
+        out[run] = values
+
+    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
+        run, values = self._run(payload, out)
+        out[run] += values
+
+    def _run(self, payload: np.ndarray, out: np.ndarray) -> tuple[slice, np.ndarray]:
+        """Where the elements of a payload belong, and what they are."""
+        values = payload[_INDEX.itemsize :].view(out.dtype)
+        first = int(payload[: _INDEX.itemsize].view(_INDEX)[0]) if payload.size else 0
+        if first + values.size > out.size:
+            raise ValueError(f"payload must begin at {out.size - values.size} at most. Received: {first}.")
+        return slice(first, first + values.size), values
+
+
 class _Sparse(Codec):
     """Some elements: their indices as uint32, ascending, then their own bytes. The others are 0 where they arrive.
 
@@ -194,11 +253,9 @@ class TopK(_Sparse):
 
     def __init__(self, share: float) -> None:
         super().__init__()
-        if not _is_number(share) or not 0 < share <= 1:
-            message = "must be above 0 and at most 1 for kTopK: the share of the elements that travel"
-            raise ConfigError(Problem("cluster.sparsity", message, repr(share), "Use 0.01 for one in a hundred."))
-        self.share = Fraction(repr(float(share)))
+        self.share = _share(self.name, share)
         self._histogram = np.empty(1 << numba_codec.DIGIT_BITS, np.int64)
+        self._likely = np.empty(0, _INDEX), np.empty(0, np.uint32)
 
     def count(self, size: int) -> int:
         """How many of `size` elements travel."""
@@ -208,10 +265,39 @@ class TopK(_Sparse):
         return self.count(size) * (_INDEX.itemsize + np.dtype(dtype).itemsize)
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
-        if values.size:
-            bits = _bits(values)
-            least, equal = numba_codec.nth_largest(bits, self.count(values.size), self._histogram)
-            numba_codec.collect(bits, bits.dtype.type(least), equal, *_split(payload, bits.dtype))
+        if not values.size:
+            return
+        bits, (indices, kept) = _bits(values), _split(payload, _bits(values).dtype)
+        among = self._candidates(bits) if bits.size >= _SAMPLED else None
+        if among is None:
+            self._pick(bits, indices, kept)
+        else:
+            places, candidates = among
+            self._pick(candidates, indices, kept)
+            numba_codec.renumber(places, indices)
+
+    def _pick(self, bits: np.ndarray, indices: np.ndarray, kept: np.ndarray) -> None:
+        """As many of `bits` as there is room for, and where they are."""
+        least, equal = numba_codec.nth_largest(bits, indices.size, self._histogram)
+        numba_codec.collect(bits, bits.dtype.type(least), equal, indices, kept)
+
+    def _candidates(self, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Few elements, with those that travel among them: where and what; None where a sample does not find them.
+
+        The exact selection reads its input four times, this reads all elements once: 2 times faster.
+        """
+        sample, count = np.ascontiguousarray(bits[::_STRIDE]), self.count(bits.size)
+        expected = sample.size * float(self.share)
+        wanted = math.ceil(1.1 * expected + 4 * math.sqrt(expected)) + 1
+        if wanted > sample.size // 2:
+            return None
+        room = 2 * count
+        if self._likely[0].size < room or self._likely[1].dtype != bits.dtype:
+            self._likely = np.empty(room, _INDEX), np.empty(room, bits.dtype)
+        places, candidates = (array[:room] for array in self._likely)
+        least, _ = numba_codec.nth_largest(sample, wanted, self._histogram)
+        found = numba_codec.collect_some(bits, bits.dtype.type(least), places, candidates)
+        return (places[:found], candidates[:found]) if count <= found <= room else None
 
 
 class Threshold(_Sparse):
@@ -280,11 +366,12 @@ class ErrorFeedback:
         return payload
 
 
-CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloat16, TopK, Threshold)}
+CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloat16, Partial, TopK, Threshold)}
 
 
 def codec(name: str, **settings: Any) -> Codec:
-    """The codec of that name. settings: sparsity, the share of kTopK or the threshold of kThreshold; None: not given.
+    """The codec of that name. settings: sparsity, the share of kPartial and kTopK or the threshold of kThreshold; None: not
+    given.
 
     Raises ConfigError for an unknown name, and a setting that is missing, out of range or without effect.
 
@@ -302,6 +389,13 @@ def codec(name: str, **settings: Any) -> Codec:
     if problems:
         raise ConfigError(problems)
     return kind(*(given[key] for key in kind.settings))
+
+
+def _share(name: str, share: Any) -> Fraction:
+    if not _is_number(share) or not 0 < share <= 1:
+        message = f"must be above 0 and at most 1 for {name}: the share of the elements that travel"
+        raise ConfigError(Problem("cluster.sparsity", message, repr(share), "Use 0.01 for one in a hundred."))
+    return Fraction(repr(float(share)))
 
 
 def _is_number(value: Any) -> bool:

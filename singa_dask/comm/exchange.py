@@ -37,6 +37,9 @@ class BucketExchange(ABC):
     def warm_up(self) -> None:  # noqa: B027 - most have nothing to compile
         """Before the first step."""
 
+    def begin(self, step: int) -> None:  # noqa: B027 - most do the same at every step
+        """Before the first bucket of a step, on every rank."""
+
     @abstractmethod
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         """The own run of bucket `index`, in `own`, becomes the sum of every rank's `grads` there."""
@@ -114,6 +117,9 @@ class CodedExchange(BucketExchange):
         self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
         self._difference = np.empty(self._scatter.longest, self.dtype)
         self._arrived = [0] * len(buckets)
+
+    def begin(self, step: int) -> None:
+        self.codec.begin(step)
 
     @property
     def overflows(self) -> int:  # type: ignore[override]

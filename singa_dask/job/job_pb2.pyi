@@ -263,11 +263,13 @@ class ClusterProto(_message.Message):
         kBFloat16: _ClassVar[ClusterProto.Codec]
         kTopK: _ClassVar[ClusterProto.Codec]
         kThreshold: _ClassVar[ClusterProto.Codec]
+        kPartial: _ClassVar[ClusterProto.Codec]
     kFull: ClusterProto.Codec
     kHalf: ClusterProto.Codec
     kBFloat16: ClusterProto.Codec
     kTopK: ClusterProto.Codec
     kThreshold: ClusterProto.Codec
+    kPartial: ClusterProto.Codec
     NWORKER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     NSERVER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     NWORKERS_PER_GROUP_FIELD_NUMBER: _ClassVar[int]

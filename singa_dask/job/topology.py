@@ -47,7 +47,8 @@ class ClusterTopology:
     max_staleness: how many updates a worker group may be ahead of the slowest one, None for no bound.
     one_behind: whether a group computes on while its last update is under way.
     bucket_size: elements of the gradient that are sent together, as soon as the backward pass has completed them.
-    codec: how they travel inside a group, by its name in ClusterProto; sparsity: what kTopK and kThreshold need.
+    codec: how they travel inside a group, by its name in ClusterProto; sparsity: what kPartial, kTopK and kThreshold
+    need.
 
     Raises ConfigError with a problem for every number that is impossible.
     """

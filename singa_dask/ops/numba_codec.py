@@ -179,6 +179,28 @@ def collect(bits, least, equal, indices, kept):
 
 
 @kernel
+def collect_some(bits, least, indices, kept):
+    """As collect, of all that are at least `least`, as far as there is room. Returns how many there are."""
+    word = bits.dtype.type
+    mask = word(word(~word(0)) >> word(1))
+    j = 0
+    for k in range(bits.size):
+        if word(bits[k] & mask) >= least:
+            if j < indices.size:
+                indices[j] = k
+                kept[j] = bits[k]
+            j += 1
+    return j
+
+
+@kernel
+def renumber(places, indices):
+    """indices = places[indices]."""
+    for j in range(indices.size):
+        indices[j] = places[indices[j]]
+
+
+@kernel
 def scatter(indices, kept, out):
     """out[indices] = kept."""
     for j in range(indices.size):

@@ -204,6 +204,7 @@ class Stub:
             self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
         # In memory of its own: it may be under way while the next one is made.
         feedback = self._feedback[i]
+        feedback.codec.begin(step)
         payload = feedback.encode(part, np.empty(feedback.codec.max_nbytes(s.size, part.dtype), np.uint8))
         return Coded(s.size, part.dtype.name, self._codec, payload)
 

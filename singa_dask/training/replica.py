@@ -216,6 +216,7 @@ class Replica:
     def train_step(self, feed: Mapping[str, Batch], step: Step) -> dict[str, Metric]:
         """One synchronous step of the group; returns the metrics of the own share of the mini-batch."""
         self._readiness.begin()
+        self.exchange.begin(step.number)
         complete: set[int] = set()
         under_way: list[Future[None]] = []
         waiting = list(range(len(self.exchange.buckets)))  # the last bucket is the next to go, on every rank

@@ -11,13 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from singa_dask.comm.codecs import CODECS, BFloat16, ErrorFeedback, Full, Half, Threshold, TopK, codec
+from singa_dask.comm.codecs import CODECS, BFloat16, ErrorFeedback, Full, Half, Partial, Threshold, TopK, codec
 from singa_dask.errors import ConfigError
 
 DTYPES = [np.float32, np.float64]
-MAKERS = [Full, Half, BFloat16, lambda: TopK(0.3), lambda: TopK(1.0), lambda: Threshold(0.5), lambda: Threshold(0)]
-NAMES = ["full", "half", "bfloat16", "top 0.3", "top 1", "threshold 0.5", "threshold 0"]
-every_codec = pytest.mark.parametrize("make", MAKERS, ids=NAMES)
+MAKERS = {
+    "full": Full,
+    "half": Half,
+    "bfloat16": BFloat16,
+    "partial 0.6": lambda: Partial(0.6),
+    "partial 1": lambda: Partial(1.0),
+    "top 0.3": lambda: TopK(0.3),
+    "top 1": lambda: TopK(1.0),
+    "threshold 0.5": lambda: Threshold(0.5),
+    "threshold 0": lambda: Threshold(0),
+}
+every_codec = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 # Significant bits with the hidden one, exponent of the least normal number, largest number.
 FORMATS = {Half: (11, -14, 65504.0), BFloat16: (8, -126, float(np.float32(2.0**128 - 2.0**120)))}
@@ -196,6 +205,42 @@ def test_the_edge_of_the_range(format):
     assert codec.overflows == 6
 
 
+# Partial
+
+
+@settings(deadline=None)
+@given(values=any_vectors, share=st.sampled_from([1e-9, 0.1, 0.25, 1 / 3, 0.5, 0.99, 1.0]), first=st.integers(0, 99))
+def test_partial_sends_every_element_in_turn(values, share, first):
+    codec, seen = Partial(share), np.zeros(values.size, np.int64)
+    width = max(1, math.ceil(share * values.size - 1e-9))
+    turns = -(-values.size // width)
+    for step in range(first, first + turns):
+        codec.begin(step)
+        payload = codec.encode(values).copy()
+        assert payload.size == (4 + width * values.itemsize if values.size else 0)
+        out = np.full(values.size, 7, values.dtype)
+        Partial(share).decode(payload, out)  # which run it is the payload says
+        sent = np.zeros(values.size, bool)
+        start = int(payload[:4].view(np.uint32)[0])
+        sent[start : start + width] = True
+        seen += sent
+        expected = np.where(sent, values, values.dtype.type(0))
+        assert out.tobytes() == expected.tobytes()
+    assert (seen > 0).all() and seen.sum() == turns * width * bool(values.size)
+
+
+@pytest.mark.parametrize("add", [False, True])
+@every_dtype
+def test_a_run_beyond_the_end_is_refused(dtype, add):
+    payload = Partial(0.5).encode(np.arange(8, dtype=dtype))
+    payload[:4].view(np.uint32)[0] = 5
+    out = np.ones(8, dtype)
+    for call in (lambda: Partial(0.5).decode(payload, out, add=add), lambda: Partial(0.5).settle(payload, out)):
+        with pytest.raises(ValueError, match=r"begin at 4 at most\. Received: 5"):
+            call()
+    assert (out == 1).all()
+
+
 # Sparse
 
 
@@ -227,17 +272,23 @@ def test_top_k_keeps_exactly_the_largest(values, share):
 
 @every_dtype
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.3])
-def test_top_k_of_many(dtype, share):
+@pytest.mark.parametrize("sampled", [False, True])
+def test_top_k_of_many(dtype, share, sampled):
     rng = np.random.default_rng(5)
+    n = 200_000 if sampled else 30_000
     for values in (
-        rng.normal(size=30_000),
-        rng.integers(-3, 4, 30_000),
-        np.zeros(30_000),
-        rng.normal(size=30_000) ** 9,
+        rng.normal(size=n),
+        rng.integers(-3, 4, n),
+        np.zeros(n),
+        rng.normal(size=n) ** 9,
+        np.where(np.arange(n) % 61 == 0, 9.0, rng.normal(size=n)),  # the sample shows another picture than the whole
+        np.where(np.arange(n) % 61 == 0, 0.0, rng.normal(size=n)),
+        np.where(rng.random(n) < 0.3, np.nan, rng.normal(size=n)),
     ):
         values = values.astype(dtype)
         count = math.ceil(share * values.size)
-        expected = np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
+        magnitude = np.where(np.isnan(values), np.inf, np.abs(values))
+        expected = np.sort(np.argsort(-magnitude, kind="stable")[:count])
         np.testing.assert_array_equal(_kept(TopK(share), values)[0], expected)
 
 
@@ -289,8 +340,9 @@ def test_what_was_sent_and_what_waits_is_what_came_in(make, dtype, data):
     steps = data.draw(st.lists(hnp.arrays(np.int64, 12, elements=st.integers(-5000, 5000)), min_size=1, max_size=8))
     codec = make()
     feedback, arrived = ErrorFeedback(codec, 12, dtype), np.zeros(12, dtype)
-    for step in steps:
+    for number, step in enumerate(steps):
         values = step.astype(dtype)
+        codec.begin(number)
         codec.decode(feedback.encode(values), arrived, add=True)
         assert (values == step).all()
     waiting = 0 if feedback.residual is None else feedback.residual
@@ -303,7 +355,8 @@ def test_of_real_values_nothing_is_lost_but_rounding(make, dtype):
     rng = np.random.default_rng(9)
     codec, total, arrived = make(), np.zeros(500), np.zeros(500)
     feedback, piece = ErrorFeedback(codec, 500, dtype), np.empty(500, dtype)
-    for _ in range(50):
+    for step in range(50):
+        codec.begin(step)
         values = rng.normal(size=500).astype(dtype)
         total += values
         codec.decode(feedback.encode(values), piece)
@@ -347,7 +400,7 @@ def test_feedback_is_for_one_size_and_dtype(dtype):
 @every_codec
 @every_dtype
 def test_a_steady_state_allocates_nothing_of_the_size_of_the_values(make, dtype):
-    n = 100_000
+    n = 400_000
     codec, values = make(), np.random.default_rng(2).normal(size=n).astype(dtype)
     feedback, out = ErrorFeedback(codec, n, dtype), np.zeros(n, dtype)
 
@@ -373,7 +426,7 @@ def test_a_steady_state_allocates_nothing_of_the_size_of_the_values(make, dtype)
 
 
 def test_codecs_by_name():
-    assert sorted(CODECS) == ["kBFloat16", "kFull", "kHalf", "kThreshold", "kTopK"]
+    assert sorted(CODECS) == ["kBFloat16", "kFull", "kHalf", "kPartial", "kThreshold", "kTopK"]
     assert [type(codec(name)) for name in ("kFull", "kHalf", "kBFloat16")] == [Full, Half, BFloat16]
     assert codec("kTopK", sparsity=0.25).count(8) == 2 and codec("kThreshold", sparsity=0.25).threshold == 0.25
     assert type(codec("kHalf", sparsity=None)) is Half
@@ -389,6 +442,8 @@ def test_codecs_by_name():
         ("kHalf", {"sparsity": 0.1}, r"cluster\.sparsity: has no meaning for kHalf\. Received: 0\.1\. Leave it out\."),
         ("kTopK", {"sparsity": 0.1, "level": 3}, r"cluster\.level: has no meaning for kTopK"),
         *(("kTopK", {"sparsity": share}, r"cluster\.sparsity: must be above 0") for share in (0, -1, 1.01, True, "1")),
+        ("kPartial", {}, r"cluster\.sparsity: must be given for kPartial"),
+        ("kPartial", {"sparsity": 2}, r"cluster\.sparsity: must be above 0 and at most 1 for kPartial"),
         ("kTopK", {"sparsity": math.nan}, r"cluster\.sparsity: must be above 0 and at most 1.*Received: nan"),
         *(("kThreshold", {"sparsity": t}, r"cluster\.sparsity: must be a finite") for t in (-1, math.nan, math.inf)),
     ],

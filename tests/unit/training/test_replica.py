@@ -138,6 +138,7 @@ def test_buckets_travel_while_the_backward_pass_goes_on():
 CODECS = {
     "kHalf": (None, 0.5, 2e-3),
     "kBFloat16": (None, 0.5, 2e-2),
+    "kPartial": (0.25, 0.3, 1.0),
     "kTopK": (0.05, 0.11, 1.0),
     "kThreshold": (1e-3, 2.0, 0.2),
 }
