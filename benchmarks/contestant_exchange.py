@@ -1,8 +1,9 @@
 """Contestant: one rank of a group of singa_dask, with a replica per variant of the exchange.
 
 The first line on standard input is the plan; then lines {"run": NAME, "steps": N}, answered by {"seconds": per step}.
-Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT alone", the exchange of
-the gradients that are there, without computing any.
+Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT after", the same
+without overlap: all buckets leave when the backward pass is over; "VARIANT alone", the exchange of the gradients that
+are there, without computing any.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 from workloads import TINY_RATE, WORKLOADS, data_of, job_of
 
@@ -50,6 +52,13 @@ class Timed(BP):
         return metrics
 
 
+class Late(BP):
+    """Tells of no gradient before all are there."""
+
+    def train_one_batch(self, net: Any, feed: Any, step: Any, on_gradient: Any = None) -> Any:
+        return super().train_one_batch(net, feed, step)
+
+
 class Silent(BP):
     """Computes nothing: the gradients are those that are there."""
 
@@ -61,7 +70,11 @@ class Silent(BP):
 
 
 class Rank:
-    """The replicas of one rank, all of them ready to run. first: the parameters in the bucket that leaves first."""
+    """The replicas of one rank, all of them ready to run.
+
+    buckets: their parameters, by variant, in the order in which they leave. spent: seconds, and those of the
+    processor, by bucket.
+    """
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self.workload = WORKLOADS[plan["net"]]
@@ -70,20 +83,28 @@ class Rank:
         self.features, self.labels = data_of(self.workload)
         self.timed = Timed()
         self.runs: dict[str, Callable[[], None]] = {}
-        self.first: dict[str, list[str]] = {}
+        self.buckets: dict[str, list[list[str]]] = {}
+        self.spent: dict[int, np.ndarray] = {}
         solo = self._replica(SoloCommunicator(), {})
         solo.algorithm = self.timed
         self._add("compute", solo, 1)
         for name, variant in plan["variants"].items():
             replica = self._replica(self.comm, variant)
-            last = replica.exchange.buckets[-1]
-            self.first[name] = [entry.name for entry in replica.net.flat.entries if entry.start >= last.start]
+            entries = replica.net.flat.entries
+            self.buckets[name] = [
+                [entry.name for entry in entries if bucket.start <= entry.start < bucket.stop]
+                for bucket in reversed(replica.exchange.buckets)
+            ]
+            self._note_spent(replica)
             self._add(name, replica, self.size)
+            self._add(f"{name} after", replica, self.size, Late())
             self._add(f"{name} alone", replica, self.size, Silent())
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
-        """Seconds per step, after the ranks have met; with "compute", `after` as Timed has it, per step."""
+        """Per step, after the ranks have met: seconds; with "compute", `after` as Timed has it; with others `spent`,
+        in the order in which the buckets leave."""
         self.timed.after = {}
+        self.spent = {}
         self.comm.barrier()
         began = time.perf_counter()
         for _ in range(steps):
@@ -91,7 +112,19 @@ class Rank:
         answer: dict[str, Any] = {"seconds": (time.perf_counter() - began) / steps}
         if name == "compute":
             answer["after"] = {key: seconds / steps for key, seconds in self.timed.after.items()}
+        answer["spent"] = [list(self.spent[bucket] / steps) for bucket in sorted(self.spent, reverse=True)]
         return answer
+
+    def _note_spent(self, replica: Replica) -> None:
+        exchange = replica._exchange
+
+        def timed(bucket: int, step: int) -> None:
+            before = np.array([time.perf_counter(), time.thread_time()])
+            exchange(bucket, step)
+            now = np.array([time.perf_counter(), time.thread_time()])
+            self.spent[bucket] = self.spent.get(bucket, 0) + now - before
+
+        replica._exchange = timed  # type: ignore[method-assign]
 
     def _replica(self, comm: Communicator, variant: Mapping[str, Any]) -> Replica:
         job = job_of(self.workload)
@@ -135,7 +168,7 @@ def main() -> None:
     plan = json.loads(sys.stdin.readline())
     with threadpool_limits(1):
         rank = Rank(plan)
-        print(json.dumps({"first": rank.first}), flush=True)
+        print(json.dumps({"buckets": rank.buckets}), flush=True)
         for line in sys.stdin:
             told = json.loads(line)
             print(json.dumps(rank.run(told["run"], told["steps"])), flush=True)

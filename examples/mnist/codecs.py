@@ -1,4 +1,4 @@
-"""What each codec of the exchange saves in bytes, and costs in accuracy: the MNIST job on three workers, once per codec.
+"""What each codec of the exchange saves in bytes and costs in accuracy: MNIST on three workers, once per codec.
 
     python examples/mnist/codecs.py                        # in the project's folder; draws runs/codecs/curves.png
     python examples/mnist/codecs.py --epochs 1 --codec kFull --codec kHalf
@@ -42,7 +42,7 @@ def main() -> None:
     draw(curves, args.folder / "curves.png")
     print(f"\n{'codec':12}{'MB sent':>9}   test accuracy after epoch 1, 2, ...")
     for name, curve in curves.items():
-        per_epoch = [f"{value:.4f}" for epoch, value in curve["accuracy"].items() if epoch == int(epoch)]
+        per_epoch = [f"{value:.4f}" for epoch, value in curve["accuracy"].items() if epoch in range(1, args.epochs + 1)]
         print(f"{name:12}{curve['mb']:9.1f}   {'  '.join(per_epoch)}")
     print(f"\n{args.folder / 'curves.png'}")
 

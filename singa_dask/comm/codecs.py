@@ -14,7 +14,7 @@ from singa_dask.comm.buffers import check_flat
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.ops import numba_codec
 
-_INDEX = np.dtype(np.uint32)
+_INDEX, _OFFSET = np.dtype(np.uint32), np.dtype(np.uint16)
 # kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.
 _SAMPLED, _STRIDE = 1 << 17, 61
 
@@ -209,16 +209,38 @@ class Partial(Codec):
 
 
 class _Sparse(Codec):
-    """Some elements: their indices as uint32, ascending, then their own bytes. The others are 0 where they arrive.
+    """Some elements: their own bytes, then their indices, ascending. The others are 0 where they arrive.
 
-    NaN counts as larger than infinity. Where an element travels it travels unchanged, so its residual is 0.
+        (count per block: uint32 each)  values  offset in its block: uint16 each  (zeros to a multiple of 4)
+
+    Blocks are of 65,536 elements; there are no counts where one is enough. NaN counts as larger than infinity. Where an
+    element travels it travels unchanged, so its residual is 0.
     """
 
     settings = ("sparsity",)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._indices = np.empty(0, _INDEX)
+
     def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
         self._check_payload(payload, residual)
         numba_codec.scatter_zero(self._parts(payload, residual)[0], residual)
+
+    def elements(self, nbytes: int, size: int, dtype: Any = np.float32) -> int:
+        """How many of `size` values travel in a payload of `nbytes`."""
+        return max(0, nbytes - _blocks(size) * _INDEX.itemsize) // (np.dtype(dtype).itemsize + _OFFSET.itemsize)
+
+    def _sized(self, count: int, size: int, dtype: Any) -> int:
+        """Bytes of a payload of `count` of `size` values."""
+        offsets = (count + count % 2) * _OFFSET.itemsize
+        return _blocks(size) * _INDEX.itemsize + count * np.dtype(dtype).itemsize + offsets
+
+    def _places(self, count: int) -> np.ndarray:
+        """Scratch for indices."""
+        if self._indices.size < count:
+            self._indices = np.empty(count, _INDEX)
+        return self._indices[:count]
 
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
         parts = self._parts(payload, out)
@@ -230,13 +252,29 @@ class _Sparse(Codec):
 
     def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
         super()._check_payload(payload, out)
-        each = _INDEX.itemsize + out.itemsize
-        if payload.size % each or payload.size > out.size * each:
-            what = f"at most {out.size} pairs of {each} bytes"
-            raise ValueError(f"payload must be {what}, an index and a value. Received: {payload.size} bytes.")
+        count = self.elements(payload.size, out.size, out.dtype)
+        if count > out.size or payload.size != (self._sized(count, out.size, out.dtype) if out.size else 0):
+            what = f"as many bytes as some of {out.size} values of {out.dtype} have"
+            raise ValueError(f"payload must have {what}. Received: {payload.size}.")
+
+    def _fields(self, payload: np.ndarray, size: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Views of a payload: counts by block, values, offsets."""
+        count, cut = self.elements(payload.size, size, dtype), _blocks(size) * _INDEX.itemsize
+        end = cut + count * dtype.itemsize
+        offsets = payload[end : end + count * _OFFSET.itemsize]
+        return payload[:cut].view(_INDEX), payload[cut:end].view(dtype), offsets.view(_OFFSET)
+
+    @staticmethod
+    def _pack(indices: np.ndarray, payload: np.ndarray, counts: np.ndarray, offsets: np.ndarray) -> None:
+        payload[payload.size - indices.size % 2 * _OFFSET.itemsize :] = 0
+        numba_codec.pack(indices, counts, offsets)
 
     def _parts(self, payload: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        indices, kept = _split(payload, out.dtype)
+        """Where the values of a payload belong, and what they are."""
+        counts, kept, offsets = self._fields(payload, out.size, out.dtype)
+        indices = self._places(kept.size)
+        if not numba_codec.unpack(counts, offsets, indices):
+            raise ValueError(f"payload must have the counts of {kept.size} values. Received: {counts.tolist()}.")
         # The kernels write where the indices point.
         if indices.size and indices.max() >= out.size:
             raise ValueError(f"payload must have indices below {out.size}. Received: {indices.max()}.")
@@ -262,12 +300,14 @@ class TopK(_Sparse):
         return math.ceil(self.share * size)
 
     def nbytes(self, size: int, dtype: Any = np.float32) -> int:
-        return self.count(size) * (_INDEX.itemsize + np.dtype(dtype).itemsize)
+        return self._sized(self.count(size), size, dtype) if size else 0
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
         if not values.size:
             return
-        bits, (indices, kept) = _bits(values), _split(payload, _bits(values).dtype)
+        bits = _bits(values)
+        counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
+        indices = self._places(kept.size)
         among = self._candidates(bits) if bits.size >= _SAMPLED else None
         if among is None:
             self._pick(bits, indices, kept)
@@ -275,6 +315,7 @@ class TopK(_Sparse):
             places, candidates = among
             self._pick(candidates, indices, kept)
             numba_codec.renumber(places, indices)
+        self._pack(indices, payload, counts, offsets)
 
     def _pick(self, bits: np.ndarray, indices: np.ndarray, kept: np.ndarray) -> None:
         """As many of `bits` as there is room for, and where they are."""
@@ -316,14 +357,18 @@ class Threshold(_Sparse):
         return None if size else 0
 
     def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
-        return size * (_INDEX.itemsize + np.dtype(dtype).itemsize)
+        return self._sized(size, size, dtype) if size else 0
 
     def _nbytes_of(self, values: np.ndarray) -> int:
-        return self.max_nbytes(int(numba_codec.count_from(_bits(values), self._least(values))), values.dtype)
+        count = int(numba_codec.count_from(_bits(values), self._least(values)))
+        return self._sized(count, values.size, values.dtype) if values.size else 0
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
         bits = _bits(values)
-        numba_codec.collect(bits, self._least(values), bits.size, *_split(payload, bits.dtype))
+        counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
+        indices = self._places(kept.size)
+        numba_codec.collect(bits, self._least(values), bits.size, indices, kept)
+        self._pack(indices, payload, counts, offsets)
 
     def _least(self, values: np.ndarray) -> Any:
         """The bits of the least magnitude that travels."""
@@ -370,13 +415,13 @@ CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloa
 
 
 def codec(name: str, **settings: Any) -> Codec:
-    """The codec of that name. settings: sparsity, the share of kPartial and kTopK or the threshold of kThreshold; None: not
-    given.
+    """The codec of that name. settings: sparsity, the share of kPartial and kTopK or the threshold of kThreshold,
+    None where it is not given.
 
     Raises ConfigError for an unknown name, and a setting that is missing, out of range or without effect.
 
     >>> codec("kTopK", sparsity=0.01).nbytes(1000)
-    80
+    60
     """
     if name not in CODECS:
         raise ConfigError(Problem("cluster.codec", "there is no such codec", str(name), nearest(str(name), CODECS)))
@@ -418,8 +463,6 @@ def _bits(values: np.ndarray) -> np.ndarray:
     return values.view(np.uint32 if values.itemsize == 4 else np.uint64)
 
 
-def _split(payload: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """The indices and the values in a payload of both."""
-    count = payload.size // (_INDEX.itemsize + dtype.itemsize)
-    cut = count * _INDEX.itemsize
-    return payload[:cut].view(_INDEX), payload[cut:].view(dtype)
+def _blocks(size: int) -> int:
+    """Blocks whose counts travel with a sparse payload."""
+    return -(-size // numba_codec.BLOCK) if size > numba_codec.BLOCK else 0

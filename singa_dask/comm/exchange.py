@@ -60,9 +60,9 @@ class BucketExchange(ABC):
         """What of this rank's gradients has not been sent yet, flat."""
         return np.zeros(self.buckets[-1].stop if self.buckets else 0, np.float32)
 
-    @residual.setter
-    def residual(self, values: np.ndarray) -> None:
-        assert not values.any(), "an exact exchange keeps nothing back"
+    def take_over(self, residual: np.ndarray) -> np.ndarray:
+        """Keep what another exchange has not sent; returns what of it this one has no place for."""
+        return residual
 
 
 class FullExchange(BucketExchange):
@@ -81,9 +81,10 @@ class FullExchange(BucketExchange):
 class CodedExchange(BucketExchange):
     """Both ways through a codec, whatever is lost being made up for later.
 
-    Out, every rank encodes its gradient of each run with error feedback (Seide et al. 2014), and the owner adds up
-    what arrives. Back, the owner encodes what its new values differ by from those that all ranks have, so that what
-    one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values at any step.
+    Out, every rank encodes its gradient of the others' runs with error feedback (Seide et al. 2014), and the owner
+    adds what arrives to its own. Back, the owner encodes what its new values differ by from those that all ranks have,
+    so that what one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values
+    at any step.
 
     A threshold is one for gradients: back travel as many of the largest differences as elements arrived, and all of
     them where `shared`, since the updates of other groups have not arrived here. aside: elements that nothing may be
@@ -111,7 +112,10 @@ class CodedExchange(BucketExchange):
         from singa_dask.comm.scatter import CodedScatter
 
         self.codec, self.dtype = codec, np.dtype(dtype)
-        self._out = [[ErrorFeedback(codec, count, dtype) for count in bucket.counts] for bucket in buckets]
+        self._out = [
+            {rank: ErrorFeedback(codec, count, dtype) for rank, count in enumerate(bucket.counts) if rank != comm.rank}
+            for bucket in buckets
+        ]
         self._by_count = isinstance(codec, Threshold)
         self._exactly_back = self._by_count and shared
         self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
@@ -129,15 +133,17 @@ class CodedExchange(BucketExchange):
     def residual(self) -> np.ndarray:
         flat = np.zeros(self.buckets[-1].stop if self.buckets else 0, self.dtype)
         for bucket, feedback in zip(self.buckets, self._out, strict=True):
-            for rank, each in enumerate(feedback):
+            for rank, each in feedback.items():
                 flat[bucket.run(rank)] = _residual(each)
         return flat
 
-    @residual.setter
-    def residual(self, values: np.ndarray) -> None:
+    def take_over(self, residual: np.ndarray) -> np.ndarray:
+        rest = residual.copy()
         for bucket, feedback in zip(self.buckets, self._out, strict=True):
-            for rank, each in enumerate(feedback):
-                _residual(each)[...] = values[bucket.run(rank)]
+            for rank, each in feedback.items():
+                _residual(each)[...] = residual[bucket.run(rank)]
+                rest[bucket.run(rank)] = 0
+        return rest
 
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         bucket, run = self.buckets[index], self.runs[index]
@@ -147,9 +153,10 @@ class CodedExchange(BucketExchange):
             self.comm.all_reduce(exact)
         grads[self._mute[index]] = 0
         out = self._out[index]
-        self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
+        own[run] = grads[run]
+        nbytes = self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
         if self._by_count:
-            self._arrived[index] = int(np.count_nonzero(own[run]))
+            self._arrived[index] = self.codec.elements(nbytes, run.stop - run.start, self.dtype)
         mine = _within(aside, run)
         own[aside[mine]] = exact[mine]
 
@@ -195,7 +202,7 @@ class CodedExchange(BucketExchange):
     def _back(self, arrived: int, count: int) -> Any:
         from singa_dask.comm.codecs import TopK
 
-        return TopK(max(arrived, 1) / max(count, 1)) if self._by_count else self.codec
+        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self.codec
 
 
 def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:

@@ -73,7 +73,7 @@ class CodedSum(Sum):
     """Both halves of the all-reduce through a codec; rank j owns run j of a bucket.
 
         payload_rj = encode(grads_r[run j] + residual_r[run j])         from rank r to rank j: all-to-all
-        total_j    = owed_j + sum over r of decode(payload_rj)          on rank j, in rank order
+        total_j    = owed_j + grads_j[run j] + sum over r != j of decode(payload_rj)           on rank j, in rank order
         sum[run j] = decode(encode(total_j))                            from rank j to all: all-gather
 
     residual: what a rank has not sent; owed: what an owner has not passed on; flat, of all elements, kept for the next
@@ -112,6 +112,9 @@ class CodedSum(Sum):
         values = grads if self.residual is None else self.residual
         own = bucket.run(self.comm.rank)
         total = self._total[: bucket.counts[self.comm.rank]]
+        total[...] = values[own]
+        if self.residual is not None:
+            self.residual[own] = 0
         self._scatter(bucket, lambda rank, out: self._encode(values[bucket.run(rank)], self.residual, out), total)
         if self.owed is not None:
             self.owed[own] += total

@@ -15,6 +15,9 @@ _HALF_ENDS, _HALF_MAX = np.uint32(0x477FF000), np.uint32(0x7BFF)
 _BFLOAT_ENDS, _BFLOAT_MAX = np.uint32(0x7F7F8000), np.uint32(0x7F7F)
 # Digits of a radix selection: a histogram of them fits the first-level cache.
 DIGIT_BITS = 11
+# Indices travel as 16-bit offsets into blocks of so many elements.
+BLOCK_BITS = 16
+BLOCK = 1 << BLOCK_BITS
 
 
 # Numba computes with uint32 in 64 bits, which halves the values per instruction: hence u32() around every step.
@@ -198,6 +201,34 @@ def renumber(places, indices):
     """indices = places[indices]."""
     for j in range(indices.size):
         indices[j] = places[indices[j]]
+
+
+@kernel
+def pack(indices, counts, offsets):
+    """indices = BLOCK b + offsets, ascending; counts: how many of them are in each block."""
+    for b in range(counts.size):
+        counts[b] = 0
+    for j in range(indices.size):
+        offsets[j] = u32(indices[j] & (BLOCK - 1))
+        if counts.size:
+            counts[indices[j] >> BLOCK_BITS] += 1
+
+
+@kernel
+def unpack(counts, offsets, indices):
+    """The opposite of pack. Returns whether the counts are those of so many offsets."""
+    j = 0
+    for b in range(counts.size):
+        if counts[b] > indices.size - j:
+            return False
+        for _ in range(counts[b]):
+            indices[j] = u32(b << BLOCK_BITS) + u32(offsets[j])
+            j += 1
+    if counts.size == 0:
+        for j in range(indices.size):
+            indices[j] = offsets[j]
+        return True
+    return j == indices.size
 
 
 @kernel

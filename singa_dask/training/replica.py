@@ -291,11 +291,8 @@ class Replica:
 
     def _go_on_with(self, unsent: Unsent) -> None:
         """Take over what was kept back: where nothing can hold it any more, it is part of the next gradient."""
-        owed = np.zeros_like(unsent.residual)
-        if self.exchange.exact:
-            owed += unsent.residual
-        else:
-            self.exchange.residual = unsent.residual
+        owed = self.exchange.take_over(unsent.residual).copy()
+        if not self.exchange.exact:
             self._mirror[...] = unsent.values
             if not self._on_host:
                 self.net.flat.values[...] = self.ops.asarray(self._mirror)

@@ -245,9 +245,15 @@ def test_a_run_beyond_the_end_is_refused(dtype, add):
 
 
 def _kept(codec, values):
+    """Indices and values in the payload, read as its description says."""
     payload = codec.encode(values)
-    count = payload.size // (4 + values.itemsize)
-    return payload[: 4 * count].view(np.uint32), payload[4 * count :].copy().view(values.dtype)
+    nblocks = -(-values.size // 65536) if values.size > 65536 else 0
+    count = (payload.size - 4 * nblocks) // (2 + values.itemsize)
+    end = 4 * nblocks + count * values.itemsize
+    counts = payload[: 4 * nblocks].view(np.uint32) if nblocks else [count]
+    blocks = np.repeat(np.arange(len(counts)), counts)
+    indices = blocks * 65536 + payload[end : end + 2 * count].copy().view(np.uint16)
+    return indices, payload[4 * nblocks : end].copy().view(values.dtype)
 
 
 def _order(values):
@@ -319,13 +325,26 @@ def test_a_threshold_keeps_what_exceeds_it(values, threshold):
 def test_indices_beyond_the_end_are_refused(dtype, add):
     """Not one byte is written beyond the vector, nor any within."""
     payload = TopK(0.5).encode(np.arange(8, dtype=dtype))
-    payload[:16].view(np.uint32)[2] = 8
+    payload[-8:].view(np.uint16)[2] = 8
     out = np.ones(8, dtype)
     with pytest.raises(ValueError, match=r"indices below 8\. Received: 8"):
         TopK(0.5).decode(payload, out, add=add)
     with pytest.raises(ValueError, match="indices below 8"):
         TopK(0.5).settle(payload, out)
     assert (out == 1).all()
+
+
+@every_dtype
+def test_counts_of_blocks_must_be_those_of_the_values(dtype):
+    values = np.arange(200_000, dtype=dtype)
+    payload = TopK(0.01).encode(values)
+    out = np.zeros_like(values)
+    for wrong in (1, 2**31):
+        broken = payload.copy()
+        broken[:4].view(np.uint32)[0] += np.uint32(wrong)
+        with pytest.raises(ValueError, match="counts of 2000 values"):
+            TopK(0.01).decode(broken, out)
+    assert not out.any()
 
 
 # Error feedback
