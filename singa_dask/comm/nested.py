@@ -204,7 +204,7 @@ class NestedCommunicator(Communicator):
             # The leader may be in the outer operation; other processes, where they are threads, wait for this one.
             self._outer.abort(self._exchange.aborted)
             raise
-        self.wait_s += time.perf_counter() - start
+        self.seconds[name] += time.perf_counter() - start
         self.nbytes[name] += array.nbytes
 
 

@@ -12,7 +12,10 @@ from singa_dask.errors import ClusterError
 
 
 class SoloCommunicator(Communicator):
-    """Collectives of a group of one: copies where there is something to copy, otherwise nothing."""
+    """Collectives of a group of one: copies where there is something to copy, otherwise nothing.
+
+    It waits for nobody: the seconds of every operation are 0.
+    """
 
     def __init__(self, timeout_s: float = 30.0) -> None:
         super().__init__()
@@ -54,15 +57,13 @@ class SoloCommunicator(Communicator):
 
     def barrier(self) -> None:
         """Return at once."""
-        self._check_alive("barrier")
+        self._checked("barrier", np.empty(0))
 
     def _checked(self, operation: str, array: np.ndarray, counts: Sequence[int] | None = None) -> None:
         if counts is not None:
             check_counts(counts, 1)
         check_flat("buffer", array, None if counts is None else counts[0])
-        self._check_alive(operation)
-        self.nbytes[operation] += array.nbytes
-
-    def _check_alive(self, operation: str) -> None:
         if self._aborted:
             raise ClusterError(f"rank 0, {operation}: {self._aborted}")
+        self.nbytes[operation] += array.nbytes
+        self.seconds[operation] += 0.0

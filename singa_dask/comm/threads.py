@@ -102,7 +102,7 @@ class ThreadCommunicator(Communicator):
         shown = array if aside is None else (array, aside)
         with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as operation:
             yield operation.shown
-        self.wait_s += time.perf_counter() - start
+        self.seconds[name] += time.perf_counter() - start
         self.nbytes[name] += array.nbytes
 
 

@@ -70,7 +70,7 @@ def _every_collective(comm, dtype):
     comm.broadcast(got["broadcast"], root=comm.size - 1)
 
     comm.barrier()
-    return got, dict(comm.nbytes), comm.wait_s
+    return got, dict(comm.nbytes), dict(comm.seconds), comm.wait_s
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -83,7 +83,7 @@ def test_every_collective_agrees_with_numpy(run, dtype):
     total = sum(xs[1:], xs[0])
     runs = np.concatenate([x[a:b] for x, a, b in zip(xs, starts, starts[1:], strict=False)])
     close = {"rtol": 1e-6 if dtype is np.float32 else 1e-14, "atol": 1e-6 if dtype is np.float32 else 1e-14}
-    for rank, (got, nbytes, wait_s) in enumerate(results):
+    for rank, (got, nbytes, seconds, wait_s) in enumerate(results):
         np.testing.assert_allclose(got["reduce_scatter"], total[starts[rank] : starts[rank + 1]], **close)
         np.testing.assert_allclose(got["all_reduce"], total, **close)
         np.testing.assert_array_equal(got["all_gather"], runs)
@@ -92,10 +92,12 @@ def test_every_collective_agrees_with_numpy(run, dtype):
         item = np.dtype(dtype).itemsize
         assert nbytes["reduce_scatter"] == nbytes["all_reduce"] == nbytes["all_gather"] == sum(counts) * item
         assert nbytes["gather"] == counts[rank] * item
-        assert wait_s >= 0 and (wait_s > 0 or size == 1)
+        assert set(seconds) == set(nbytes) == {*got, "barrier"}
+        assert all(spent > 0 for spent in seconds.values()) or size == 1
+        assert wait_s == sum(seconds.values())
     np.testing.assert_array_equal(results[-1][0]["gather"], runs)
     # Bit for bit the same on every rank, or replicas drift apart.
-    assert len({got["all_reduce"].tobytes() for got, _, _ in results}) == 1
+    assert len({got["all_reduce"].tobytes() for got, *_ in results}) == 1
 
 
 def _message(sender, receiver, size, dtype):
