@@ -61,7 +61,7 @@ class PolledCommunicator(Communicator):
         try:
             self._finish(operation, start(), began)
         except self._errors as error:
-            self._broken = f"a failed {operation}"
+            self._break(f"a failed {operation}")
             raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
         finally:
             self.seconds[operation] += time.perf_counter() - began
@@ -89,4 +89,7 @@ class PolledCommunicator(Communicator):
 
     def _give_up(self, operation: str, done: Callable[[], bool]) -> None:
         self._unfinished = done
-        self._broken = f"an unfinished {operation}"
+        self._break(f"an unfinished {operation}")
+
+    def _break(self, what: str) -> None:
+        self._broken = what

@@ -8,9 +8,11 @@ import time
 import cloudpickle
 import numpy as np
 import pytest
+from support import nccl_on_cpu
 
 from singa_dask.cluster import GroupFailed, form_group
 from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm.nccl import nccl_beside
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -18,13 +20,17 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 COUNTS = {1: [7], 3: [4, 0, 9], 4: [4, 0, 9, 2]}
 
 
-@pytest.fixture(params=["solo", "threads", "mpi", "nested"])
-def run(request):
-    """Runs fn(comm, *args) on every rank of a group, and returns what each returned."""
+@pytest.fixture(params=["solo", "threads", "mpi", "nested", "nccl"])
+def run(request, monkeypatch):
+    """Runs fn(comm, *args) on every rank of a group, and returns what each returned. NCCL is a stand-in's."""
     if request.param == "solo":
         return lambda fn, *args: [fn(SoloCommunicator(), *args)]
     if request.param == "threads":
         return lambda fn, *args: run_threads(3, fn, *args)
+    if request.param == "nccl":
+        for name, module in nccl_on_cpu.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        return lambda fn, *args: run_threads(3, _over_nccl, fn, *args)
     client, ranks = request.getfixturevalue("cluster3"), request.getfixturevalue("ranks3")
 
     def in_processes(fn, *args):
@@ -36,6 +42,13 @@ def run(request):
             return [result for results in group.results() for result in results]
 
     return in_processes if request.param == "mpi" else in_processes_of_two_threads
+
+
+def _over_nccl(control, fn, *args):
+    comm = nccl_beside(control, device=control.rank)
+    result = fn(comm, *args)
+    comm.close()
+    return result
 
 
 def _in_two_threads(outer, fn, *args):
