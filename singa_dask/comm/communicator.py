@@ -70,6 +70,21 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
+    def split(self, color: int) -> Communicator:
+        """A new communicator of the ranks that give the same color, in the order of this one. Every rank must call it.
+
+        An abort of this one ends the operations of its parts, not the other way round. A part stays its caller's to
+        close, before this one.
+        """
+        colors = np.zeros(self.size, np.int64)
+        colors[self.rank] = color
+        self.all_gather(colors, [1] * self.size)
+        return self._of_color(colors.tolist())
+
+    @abstractmethod
+    def _of_color(self, colors: list[int]) -> Communicator:
+        """The part of a split that this rank is in. colors: by rank."""
+
     @property
     @abstractmethod
     def aborted(self) -> str:
@@ -78,6 +93,10 @@ class Communicator(ABC):
     @abstractmethod
     def abort(self, reason: str) -> None:
         """Make this member's operation in progress and all later ones raise ClusterError. Any thread may call it."""
+
+    def _alike(self, colors: list[int]) -> list[int]:
+        """The ranks of this one's color."""
+        return [rank for rank, color in enumerate(colors) if color == colors[self.rank]]
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what the communicator holds; the last call."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target, run_of
 from singa_dask.comm.polled import PolledCommunicator
+from singa_dask.errors import ClusterError
 
 
 class MpiCommunicator(PolledCommunicator):
@@ -17,19 +18,31 @@ class MpiCommunicator(PolledCommunicator):
 
     timeout_s: seconds after which an operation raises CommTimeout.
     abort_event: set by another thread, makes the operation in progress and all later ones raise ClusterError.
+    interrupted: why operations must end, told from outside; "" while there is no reason.
     """
 
-    def __init__(self, mpi_comm: Any, timeout_s: float = 30.0, abort_event: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        mpi_comm: Any,
+        timeout_s: float = 30.0,
+        abort_event: threading.Event | None = None,
+        interrupted: Callable[[], str] = str,
+    ) -> None:
         from mpi4py import MPI
 
         super().__init__(mpi_comm.rank, mpi_comm.size, timeout_s)
         self._mpi, self._comm = MPI, mpi_comm
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.abort_event = abort_event or threading.Event()
+        self._interrupted = interrupted
 
     @property
     def aborted(self) -> str:
-        return self._aborted or ("the group was told to leave" if self.abort_event.is_set() else "")
+        return (
+            self._aborted
+            or self._interrupted()
+            or ("the group was told to leave" if self.abort_event.is_set() else "")
+        )
 
     def abort(self, reason: str) -> None:
         self._aborted = self._aborted or reason
@@ -88,6 +101,17 @@ class MpiCommunicator(PolledCommunicator):
 
     def barrier(self) -> None:
         self._call("barrier", 0, self._comm.Ibarrier)
+
+    def _of_color(self, colors: list[int]) -> MpiCommunicator:
+        # Blocking, and without a deadline: but all ranks were there a moment ago, in split's all-gather.
+        members = self._comm.group.Incl(self._alike(colors))
+        try:
+            made = self._comm.Create_group(members)
+        except self._mpi.Exception as error:
+            raise ClusterError(f"rank {self.rank}: split failed: {error}") from error
+        finally:
+            members.Free()
+        return MpiCommunicator(made, self.timeout_s, self.abort_event, lambda: self.aborted)
 
     def close(self) -> None:
         # MPI_Comm_free is collective: where a member is lost it would wait for ever, so a broken one is abandoned.

@@ -210,6 +210,15 @@ class NcclCommunicator(PolledCommunicator):
 
         self._call("barrier", 0, calls, (), (np.zeros(1, np.float32),))
 
+    def _of_color(self, colors: list[int]) -> NcclCommunicator:
+        members = self._alike(colors)
+        ids = np.zeros((self.size, UNIQUE_ID_NBYTES), np.uint8)
+        if self.rank == members[0]:
+            ids[self.rank] = np.frombuffer(unique_id(), np.uint8)
+        self.all_gather(ids.reshape(-1), [UNIQUE_ID_NBYTES] * self.size)
+        made, rank = ids[members[0]].tobytes(), members.index(self.rank)
+        return self.create(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
+
     def close(self) -> None:
         if self._handle is not None:  # neither broken nor aborted
             self._wait_for("close", self._handle.destroy)

@@ -91,6 +91,14 @@ class ThreadCommunicator(Communicator):
         with self._operation("barrier", np.empty(0)):
             pass
 
+    def _of_color(self, colors: list[int]) -> ThreadCommunicator:
+        members = self._alike(colors)
+        first = self.rank == members[0]
+        made = LocalExchange(len(members), interrupted=lambda: self.aborted) if first else None
+        with self._operation("split", np.empty(0), aside=made) as shown:
+            exchange = shown[members[0]][1]
+        return ThreadCommunicator(members.index(self.rank), exchange, self.timeout_s)
+
     def close(self) -> None:
         self._exchange.forget(self.rank)
 

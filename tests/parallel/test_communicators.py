@@ -173,6 +173,44 @@ def test_slices_are_summed_updated_and_shared(run, n):
         np.testing.assert_array_equal(values, np.full(sum(counts), 3 * sum(range(size)) + 3 * size))
 
 
+def _in_parts(comm, colors):
+    part = comm.split(colors[comm.rank])
+    x = np.array([2.0**comm.rank])
+    part.all_reduce(x)
+    ranks = np.zeros(part.size, np.int64)
+    ranks[part.rank] = comm.rank
+    part.all_gather(ranks, [1] * part.size)
+    part.close()
+    whole = np.array([1])
+    comm.all_reduce(whole)
+    return part.rank, part.size, ranks.tolist(), float(x[0]), int(whole[0])
+
+
+@pytest.mark.parametrize("colors", [[0, 0, 0, 0], [7, 3, 7, 3], [1, 1, 0, 0], [3, 2, 1, 0]], ids=str)
+def test_ranks_of_one_color_are_a_group_of_their_own(run, colors):
+    results = run(_in_parts, colors)
+    size = len(results)
+    for rank, found in enumerate(results):
+        members = [r for r in range(size) if colors[r] == colors[rank]]
+        expected = members.index(rank), len(members), members, float(sum(2**r for r in members)), size
+        assert found == expected
+
+
+def _abort_whole_and_part(comm):
+    ends, goes_on = comm.split(0), comm.split(comm.rank)
+    goes_on.abort("only this part")
+    comm.barrier()
+    comm.abort("enough")
+    with pytest.raises(ClusterError, match="enough"):
+        ends.barrier()
+    return comm.rank
+
+
+def test_an_abort_of_the_whole_ends_its_parts_and_not_the_other_way_round(run):
+    ranks = run(_abort_whole_and_part)
+    assert ranks == list(range(len(ranks)))
+
+
 def _wrong_buffers(comm):
     failures = []
     good = [4] * comm.size
