@@ -1,4 +1,4 @@
-"""How to wait for a collective when ranks may be more than cores: the figures behind comm/mpi.py.
+"""How to wait for a collective when ranks may be more than cores: the figures behind comm/polled.py.
 
 mpiexec -n 3 python benchmarks/poll.py
 """

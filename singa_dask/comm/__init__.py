@@ -4,6 +4,7 @@ from singa_dask.comm.buckets import Bucket, bucket_bounds
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import BucketExchange, FullExchange
 from singa_dask.comm.mpi import MpiCommunicator
+from singa_dask.comm.nccl import NcclCommunicator, nccl_beside
 from singa_dask.comm.nested import NestedCommunicator
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.comm.threads import ThreadCommunicator, run_members, run_threads
@@ -14,10 +15,12 @@ __all__ = [
     "Communicator",
     "FullExchange",
     "MpiCommunicator",
+    "NcclCommunicator",
     "NestedCommunicator",
     "SoloCommunicator",
     "ThreadCommunicator",
     "bucket_bounds",
+    "nccl_beside",
     "run_members",
     "run_threads",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +13,7 @@ class Communicator(ABC):
     """Collectives of one group. Every member calls the same operations in the same order.
 
     counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
-    wait_s: seconds spent inside operations so far; nbytes: bytes handed to each operation so far.
+    nbytes: bytes handed to each operation so far; seconds: spent inside each so far, by name; wait_s: their sum.
     Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is known to be lost.
     """
 
@@ -22,8 +22,18 @@ class Communicator(ABC):
     timeout_s: float
 
     def __init__(self) -> None:
-        self.wait_s = 0.0
         self.nbytes: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def wait_s(self) -> float:
+        return sum(list(self.seconds.values()))  # a copy: another thread may be in its first operation of a name
+
+    @property
+    def operations(self) -> dict[str, dict[str, float]]:
+        """Bytes and seconds so far, by operation: {"all_reduce": {"bytes": 4096, "seconds": 0.012}}."""
+        names = sorted({*self.nbytes, *self.seconds})
+        return {name: {"bytes": self.nbytes[name], "seconds": self.seconds.get(name, 0.0)} for name in names}
 
     @abstractmethod
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
@@ -60,6 +70,21 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
+    def split(self, color: int) -> Communicator:
+        """A new communicator of the ranks that give the same color, in the order of this one. Every rank must call it.
+
+        An abort of this one ends the operations of its parts, not the other way round. A part stays its caller's to
+        close, before this one.
+        """
+        colors = np.zeros(self.size, np.int64)
+        colors[self.rank] = color
+        self.all_gather(colors, [1] * self.size)
+        return self._of_color(colors.tolist())
+
+    @abstractmethod
+    def _of_color(self, colors: list[int]) -> Communicator:
+        """The part of a split that this rank is in. colors: by rank."""
+
     @property
     @abstractmethod
     def aborted(self) -> str:
@@ -68,6 +93,10 @@ class Communicator(ABC):
     @abstractmethod
     def abort(self, reason: str) -> None:
         """Make this member's operation in progress and all later ones raise ClusterError. Any thread may call it."""
+
+    def _alike(self, colors: list[int]) -> list[int]:
+        """The ranks of this one's color."""
+        return [rank for rank, color in enumerate(colors) if color == colors[self.rank]]
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what the communicator holds; the last call."""

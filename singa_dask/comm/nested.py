@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,15 @@ class NestedCommunicator(Communicator):
     the threads in their order, then over the processes in that of the outer communicator.
 
     An error or a timeout of one thread breaks the process's other threads and its outer communicator, and any abort of
-    that reaches all threads within 0.1 s. The outer communicator stays its owner's to close.
+    that reaches all threads within 0.1 s. The outer communicator stays its owner's to close (owns:
+    whether that is this group).
     """
 
-    def __init__(self, thread: int, exchange: LocalExchange, outer: Communicator) -> None:
+    def __init__(self, thread: int, exchange: LocalExchange, outer: Communicator, *, owns: bool = False) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = exchange.first + thread, outer.size * exchange.size, outer.timeout_s
         self._thread, self._nthreads = thread, exchange.size
-        self._exchange, self._outer = exchange, outer
+        self._exchange, self._outer, self._owns = exchange, outer, owns
         self._buffers: dict[tuple[str, np.dtype], np.ndarray] = {}
 
     @classmethod
@@ -150,9 +152,38 @@ class NestedCommunicator(Communicator):
         with self._operation("barrier", np.empty(0)) as (operation, _, _):
             self._lead(operation, self._outer.barrier)
 
+    def _of_color(self, colors: list[int]) -> NestedCommunicator:
+        """Raises ValueError where a color has more threads in one process than in another."""
+        n, first = self._nthreads, self._exchange.first
+        for color in set(colors):
+            held = {count for i in range(0, self.size, n) if (count := colors[i : i + n].count(color))}
+            if len(held) > 1:
+                raise ValueError(f"a color must have as many threads in each of its processes. Received: {colors}.")
+        here = colors[first : first + n]
+        made: dict[int, tuple[LocalExchange, Communicator]] = {}
+
+        def make() -> None:
+            """One color after another, in the same order in all processes."""
+            for color in sorted(set(colors)):
+                outer = self._outer.split(int(color in here))
+                if color not in here:
+                    outer.close()
+                    continue
+                held = here.count(color)
+                made[color] = LocalExchange(held, outer.rank * held, partial(_ended, self, outer)), outer
+
+        with self._operation("split", np.empty(0), aside=made) as (operation, _, asides):
+            self._lead(operation, make)
+            operation.meet()
+            exchange, outer = asides[0][colors[self.rank]]
+        thread = here[: self._thread].count(colors[self.rank])
+        return NestedCommunicator(thread, exchange, outer, owns=True)
+
     def close(self) -> None:
         self._exchange.forget(self._thread)
         self._buffers.clear()
+        if self._owns and self._leads:
+            self._outer.close()
 
     @property
     def _leads(self) -> bool:
@@ -204,8 +235,12 @@ class NestedCommunicator(Communicator):
             # The leader may be in the outer operation; other processes, where they are threads, wait for this one.
             self._outer.abort(self._exchange.aborted)
             raise
-        self.wait_s += time.perf_counter() - start
+        self.seconds[name] += time.perf_counter() - start
         self.nbytes[name] += array.nbytes
+
+
+def _ended(whole: Communicator, outer: Communicator) -> str:
+    return whole.aborted or outer.aborted
 
 
 def _runs(sizes: np.ndarray, thread: int) -> Iterator[tuple[slice, slice]]:

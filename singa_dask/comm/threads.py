@@ -91,6 +91,14 @@ class ThreadCommunicator(Communicator):
         with self._operation("barrier", np.empty(0)):
             pass
 
+    def _of_color(self, colors: list[int]) -> ThreadCommunicator:
+        members = self._alike(colors)
+        first = self.rank == members[0]
+        made = LocalExchange(len(members), interrupted=lambda: self.aborted) if first else None
+        with self._operation("split", np.empty(0), aside=made) as shown:
+            exchange = shown[members[0]][1]
+        return ThreadCommunicator(members.index(self.rank), exchange, self.timeout_s)
+
     def close(self) -> None:
         self._exchange.forget(self.rank)
 
@@ -102,7 +110,7 @@ class ThreadCommunicator(Communicator):
         shown = array if aside is None else (array, aside)
         with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as operation:
             yield operation.shown
-        self.wait_s += time.perf_counter() - start
+        self.seconds[name] += time.perf_counter() - start
         self.nbytes[name] += array.nbytes
 
 

@@ -42,7 +42,7 @@ class DistOpt:
     are collective: all ranks make them in the same order.
 
     world_size, rank_in_global, rank_in_local: ranks, the own one, and the own one of this machine. step: updates made.
-    Bytes and seconds: comm.nbytes, comm.wait_s. Each bucket travels while the backward pass goes on below it.
+    Bytes and seconds by operation: comm.nbytes, comm.seconds. Each bucket travels while the backward pass goes on.
     """
 
     def __init__(

@@ -220,7 +220,15 @@ class Run:
 
 def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:
     """What the record keeps of one worker group."""
-    kept = {"step": report["step"], "samples_per_s": round(report["samples_per_s"], 1)}
+    operations = {
+        name: {"bytes": int(done["bytes"]), "seconds": round(done["seconds"], 4)}
+        for name, done in report["operations"].items()
+    }  # of the first worker
+    kept = {
+        "step": report["step"],
+        "samples_per_s": round(report["samples_per_s"], 1),
+        "operations": operations,
+    }
     server = report["server"]
     return kept if server is None else {**kept, "server": {name: round(value, 4) for name, value in server.items()}}
 

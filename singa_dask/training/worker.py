@@ -406,6 +406,7 @@ class _Run:
             "steps": self.whole.steps,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
             "exchanged_bytes": sum(self.comm.nbytes.values()),
+            "operations": self.comm.operations,
             "overflows": int(overflows[0]),
             "server": None if self.replica.private or not self.whole.steps else self.whole.servers(),
         }

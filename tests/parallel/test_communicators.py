@@ -8,9 +8,11 @@ import time
 import cloudpickle
 import numpy as np
 import pytest
+from support import nccl_on_cpu
 
 from singa_dask.cluster import GroupFailed, form_group
 from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm.nccl import nccl_beside
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -18,13 +20,17 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 COUNTS = {1: [7], 3: [4, 0, 9], 4: [4, 0, 9, 2]}
 
 
-@pytest.fixture(params=["solo", "threads", "mpi", "nested"])
-def run(request):
-    """Runs fn(comm, *args) on every rank of a group, and returns what each returned."""
+@pytest.fixture(params=["solo", "threads", "mpi", "nested", "nccl"])
+def run(request, monkeypatch):
+    """Runs fn(comm, *args) on every rank of a group, and returns what each returned. NCCL is a stand-in's."""
     if request.param == "solo":
         return lambda fn, *args: [fn(SoloCommunicator(), *args)]
     if request.param == "threads":
         return lambda fn, *args: run_threads(3, fn, *args)
+    if request.param == "nccl":
+        for name, module in nccl_on_cpu.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        return lambda fn, *args: run_threads(3, _over_nccl, fn, *args)
     client, ranks = request.getfixturevalue("cluster3"), request.getfixturevalue("ranks3")
 
     def in_processes(fn, *args):
@@ -36,6 +42,13 @@ def run(request):
             return [result for results in group.results() for result in results]
 
     return in_processes if request.param == "mpi" else in_processes_of_two_threads
+
+
+def _over_nccl(control, fn, *args):
+    comm = nccl_beside(control, device=control.rank)
+    result = fn(comm, *args)
+    comm.close()
+    return result
 
 
 def _in_two_threads(outer, fn, *args):
@@ -70,7 +83,7 @@ def _every_collective(comm, dtype):
     comm.broadcast(got["broadcast"], root=comm.size - 1)
 
     comm.barrier()
-    return got, dict(comm.nbytes), comm.wait_s
+    return got, dict(comm.nbytes), dict(comm.seconds), comm.wait_s
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -83,7 +96,7 @@ def test_every_collective_agrees_with_numpy(run, dtype):
     total = sum(xs[1:], xs[0])
     runs = np.concatenate([x[a:b] for x, a, b in zip(xs, starts, starts[1:], strict=False)])
     close = {"rtol": 1e-6 if dtype is np.float32 else 1e-14, "atol": 1e-6 if dtype is np.float32 else 1e-14}
-    for rank, (got, nbytes, wait_s) in enumerate(results):
+    for rank, (got, nbytes, seconds, wait_s) in enumerate(results):
         np.testing.assert_allclose(got["reduce_scatter"], total[starts[rank] : starts[rank + 1]], **close)
         np.testing.assert_allclose(got["all_reduce"], total, **close)
         np.testing.assert_array_equal(got["all_gather"], runs)
@@ -92,10 +105,12 @@ def test_every_collective_agrees_with_numpy(run, dtype):
         item = np.dtype(dtype).itemsize
         assert nbytes["reduce_scatter"] == nbytes["all_reduce"] == nbytes["all_gather"] == sum(counts) * item
         assert nbytes["gather"] == counts[rank] * item
-        assert wait_s >= 0 and (wait_s > 0 or size == 1)
+        assert set(seconds) == set(nbytes) == {*got, "barrier"}
+        assert all(spent > 0 for spent in seconds.values()) or size == 1
+        assert wait_s == sum(seconds.values())
     np.testing.assert_array_equal(results[-1][0]["gather"], runs)
     # Bit for bit the same on every rank, or replicas drift apart.
-    assert len({got["all_reduce"].tobytes() for got, _, _ in results}) == 1
+    assert len({got["all_reduce"].tobytes() for got, *_ in results}) == 1
 
 
 def _message(sender, receiver, size, dtype):
@@ -156,6 +171,44 @@ def test_slices_are_summed_updated_and_shared(run, n):
         counts[1] = 0
     for values in run(_exchange, counts, 3):
         np.testing.assert_array_equal(values, np.full(sum(counts), 3 * sum(range(size)) + 3 * size))
+
+
+def _in_parts(comm, colors):
+    part = comm.split(colors[comm.rank])
+    x = np.array([2.0**comm.rank])
+    part.all_reduce(x)
+    ranks = np.zeros(part.size, np.int64)
+    ranks[part.rank] = comm.rank
+    part.all_gather(ranks, [1] * part.size)
+    part.close()
+    whole = np.array([1])
+    comm.all_reduce(whole)
+    return part.rank, part.size, ranks.tolist(), float(x[0]), int(whole[0])
+
+
+@pytest.mark.parametrize("colors", [[0, 0, 0, 0], [7, 3, 7, 3], [1, 1, 0, 0], [3, 2, 1, 0]], ids=str)
+def test_ranks_of_one_color_are_a_group_of_their_own(run, colors):
+    results = run(_in_parts, colors)
+    size = len(results)
+    for rank, found in enumerate(results):
+        members = [r for r in range(size) if colors[r] == colors[rank]]
+        expected = members.index(rank), len(members), members, float(sum(2**r for r in members)), size
+        assert found == expected
+
+
+def _abort_whole_and_part(comm):
+    ends, goes_on = comm.split(0), comm.split(comm.rank)
+    goes_on.abort("only this part")
+    comm.barrier()
+    comm.abort("enough")
+    with pytest.raises(ClusterError, match="enough"):
+        ends.barrier()
+    return comm.rank
+
+
+def test_an_abort_of_the_whole_ends_its_parts_and_not_the_other_way_round(run):
+    ranks = run(_abort_whole_and_part)
+    assert ranks == list(range(len(ranks)))
 
 
 def _wrong_buffers(comm):

@@ -331,3 +331,11 @@ def test_wrong_arguments_are_refused_before_any_thread_waits():
 def test_a_process_has_at_least_one_thread():
     with pytest.raises(ValueError, match="nthreads must be at least 1"):
         NestedCommunicator.create(SoloCommunicator(), 0)
+
+
+def test_a_split_wants_as_many_threads_of_a_color_in_every_process():
+    def member(comm):
+        with pytest.raises(ValueError, match="as many threads in each of its processes"):
+            comm.split(int(comm.rank == 3))
+
+    run_threads(2, lambda outer: run_members(NestedCommunicator.create(outer, 2), member))

@@ -1,0 +1,95 @@
+"""Operations that go on by themselves once they are started, and are asked whether they are done."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.errors import ClusterError, CommTimeout
+
+# Ranks may be more than cores, so a waiting rank must give its core away. Milliseconds per step of 3 ranks on 2 cores,
+# each 10 ms of matrix products, then reduce-scatter and all-gather (medians of 15 rounds, MPICH 5.0.2;
+# benchmarks/poll.py measures it):
+#
+#   buffer    blocking   Test without pause   sched_yield   0.2 ms of sched_yield, then sleeps of 50 us
+#   40 KB       20.6            36.4              20.9            17.9
+#   2 MB        21.5            41.0              21.5            19.5
+#   48 MB       56.9            50.3              41.0            35.4
+#
+# Test without a pause holds the core that a computing rank needs; a blocking call can have no deadline and is slowest
+# for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first.
+# MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no difference to any of them beyond the noise.
+_YIELD_S = 2e-4
+_SLEEP_S = 5e-5
+
+
+class PolledCommunicator(Communicator):
+    """Collectives with a deadline, of a library that cannot take an unfinished one back.
+
+    timeout_s: seconds after which an operation raises CommTimeout. After an error the communicator is broken: every
+    later call raises ClusterError, and what was under way stays referenced here, because the library may still write
+    into its buffers.
+    """
+
+    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
+        super().__init__()
+        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self._unfinished: Callable[[], bool] | None = None
+        self._broken = ""
+        self._aborted = ""
+
+    @property
+    def broken(self) -> bool:
+        """Whether an operation failed, so that the library may still use its buffers."""
+        return bool(self._broken)
+
+    @property
+    @abstractmethod
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """What the library raises."""
+
+    def _run(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> None:
+        """Start an operation and wait for it. start: returns what tells, without waiting, whether it is done."""
+        if self._broken:
+            raise ClusterError(f"rank {self.rank}: {operation} after {self._broken}")
+        if self._aborted:
+            raise ClusterError(f"rank {self.rank}, {operation}: {self._aborted}")
+        began = time.perf_counter()
+        try:
+            self._finish(operation, start(), began)
+        except self._errors as error:
+            self._break(f"a failed {operation}")
+            raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
+        finally:
+            self.seconds[operation] += time.perf_counter() - began
+        self.nbytes[operation] += nbytes
+
+    def _finish(self, operation: str, done: Callable[[], bool], began: float) -> None:
+        """Poll until the operation is done, the deadline passes, or the group is told to abort."""
+        deadline = began + self.timeout_s
+        while not done():
+            waited = time.perf_counter() - began
+            if self.aborted:
+                self._give_up(operation, done)
+                what = f"rank {self.rank}: aborted during {operation}, after {waited:.1f} s"
+                raise ClusterError(f"{what}: {self.aborted}")
+            if began + waited >= deadline:
+                self._give_up(operation, done)
+                raise CommTimeout(
+                    f"rank {self.rank}: {operation} did not finish within {waited:.1f} s; "
+                    f"at least one of the {self.size} ranks is lost, stopped or late"
+                )
+            if waited < _YIELD_S:
+                os.sched_yield()
+            else:
+                time.sleep(_SLEEP_S)
+
+    def _give_up(self, operation: str, done: Callable[[], bool]) -> None:
+        self._unfinished = done
+        self._break(f"an unfinished {operation}")
+
+    def _break(self, what: str) -> None:
+        self._broken = what

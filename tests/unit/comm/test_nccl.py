@@ -1,0 +1,210 @@
+"""The NCCL communicator on a stand-in for NCCL: deadlines, aborts, errors, arrays on the GPU and on the host."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from support import nccl_on_cpu
+
+from singa_dask.comm import run_threads
+from singa_dask.comm.nccl import NcclCommunicator, nccl_beside, unique_id
+from singa_dask.errors import ClusterError, CommTimeout
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch):
+    for name, module in nccl_on_cpu.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return sys.modules["cupy"]
+
+
+def run(size, fn, *args, timeout_s=10.0):
+    """[fn(NCCL communicator, *args) of every rank]; one that raises aborts the others."""
+
+    def member(control):
+        comm = nccl_beside(control, control.rank, timeout_s)
+        result = fn(comm, *args)
+        comm.close()
+        return result
+
+    return run_threads(size, member)
+
+
+def _on_the_gpu(comm, cupy, counts):
+    run = slice(sum(counts[: comm.rank]), sum(counts[: comm.rank + 1]))
+    x = cupy.asarray(np.arange(sum(counts), dtype=np.float32) + comm.rank)
+    own = cupy.zeros(counts[comm.rank], np.float32)
+    comm.reduce_scatter(x, own, counts)
+    values = cupy.zeros(sum(counts), np.float32)
+    values[run] = own
+    comm.all_gather(values, counts)
+    comm.all_reduce(x)
+    there = cupy.zeros(sum(counts), np.float32) if comm.rank == 1 else None
+    comm.gather(own, there, counts, root=1)
+    first = cupy.asarray(np.full(3, comm.rank, np.int64))
+    comm.broadcast(first, root=2)
+    received = cupy.zeros(sum(counts[comm.rank] for _ in counts), np.float32)
+    comm.all_to_all(values, counts, received, [counts[comm.rank]] * comm.size)
+    assert comm._buffers == {}, "nothing was staged"
+    assert set(comm.seconds) == set(comm.nbytes) and all(spent > 0 for spent in comm.seconds.values())
+    return [each if each is None else cupy.asnumpy(each) for each in (values, x, there, first, received)], run
+
+
+@pytest.mark.parametrize("counts", [[5, 5, 5], [4, 0, 9], [0, 0, 0]], ids=str)
+def test_arrays_on_gpus_are_not_staged(cupy, counts):
+    total = 3 * np.arange(sum(counts), dtype=np.float32) + 3
+    for rank, ((values, x, there, first, received), own) in enumerate(run(3, _on_the_gpu, cupy, counts)):
+        np.testing.assert_array_equal(values, total)
+        np.testing.assert_array_equal(x, total)
+        assert (there is None) == (rank != 1)
+        if rank == 1:
+            np.testing.assert_array_equal(there, total)
+        assert first.tolist() == [2, 2, 2]
+        np.testing.assert_array_equal(received, np.tile(total[own], 3))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "u1"])
+def test_every_type_that_nccl_adds_up(dtype):
+    def member(comm):
+        x = np.arange(6).astype(dtype)
+        comm.all_reduce(x)
+        return x
+
+    for x in run(3, member):
+        np.testing.assert_array_equal(x, (3 * np.arange(6)).astype(dtype))
+
+
+def test_a_type_that_nccl_cannot_add_up_is_refused():
+    def member(comm):
+        with pytest.raises(ValueError, match=r"NCCL adds up float16, .* Received: uint32"):
+            comm.all_reduce(np.zeros(2, np.uint32))
+        comm.broadcast(np.zeros(2, np.uint32))
+
+    run(2, member)
+
+
+def test_a_rank_that_does_not_come_is_a_timeout_that_breaks_the_communicator(cupy):
+    def member(comm):
+        if comm.rank == 1:
+            return "absent"
+        comm.timeout_s = 0.2
+        began = time.monotonic()
+        handle = comm._handle
+        with pytest.raises(CommTimeout, match=r"rank 0: all_reduce did not finish within 0\.2 s"):
+            comm.all_reduce(cupy.zeros(4, np.float32))
+        assert 0.2 <= time.monotonic() - began < 2.0 and comm.broken
+        with pytest.raises(ClusterError, match="barrier after an unfinished all_reduce"):
+            comm.barrier()
+        while not handle.ended:
+            time.sleep(0.001)
+        return handle.ended
+
+    assert run(2, member) == ["aborted", "absent"]
+
+
+def test_an_abort_by_another_thread_ends_an_operation_at_once():
+    def member(comm):
+        if comm.rank == 0:
+            threading.Timer(0.1, comm.abort, ["enough"]).start()
+            with pytest.raises(ClusterError, match=r"aborted during barrier, after 0.* s: enough"):
+                comm.barrier()
+            with pytest.raises(ClusterError, match="barrier after an unfinished barrier"):
+                comm.barrier()
+        return comm.aborted
+
+    began = time.monotonic()
+    assert run(2, member, timeout_s=30.0) == ["enough", ""]
+    assert time.monotonic() - began < 5.0
+
+
+def test_an_abort_of_the_control_communicator_ends_an_operation():
+    def member(control):
+        comm = nccl_beside(control, control.rank, 30.0)
+        if control.rank == 1:
+            control.abort("the driver said so")
+        with pytest.raises(ClusterError, match="the driver said so"):
+            comm.barrier()
+        comm.close()
+
+    run_threads(2, member)
+
+
+def test_creation_has_a_deadline_too():
+    began = time.monotonic()
+    with pytest.raises(CommTimeout, match=r"rank 0: connect did not finish within 0\.2 s; .* 2 ranks"):
+        NcclCommunicator.create(unique_id(), 2, 0, 0, 0.2)
+    assert time.monotonic() - began < 2.0
+
+
+def test_an_error_of_nccl_is_a_cluster_error_and_breaks_the_communicator():
+    """The stand-in notices what the real NCCL may not: ranks that call different operations."""
+
+    def member(comm):
+        with pytest.raises(ClusterError, match="all_reduce failed: mismatch"):
+            comm.all_reduce(np.zeros(4 + comm.rank, np.float32))
+        return comm.broken
+
+    assert run(2, member) == [True, True]
+
+
+def test_runs_that_do_not_fit_are_an_error():
+    def member(comm):
+        counts = [[2, 3], [2, 2]][comm.rank]
+        with pytest.raises(ClusterError, match="mismatch: rank 0 to 1: "):
+            comm.all_to_all(np.zeros(sum(counts), "u1"), counts, np.zeros(4, "u1"), [2, 2])
+
+    run(2, member)
+
+
+def test_ranks_that_share_a_gpu_get_no_nccl():
+    assert run_threads(3, lambda comm: nccl_beside(comm, comm.rank % 2)) == [None] * 3
+
+
+def test_without_nccl_there_is_none(cupy, monkeypatch):
+    monkeypatch.setattr(sys.modules["cupy.cuda.nccl"], "available", False)
+    assert run_threads(2, lambda comm: nccl_beside(comm, comm.rank)) == [None] * 2
+    with pytest.raises(ClusterError, match="CuPy finds no NCCL library"):
+        unique_id()
+
+
+def test_two_ranks_of_one_gpu_are_refused_by_nccl():
+    made = unique_id()
+
+    def member(control):
+        with pytest.raises(ClusterError, match="connect failed: invalid usage: duplicate GPU 0"):
+            NcclCommunicator.create(made, 2, control.rank, 0, 5.0)
+
+    run_threads(2, member)
+
+
+def test_a_member_that_fails_takes_the_others_along():
+    def member(comm):
+        if comm.rank == 0:
+            raise KeyError("lost")
+        comm.barrier()
+
+    with pytest.raises(KeyError, match="lost"):
+        run(3, member)
+
+
+def test_an_operation_waits_for_the_work_of_the_callers_stream(cupy):
+    def member(comm):
+        x = cupy.zeros(4, np.float32)
+        if comm.rank == 0:
+            nccl_on_cpu._NULL.enqueue(lambda: time.sleep(0.1))
+            x.set(np.full(4, 7, np.float32))
+        comm.all_reduce(x)
+        return cupy.asnumpy(x).tolist()
+
+    assert run(2, member) == [[7.0] * 4] * 2
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match=r"unique_id must be 128 bytes. Received: 3"):
+        NcclCommunicator.create(b"abc", 2, 0, 0)
+    with pytest.raises(ValueError, match=r"rank from 0 to 1. Received: 2"):
+        NcclCommunicator.create(unique_id(), 2, 2, 0)
