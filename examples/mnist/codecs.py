@@ -42,7 +42,9 @@ def main() -> None:
     draw(curves, args.folder / "curves.png")
     print(f"\n{'codec':12}{'MB sent':>9}   test accuracy after epoch 1, 2, ...")
     for name, curve in curves.items():
-        per_epoch = [f"{value:.4f}" for epoch, value in curve["accuracy"].items() if epoch in range(1, args.epochs + 1)]
+        per_epoch = [
+            f"{value:.4f}" for epoch, value in curve["accuracy"].items() if epoch in range(1, args.epochs + 1)
+        ]
         print(f"{name:12}{curve['mb']:9.1f}   {'  '.join(per_epoch)}")
     print(f"\n{args.folder / 'curves.png'}")
 

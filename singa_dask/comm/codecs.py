@@ -211,7 +211,7 @@ class Partial(Codec):
 class _Sparse(Codec):
     """Some elements: their own bytes, then their indices, ascending. The others are 0 where they arrive.
 
-        (count per block: uint32 each)  values  offset in its block: uint16 each  (zeros to a multiple of 4)
+        (count per block: uint32 each)  values  offset in the block: uint16 each  (zeros to 4 bytes)
 
     Blocks are of 65,536 elements; there are no counts where one is enough. NaN counts as larger than infinity. Where an
     element travels it travels unchanged, so its residual is 0.

@@ -13,7 +13,8 @@ class Communicator(ABC):
     """Collectives of one group. Every member calls the same operations in the same order.
 
     counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
-    nbytes: bytes handed to each operation so far; seconds: spent inside each so far, by name; wait_s: their sum.
+    nbytes: bytes handed to each operation so far, by name, without the own run of reduce_scatter, all_gather and
+    all_to_all, which goes nowhere. seconds: spent inside each so far; wait_s: their sum.
     Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is known to be lost.
     """
 

@@ -55,13 +55,19 @@ class MpiCommunicator(PolledCommunicator):
         check_counts(counts, self.size)
         check_flat("send", send, sum(counts))
         check_flat("recv", recv, counts[self.rank])
-        self._call("reduce_scatter", send.nbytes, self._comm.Ireduce_scatter, send, recv, list(counts))
+        self._call("reduce_scatter", send.nbytes - recv.nbytes, self._comm.Ireduce_scatter, send, recv, list(counts))
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
         check_flat("buffer", buffer, sum(counts))
         recv = [buffer, list(counts)]
-        self._call("all_gather", buffer.nbytes, self._comm.Iallgatherv, self._mpi.IN_PLACE, recv)
+        self._call(
+            "all_gather",
+            buffer.nbytes - counts[self.rank] * buffer.itemsize,
+            self._comm.Iallgatherv,
+            self._mpi.IN_PLACE,
+            recv,
+        )
 
     def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
         check_counts(counts, self.size)
@@ -83,7 +89,7 @@ class MpiCommunicator(PolledCommunicator):
             self._runs_of_others(array.view(np.uint8), [n * array.itemsize for n in counts])
             for array, counts in ((send, send_counts), (recv, recv_counts))
         ]
-        self._call("all_to_all", send.nbytes, self._comm.Ialltoallv, *runs)
+        self._call("all_to_all", send.nbytes - send[own].nbytes, self._comm.Ialltoallv, *runs)
 
     def _runs_of_others(self, array: np.ndarray, counts: list[int]) -> list[Any]:
         """What MPI takes for the runs of an array without the own one: that would go by 8 KB per Test, and sleeps."""

@@ -141,7 +141,7 @@ class NcclCommunicator(PolledCommunicator):
                         begin = source + item * run_of(rank, counts).start
                         handle.reduce(begin, target if rank == self.rank else 0, count, kind, add, rank, stream)
 
-        self._call("reduce_scatter", send.nbytes, calls, (send,), (recv,))
+        self._call("reduce_scatter", send.nbytes - recv.nbytes, calls, (send,), (recv,))
 
     def all_gather(self, buffer: Array, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
@@ -159,7 +159,7 @@ class NcclCommunicator(PolledCommunicator):
                         begin = place + run_of(rank, nbytes).start
                         handle.broadcast(begin, begin, count, kind, rank, stream)
 
-        self._call("all_gather", buffer.nbytes, calls, (), (buffer,))
+        self._call("all_gather", buffer.nbytes - nbytes[self.rank], calls, (), (buffer,))
 
     def gather(self, send: Array, recv: Array | None, counts: Sequence[int], root: int = 0) -> None:
         check_counts(counts, self.size)
@@ -184,7 +184,7 @@ class NcclCommunicator(PolledCommunicator):
         def calls(handle: Any, stream: int, source: int, target: int) -> None:
             self._trade(handle, stream, source, starts, leaving, target, arriving)
 
-        self._call("all_to_all", send.nbytes, calls, (send,), (recv,))
+        self._call("all_to_all", send.nbytes - send_counts[self.rank] * send.itemsize, calls, (send,), (recv,))
 
     def all_reduce(self, buffer: Array) -> None:
         check_flat("buffer", buffer)

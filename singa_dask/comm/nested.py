@@ -63,7 +63,11 @@ class NestedCommunicator(Communicator):
                 self._buffer("sum", sum(counts), send.dtype),
                 self._buffer("share", sum(of_threads), send.dtype),
             )
-        with self._operation("reduce_scatter", send, tuple(counts), aside=buffers) as (operation, arrays, asides):
+        with self._operation("reduce_scatter", send, tuple(counts), own=counts[self.rank], aside=buffers) as (
+            operation,
+            arrays,
+            asides,
+        ):
             total, share = asides[0]
             part = self._part(send.size)
             add_up([array[part] for array in arrays], total[part])
@@ -75,7 +79,7 @@ class NestedCommunicator(Communicator):
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
         check_flat("buffer", buffer, sum(counts))
-        with self._operation("all_gather", buffer, tuple(counts)) as (operation, arrays, _):
+        with self._operation("all_gather", buffer, tuple(counts), own=counts[self.rank]) as (operation, arrays, _):
             if self._leads:
                 for thread, array in enumerate(arrays[1:], 1):
                     own = run_of(self.rank + thread, counts)
@@ -106,7 +110,9 @@ class NestedCommunicator(Communicator):
     ) -> None:
         check_runs(send, send_counts, recv, recv_counts, self.size)
         places: list[np.ndarray] = []
-        with self._operation("all_to_all", send, aside=(send_counts, recv_counts, places)) as (operation, _, asides):
+        with self._operation(
+            "all_to_all", send, own=send_counts[self.rank], aside=(send_counts, recv_counts, places)
+        ) as (operation, _, asides):
             sent, received, (places, *_) = zip(*asides, strict=True)
             for thread, counts in enumerate(sent):
                 rank = self._exchange.first + thread
@@ -222,7 +228,7 @@ class NestedCommunicator(Communicator):
 
     @contextmanager
     def _operation(
-        self, name: str, array: np.ndarray, *agreed: Hashable, aside: Any = None
+        self, name: str, array: np.ndarray, *agreed: Hashable, own: int = 0, aside: Any = None
     ) -> Iterator[tuple[LocalOperation, list[np.ndarray], list[Any]]]:
         """The operation, and every thread's `array` and `aside`, until all threads have left the block."""
         start = time.perf_counter()
@@ -236,7 +242,7 @@ class NestedCommunicator(Communicator):
             self._outer.abort(self._exchange.aborted)
             raise
         self.seconds[name] += time.perf_counter() - start
-        self.nbytes[name] += array.nbytes
+        self.nbytes[name] += array.nbytes - own * array.itemsize
 
 
 def _ended(whole: Communicator, outer: Communicator) -> str:

@@ -11,6 +11,10 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 
 
+# Operations whose array has the own run alone.
+_OF_RUNS = ("reduce_scatter", "all_gather", "all_to_all")
+
+
 class SoloCommunicator(Communicator):
     """Collectives of a group of one: copies where there is something to copy, otherwise nothing.
 
@@ -68,5 +72,5 @@ class SoloCommunicator(Communicator):
         check_flat("buffer", array, None if counts is None else counts[0])
         if self.aborted:
             raise ClusterError(f"rank 0, {operation}: {self.aborted}")
-        self.nbytes[operation] += array.nbytes
+        self.nbytes[operation] += 0 if operation in _OF_RUNS else array.nbytes
         self.seconds[operation] += 0.0

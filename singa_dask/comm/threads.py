@@ -44,13 +44,13 @@ class ThreadCommunicator(Communicator):
         check_flat("send", send, sum(counts))
         check_flat("recv", recv, counts[self.rank])
         own = run_of(self.rank, counts)
-        with self._operation("reduce_scatter", send, tuple(counts)) as arrays:
+        with self._operation("reduce_scatter", send, tuple(counts), own=counts[self.rank]) as arrays:
             add_up([array[own] for array in arrays], recv)
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
         check_flat("buffer", buffer, sum(counts))
-        with self._operation("all_gather", buffer, tuple(counts)) as arrays:
+        with self._operation("all_gather", buffer, tuple(counts), own=counts[self.rank]) as arrays:
             for rank, array in enumerate(arrays):
                 if rank != self.rank:
                     buffer[run_of(rank, counts)] = array[run_of(rank, counts)]
@@ -68,7 +68,7 @@ class ThreadCommunicator(Communicator):
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
         check_runs(send, send_counts, recv, recv_counts, self.size)
-        with self._operation("all_to_all", send, aside=send_counts) as shown:
+        with self._operation("all_to_all", send, own=send_counts[self.rank], aside=send_counts) as shown:
             for rank, (array, sent) in enumerate(shown):
                 check_met(rank, sent[self.rank], self.rank, recv_counts[rank])
                 recv[run_of(rank, recv_counts)] = array[run_of(self.rank, sent)]
@@ -103,7 +103,9 @@ class ThreadCommunicator(Communicator):
         self._exchange.forget(self.rank)
 
     @contextmanager
-    def _operation(self, name: str, array: np.ndarray, *agreed: Hashable, aside: Any = None) -> Iterator[list]:
+    def _operation(
+        self, name: str, array: np.ndarray, *agreed: Hashable, own: int = 0, aside: Any = None
+    ) -> Iterator[list]:
         """Show `array` (with `aside`, a pair) and see the others', until every member has left the block."""
         start = time.perf_counter()
         signature = (name, array.dtype, *agreed)
@@ -111,7 +113,7 @@ class ThreadCommunicator(Communicator):
         with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as operation:
             yield operation.shown
         self.seconds[name] += time.perf_counter() - start
-        self.nbytes[name] += array.nbytes
+        self.nbytes[name] += array.nbytes - own * array.itemsize
 
 
 def run_threads(size: int, fn: Callable[..., Any], *args: Any, timeout_s: float = 30.0) -> list[Any]:

@@ -103,7 +103,8 @@ def test_every_collective_agrees_with_numpy(run, dtype):
         np.testing.assert_array_equal(got["broadcast"], xs[-1])
         assert (got["gather"] is None) == (rank < size - 1)
         item = np.dtype(dtype).itemsize
-        assert nbytes["reduce_scatter"] == nbytes["all_reduce"] == nbytes["all_gather"] == sum(counts) * item
+        assert nbytes["all_reduce"] == nbytes["broadcast"] == sum(counts) * item
+        assert nbytes["reduce_scatter"] == nbytes["all_gather"] == (sum(counts) - counts[rank]) * item
         assert nbytes["gather"] == counts[rank] * item
         assert set(seconds) == set(nbytes) == {*got, "barrier"}
         assert all(spent > 0 for spent in seconds.values()) or size == 1
@@ -122,7 +123,7 @@ def _all_to_all(comm, counts, dtype):
     send = np.concatenate([_message(comm.rank, r, n, dtype) for r, n in enumerate(sent)])
     recv = np.full(sum(expected), 99, dtype)
     comm.all_to_all(send, sent, recv, expected)
-    return recv, comm.nbytes["all_to_all"] == send.nbytes, comm.wait_s
+    return recv, comm.nbytes["all_to_all"] == send.nbytes - sent[comm.rank] * send.itemsize, comm.wait_s
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f2", "u4", "f4", "f8", "?"])

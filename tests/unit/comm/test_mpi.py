@@ -99,7 +99,7 @@ def test_an_all_to_all_travels_as_bytes_and_the_own_run_not_at_all():
     comm.all_to_all(send, [3, 2], recv, [4, 2])
     (sent, send_runs, _), (received, recv_runs, _) = mpi.runs
     assert sent.dtype == received.dtype == np.uint8 and np.shares_memory(received, recv)
-    assert (send_runs, recv_runs) == (([6, 0], [0, 6]), ([8, 0], [0, 8])) and comm.nbytes["all_to_all"] == 10
+    assert (send_runs, recv_runs) == (([6, 0], [0, 6]), ([8, 0], [0, 8])) and comm.nbytes["all_to_all"] == 6
     assert recv[4:].tolist() == [3, 4]
     with pytest.raises(ClusterError, match=r"recv_counts\[1\] must be what rank 1 sends here, 2 elements"):
         comm.all_to_all(send, [3, 2], recv, [5, 1])

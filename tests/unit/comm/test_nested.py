@@ -71,12 +71,16 @@ def _check(processes, threads, counts, root, dtype):
         np.testing.assert_array_equal(got["broadcast"], xs[root])
         assert got["gather"] is None or np.array_equal(got["gather"], runs)
         assert (got["gather"] is None) == (rank != root)
-        whole = sum(counts) * np.dtype(dtype).itemsize
-        assert nbytes["gather"] == counts[rank] * np.dtype(dtype).itemsize and nbytes["barrier"] == 0
-        assert all(nbytes[name] == whole for name in ("reduce_scatter", "all_gather", "all_reduce", "broadcast"))
+        whole, own = (n * np.dtype(dtype).itemsize for n in (sum(counts), counts[rank]))
+        assert nbytes["gather"] == own and nbytes["barrier"] == 0
+        assert nbytes["all_reduce"] == nbytes["broadcast"] == whole
+        assert nbytes["reduce_scatter"] == nbytes["all_gather"] == whole - own
         assert wait_s > 0
-    for outer in outers:  # each process has spoken once per operation
-        assert outer.nbytes["reduce_scatter"] == outer.nbytes["all_reduce"] == sum(counts) * np.dtype(dtype).itemsize
+    for process, outer in enumerate(outers):  # each process has spoken once per operation
+        own = sum(counts[process * threads : (process + 1) * threads])
+        item = np.dtype(dtype).itemsize
+        assert outer.nbytes["all_reduce"] == sum(counts) * item
+        assert outer.nbytes["reduce_scatter"] == (sum(counts) - own) * item
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
