@@ -211,10 +211,10 @@ class Partial(Codec):
 class _Sparse(Codec):
     """Some elements: their own bytes, then their indices, ascending. The others are 0 where they arrive.
 
-        (count per block: uint32 each)  values  offset in the block: uint16 each  (zeros to 4 bytes)
+        count per block: uint32 each | values | offset in the block: uint16 each | zeros, up to 4 bytes
 
-    Blocks are of 65,536 elements; there are no counts where one is enough. NaN counts as larger than infinity. Where an
-    element travels it travels unchanged, so its residual is 0.
+    Blocks are of 65,536 elements; there are no counts where one is enough. NaN counts as larger than infinity. An
+    element that travels does so unchanged: its residual is 0.
     """
 
     settings = ("sparsity",)

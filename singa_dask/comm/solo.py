@@ -10,7 +10,6 @@ from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_r
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 
-
 # Operations whose array has the own run alone.
 _OF_RUNS = ("reduce_scatter", "all_gather", "all_to_all")
 
