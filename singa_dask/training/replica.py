@@ -67,6 +67,12 @@ def server_plan(
     )
 
 
+def suits_wire(job: JobProto, *, private: bool) -> bool:
+    """Whether the buckets of this job may travel between GPUs: as they are, to servers beside the workers."""
+    topology = ClusterTopology.from_proto(job.cluster)
+    return bool(job.gpu) and private and topology.nworkers_per_group > 1 and topology.codec == "kFull"
+
+
 class Replica:
     """The nets of one worker (train, and test or validation sharing its parameters) and its way to its servers.
 
@@ -80,13 +86,23 @@ class Replica:
     its own, while that goes on. links: to the servers, by number. Where none are given each worker's server is in its
     own process, for it alone, and works on the worker's parameters in place. stub: keyword arguments of Stub.
     wait_s: seconds so far that the worker could not compute for waiting for the others of its group.
+
+    wire: of the same ranks as `comm`, for arrays where `ops` has them; carries the buckets, which then do not come to
+    the host. Only where `suits_wire`. Everything else goes through `comm`.
     """
 
     def __init__(
-        self, job: JobProto, comm: Communicator, ops: Ops, links: Mapping[int, Link] | None = None, **stub: Any
+        self,
+        job: JobProto,
+        comm: Communicator,
+        ops: Ops,
+        links: Mapping[int, Link] | None = None,
+        wire: Communicator | None = None,
+        **stub: Any,
     ):
         self.job = job
         self.comm = comm
+        self.wire = wire
         self.ops = ops
         self.net = Net(job.neuralnet, Phase.kTrain, ops)
         self.nets: dict[int, Net] = {Phase.kTrain: self.net}
@@ -102,7 +118,7 @@ class Replica:
         cut = parameter_partition(topology, flat.entries, flat.size)
         settings = {"name": topology.codec, "sparsity": topology.sparsity}
         self.exchange = bucket_exchange(
-            comm,
+            wire or comm,
             cut.buckets,
             settings,
             flat.values.dtype,
@@ -119,18 +135,20 @@ class Replica:
         whole = {i for i, s in enumerate(slices) if any(s.start < r.stop and r.start < s.stop for r in statistics)}
         self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, exactly=whole, **stub)
         # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
-        self._on_host = isinstance(flat.values, np.ndarray)
+        self._on_host = ops.device == "cpu"
         self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
         self._own = flat.values if self.private else self._mirror
         if not self.exchange.exact:  # the servers' values are not those that everybody has
             self._own = ops.empty((flat.size,)) if self.private else np.empty_like(self._mirror)
         self._summed = np.empty(flat.size, flat.values.dtype)
         self._staged = self._summed if self._on_host else np.empty_like(self._summed)
+        if wire is not None:
+            self._summed = ops.empty((flat.size,))
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
         threaded = comm.size > 1 and len(cut.buckets) > 1
-        self._lane = Lane(comm, threaded=threaded, initializer=ops.use)
+        self._lane = Lane(wire or comm, threaded=threaded, initializer=ops.use)
         for net in self.nets.values():
             net.share_sums(self._lane.all_reduce)
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
@@ -140,6 +158,12 @@ class Replica:
     @property
     def wait_s(self) -> float:
         return self._lane.wait_s
+
+    @property
+    def operations(self) -> dict[str, dict[str, float]]:
+        """Bytes and seconds so far, by operation; those of the wire are "wire reduce_scatter" and so on."""
+        of_wire = {} if self.wire is None else self.wire.operations
+        return {**self.comm.operations, **{f"wire {name}": done for name, done in of_wire.items()}}
 
     @property
     def overflows(self) -> int:
@@ -250,7 +274,7 @@ class Replica:
             summed = self.ops.to_host(grads)
         else:
             summed = self._summed
-            self.exchange.reduce_scatter(bucket, self._on_the_host(grads, elements), summed)
+            self.exchange.reduce_scatter(bucket, self._for_exchange(grads, elements), summed)
         self.stub.push(step, summed, self._own, range(run.start, run.stop))
         if self.private:
             self._spread([bucket])
@@ -278,8 +302,8 @@ class Replica:
                 held = self.ops.to_host(own.state[name] if name else own.values)
                 for s in self.stub.slices:
                     whole[s.start : s.stop], held = held[: s.size], held[s.size :]
-            for bucket in range(len(self.exchange.buckets)):
-                self.exchange.gather_exactly(bucket, whole, whole)
+            for bucket in self.exchange.buckets:
+                self.comm.all_gather(whole[bucket.elements], bucket.counts)
             wholes[name] = flat.named(whole)
         carried = self._gather_carried() if self.algorithm.carries else {}
         unsent = {}
@@ -359,6 +383,10 @@ class Replica:
         """Bring every worker's run of these buckets of the parameters to every worker."""
         values = self.net.flat.values
         gather = self.exchange.gather_exactly if exactly else self.exchange.all_gather
+        if self.wire is not None:
+            for bucket in buckets:
+                gather(bucket, values, self._own)
+            return
         for bucket in buckets:
             elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
             own = self._own
@@ -369,9 +397,9 @@ class Replica:
             if not self._on_host:
                 values[elements] = self.ops.asarray(self._mirror[elements])
 
-    def _on_the_host(self, array: Array, elements: slice) -> np.ndarray:
+    def _for_exchange(self, array: Array, elements: slice) -> Array:
         """A flat array of all parameters as the communicator needs it, with these elements up to date."""
-        if self._on_host:
+        if self._on_host or self.wire is not None:
             return array
         self._staged[elements] = self.ops.to_host(array[elements])
         return self._staged

@@ -14,6 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.nccl import nccl_beside
 from singa_dask.data import Loader, Manifest
 from singa_dask.errors import DataError, TrainingError
 from singa_dask.job import job_to_text
@@ -26,7 +27,7 @@ from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import group_stream, next_feed
 from singa_dask.training.prepare import data_key
-from singa_dask.training.replica import Replica
+from singa_dask.training.replica import Replica, suits_wire
 from singa_dask.training.schedule import (
     PHASE_NAMES,
     batches_of,
@@ -161,12 +162,19 @@ class _Run:
     ):
         self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
         self.group = plan.group
-        self.ops = get_ops("gpu", device_id=job.gpu[comm.rank % len(job.gpu)]) if job.gpu else get_ops("cpu")
+        gpu = job.gpu[comm.rank % len(job.gpu)] if job.gpu else None
+        self.ops = get_ops("cpu") if gpu is None else get_ops("gpu", device_id=gpu)
+        wire = None
+        if gpu is not None and suits_wire(job, private=surroundings.links is None):
+            wire = nccl_beside(comm, gpu, comm.timeout_s)
+        if wire is not None:
+            stack.callback(wire.close)
         self.replica = Replica(
             job,
             comm,
             self.ops,
             None if surroundings.links is None else surroundings.links(),
+            wire,
             group=plan.group.number,
             generation=plan.group.generation,
             patience_s=MEETING_TIMEOUT_S,
@@ -398,6 +406,7 @@ class _Run:
     def _report(self, interrupted: bool) -> dict[str, Any]:
         overflows = np.array([float(self.replica.overflows)])
         self.comm.all_reduce(overflows)
+        operations = self.replica.operations
         report = {
             "step": self.step,
             "interrupted": interrupted,
@@ -405,8 +414,8 @@ class _Run:
             "checkpoint": str(self.saved) if self.saved else None,
             "steps": self.whole.steps,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
-            "exchanged_bytes": sum(self.comm.nbytes.values()),
-            "operations": self.comm.operations,
+            "exchanged_bytes": sum(int(done["bytes"]) for done in operations.values()),
+            "operations": operations,
             "overflows": int(overflows[0]),
             "server": None if self.replica.private or not self.whole.steps else self.whole.servers(),
         }

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections import defaultdict, deque
-from types import ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -374,6 +374,16 @@ def _launch(calls):
     stream.enqueue(kernel)
 
 
+def _of_device(function):
+    """One of NumPy's functions that returns a device array."""
+
+    def call(*args, **options):
+        result = function(*args, **options)
+        return result.view(DeviceArray) if type(result) is np.ndarray else result
+
+    return call
+
+
 def modules() -> dict[str, ModuleType]:
     """What is to stand in sys.modules."""
     cupy, cuda, nccl = cupy_on_cpu.module(), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.nccl")
@@ -393,6 +403,9 @@ def modules() -> dict[str, ModuleType]:
         groupEnd=groupEnd,
         **{f"NCCL_{name}": number for name, number in NUMBERS.items()},
     )
+    for name, value in list(vars(cupy).items()):
+        if isinstance(value, FunctionType | BuiltinFunctionType) or type(value).__name__ == "_ArrayFunctionDispatcher":
+            setattr(cupy, name, _of_device(value))
     vars(cupy).update(
         cuda=cuda,
         ndarray=DeviceArray,

@@ -1,10 +1,13 @@
 """The training loop of the ranks, as threads of one process, on real shards."""
 
+import shutil
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support import nccl_on_cpu
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
@@ -168,3 +171,17 @@ def test_input_layers_must_agree_on_the_batch(tmp_path):
     )
     with pytest.raises(SingaError, match=r"input layers differ in batchsize"):
         prepare(Job.from_text(two % {"folder": tmp_path}))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(("gpu", "wired"), [("[0,1,2]", True), ("[0]", False)])
+def test_workers_with_a_gpu_each_exchange_over_nccl(prepared, tmp_path, monkeypatch, gpu, wired):
+    run(prepared(), tmp_path / "cpu")
+    for name, module in nccl_on_cpu.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    report, events = run(prepared(f"gpu={gpu}"), tmp_path / "gpu")
+    assert events[-1]["kind"] == "end"
+    assert ("wire reduce_scatter" in report["operations"]) == wired == ("reduce_scatter" not in report["operations"])
+    assert report["exchanged_bytes"] == sum(done["bytes"] for done in report["operations"].values())
+    for name, value in parameters(tmp_path / "gpu", 8).items():
+        np.testing.assert_allclose(value, parameters(tmp_path / "cpu", 8)[name], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,101 @@
+"""Workers with a GPU each: the buckets travel between the GPUs, and the values are those of one worker on a CPU.
+
+GPUs and NCCL are a stand-in's, whose arrays refuse to mix with those of the host.
+"""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from support import nccl_on_cpu
+
+from singa_dask.comm import nccl_beside, run_threads
+from singa_dask.comm.solo import SoloCommunicator
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers.base import Step
+from singa_dask.net import Batch
+from singa_dask.ops import get_ops
+from singa_dask.training.replica import Replica, suits_wire
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+BATCH, STEPS = 12, 4
+NET = """
+name: "small" seed: 3
+train_one_batch { alg: kBP }
+cluster { nworkers_per_group: %(n)d nservers_per_group: %(n)d bucket_size: %(bucket)d }
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.05 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 12 shape: 20 } }
+  layer { name: "hidden" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 9 } }
+  layer { name: "norm" type: kBM srclayers: "hidden" }
+  layer { name: "relu" type: kReLU srclayers: "norm" }
+  layer { name: "ip" type: kInnerProduct srclayers: "relu" innerproduct_conf { num_output: 5 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
+def job_of(n, bucket=262144):
+    return text_format.Parse(NET % {"n": n, "bucket": bucket}, JobProto())
+
+
+def advance(replica, comm, first, last):
+    bounds = np.linspace(0, BATCH, comm.size + 1).astype(int)
+    low, high = bounds[comm.rank], bounds[comm.rank + 1]
+    for number in range(first, last):
+        draw = np.random.default_rng(number)
+        features, labels = draw.random((BATCH, 20), np.float32), draw.integers(0, 5, BATCH)
+        feed = {"data": Batch(features[low:high], labels[low:high])}
+        replica.train_step(feed, Step(Phase.kTrain, number, replica.job.seed, low, BATCH))
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    for name, module in nccl_on_cpu.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def on_gpus(control, job):
+    ops = get_ops("gpu", device_id=control.rank)
+    wire = nccl_beside(control, control.rank)
+    replica = Replica(job, control, ops, wire=wire)
+    replica.initialise()
+    advance(replica, control, 0, STEPS)
+    found = replica.snapshot(STEPS, "", {})
+    operations, values = replica.operations, ops.to_host(replica.net.flat.values)
+    staged = [use for use in wire._buffers if use.startswith(("reduce_scatter", "all_gather"))]
+    replica.close()
+    wire.close()
+    return found, operations, values, staged
+
+
+@pytest.mark.parametrize("bucket", [262144, 16])
+def test_workers_on_gpus_equal_one_on_a_cpu(gpus, bucket):
+    serial = Replica(job_of(1), SoloCommunicator(), get_ops("cpu"))
+    serial.initialise()
+    advance(serial, serial.comm, 0, STEPS)
+    expected = serial.net.flat.values
+    job = job_of(3, bucket)
+    results = run_threads(3, on_gpus, job)
+    for _, operations, values, staged in results:
+        np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(values, results[0][2])
+        assert staged == [], "no bucket came to the host"
+        nbytes = STEPS * expected.nbytes
+        assert operations["wire reduce_scatter"]["bytes"] == operations["wire all_gather"]["bytes"] == nbytes
+        assert "reduce_scatter" not in operations
+    saved = results[0][0]
+    for name, value in serial.net.flat.named(expected).items():
+        np.testing.assert_allclose(saved.parameters[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_which_jobs_let_buckets_travel_between_gpus():
+    job = job_of(3)
+    assert not suits_wire(job, private=True)
+    job.gpu.extend([0, 1, 2])
+    assert suits_wire(job, private=True) and not suits_wire(job, private=False)
+    job.cluster.codec = job.cluster.kHalf
+    assert not suits_wire(job, private=True)
