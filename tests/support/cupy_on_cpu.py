@@ -7,7 +7,6 @@ grid of threads. That checks the kernels' arithmetic and indexing and the calls 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import subprocess
 import tempfile
 from pathlib import Path
@@ -101,20 +100,12 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="cupy_on_cpu")
 
 
 def _build(source: str) -> ctypes.CDLL:
-    base = Path(_FOLDER.name) / hashlib.sha256(source.encode()).hexdigest()[:16]
-    base.with_suffix(".cpp").write_text(source)
-    library = base.with_suffix(".so")
-    command = [
-        "g++",
-        "-shared",
-        "-fPIC",
-        "-O0",
-        "-ffp-contract=off",
-        "-o",
-        str(library),
-        str(base.with_suffix(".cpp")),
-    ]
-    subprocess.run(command, check=True)
+    """Compiled in a folder of its own: threads may ask for the same one at a time."""
+    folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
+    (folder / "kernel.cpp").write_text(source)
+    library = folder / "kernel.so"
+    options = ["-shared", "-fPIC", "-O0", "-ffp-contract=off"]
+    subprocess.run(["g++", *options, "-o", str(library), str(folder / "kernel.cpp")], check=True)
     return ctypes.CDLL(str(library))
 
 
