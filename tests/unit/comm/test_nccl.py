@@ -124,6 +124,7 @@ def test_an_abort_by_another_thread_ends_an_operation_at_once():
 def test_an_abort_of_the_control_communicator_ends_an_operation():
     def member(control):
         comm = nccl_beside(control, control.rank, 30.0)
+        control.barrier()  # the other is connected too
         if control.rank == 1:
             control.abort("the driver said so")
         with pytest.raises(ClusterError, match="the driver said so"):
