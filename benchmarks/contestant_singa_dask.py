@@ -22,7 +22,7 @@ def main(name: str, threads: int) -> None:
     job.seed = 1
     features, labels = data_of(workload)
     with threadpool_limits(threads):
-        replica = Replica(job, SoloCommunicator(), get_ops("cpu"))
+        replica = Replica(job, SoloCommunicator(), get_ops("cpu", threads=threads))
         replica.initialise()
         feed = {replica.net.input_layers[0]: Batch(features, labels)}
         number = 0
