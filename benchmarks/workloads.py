@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from singa_dask.job import load_job
+from singa_dask import layers
+from singa_dask.job import Job, load_job
 from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers import Layer
 from singa_dask.net import Net
 from singa_dask.ops import Ops
+from singa_dask.updaters import SGD
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
@@ -39,11 +44,11 @@ def vgg_job() -> JobProto:
             chain += [convolution, layers.ReLU()]
         chain.append(layers.Pooling(pool="MAX", kernel=2, stride=2))
     chain += [layers.InnerProduct(num_output=256, param=_filled("kUniformSqrtFanIn")), layers.ReLU()]
-    chain += [layers.InnerProduct(num_output=10, param=_filled("kUniformSqrtFanIn")), layers.SoftmaxLoss()]
-    return Job(chain, train_steps=1, alg="kBP").proto
+    chain += [layers.InnerProduct(num_output=10, param=_filled("kUniformSqrtFanIn")), layers.SoftmaxLoss("loss")]
+    return Job(name="vgg", layers=chain, updater=SGD(LEARNING_RATE), train_steps=1).proto
 
 
-def _filled(init: str) -> list[dict]:
+def _filled(init: str) -> list[dict[str, Any]]:
     return [{"init": {"type": init}}, {"init": {"type": "kConstant", "value": 0}}]
 
 
