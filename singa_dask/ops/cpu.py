@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,9 +18,9 @@ from singa_dask.ops import (
 )
 from singa_dask.ops.base import Ops
 from singa_dask.ops.direct_convolution import Gather, Parts, Plan, plan
-from singa_dask.ops.micro_kernel import VECTOR
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.team import Team
+from singa_dask.ops.vectors import VECTOR
 from singa_dask.ops.window import Window
 
 Array = Any
@@ -36,10 +37,13 @@ class CpuOps(Ops):
 
     # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
     cache_nbytes: ClassVar[int] = 1 << 20
+    # Elements on which an elementwise kernel takes some ten microseconds, as waking a thread does.
+    _worth_a_thread: ClassVar[int] = 1 << 15
 
     def __init__(self, dtype: Any = np.float32, threads: int | None = None):
         super().__init__(dtype)
-        self._team = Team(config.NUMBA_NUM_THREADS if threads is None else threads)
+        cores: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        self._team = Team(cores if threads is None else threads)
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         out = self.gemm(x, w, out)
@@ -50,6 +54,12 @@ class CpuOps(Ops):
     def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
         numba_elementwise.column_sums(x, accumulate, out)
         return out
+
+    def _share(self, x: Array, task: Callable[[slice], None]) -> None:
+        """task(rows) on shares of x's rows, at once where they are worth a thread each."""
+        rows = x.shape[0]
+        count = max(1, min(self._team.size, rows, x.size // self._worth_a_thread))
+        self._team.run(count, lambda t: task(slice(rows * t // count, rows * (t + 1) // count)))
 
     def _plan(self, x_shape: tuple[int, ...], window: Window, filters: int) -> Plan | None:
         """How to convolve without columns; None where there is no micro-kernel for it."""
@@ -146,27 +156,33 @@ class CpuOps(Ops):
         numba_convolution.col2im(columns, *_geometry(window), *size, x)
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
-        numba_pooling.max_pool(x, *_geometry(window), out, argmax)
+        in_vectors = VECTOR > 0 and x.dtype == np.float32 and argmax.dtype == np.uint8
+        run = numba_pooling.max_pool_vectors if in_vectors else numba_pooling.max_pool
+        self._share(x, lambda n: run(x[n], *_geometry(window), out[n], argmax[n]))
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
-        numba_pooling.max_pool_backward(dy, argmax, *_geometry(window), dx)
+        in_vectors = VECTOR > 0 and dy.dtype == np.float32 and argmax.dtype == np.uint8
+        run = numba_pooling.max_pool_vectors_backward if in_vectors else numba_pooling.max_pool_backward
+        self._share(dx, lambda n: run(dy[n], argmax[n], *_geometry(window), dx[n]))
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:
-        numba_pooling.average_pool(x, *_geometry(window), out)
+        self._share(x, lambda n: numba_pooling.average_pool(x[n], *_geometry(window), out[n]))
         return out
 
     def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
-        numba_pooling.average_pool_backward(dy, *_geometry(window), dx)
+        self._share(dx, lambda n: numba_pooling.average_pool_backward(dy[n], *_geometry(window), dx[n]))
         return dx
 
     def relu(self, x: Array, slope: float, out: Array) -> Array:
-        numba_elementwise.relu(x.reshape(-1), slope, out.reshape(-1))
+        source, target = x.reshape(-1), out.reshape(-1)
+        self._share(source, lambda n: numba_elementwise.relu(source[n], slope, target[n]))
         return out
 
     def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
-        numba_elementwise.relu_backward(y.reshape(-1), dy.reshape(-1), slope, out.reshape(-1))
+        value, gradient, target = y.reshape(-1), dy.reshape(-1), out.reshape(-1)
+        self._share(value, lambda n: numba_elementwise.relu_backward(value[n], gradient[n], slope, target[n]))
         return out
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
@@ -187,9 +203,13 @@ class CpuOps(Ops):
         if beta != 0.75:
             return super().lrn(x, local_size, alpha, beta, knorm, out, scale)
         channels = x.shape[-1]
-        rows = (-1, channels)
-        padded = np.empty(channels + local_size - 1, x.dtype)
-        numba_lrn.lrn(x.reshape(rows), local_size, alpha, knorm, out.reshape(rows), scale.reshape(rows), padded)
+        source, target, sums = (a.reshape(-1, channels) for a in (x, out, scale))
+
+        def rows(n: slice) -> None:
+            padded = np.empty(channels + local_size - 1, x.dtype)
+            numba_lrn.lrn(source[n], local_size, alpha, knorm, target[n], sums[n], padded)
+
+        self._share(source, rows)
         return out
 
     def lrn_backward(
@@ -199,8 +219,12 @@ class CpuOps(Ops):
             return super().lrn_backward(x, y, scale, dy, local_size, alpha, beta, out)
         channels = x.shape[-1]
         x, y, scale, dy, result = (a.reshape(-1, channels) for a in (x, y, scale, dy, out))
-        padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
-        numba_lrn.lrn_backward(x, y, scale, dy, local_size, alpha, result, padded, sums)
+
+        def rows(n: slice) -> None:
+            padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
+            numba_lrn.lrn_backward(x[n], y[n], scale[n], dy[n], local_size, alpha, result[n], padded, sums)
+
+        self._share(x, rows)
         return out
 
     def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:

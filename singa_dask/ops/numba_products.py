@@ -2,8 +2,9 @@
 
 from numba import int64
 
-from singa_dask.ops.micro_kernel import PANEL, ROWS, VECTOR, tile_of_one, tile_of_two
+from singa_dask.ops.micro_kernel import PANEL, ROWS, tile_of_one, tile_of_two
 from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.vectors import VECTOR
 
 _FLOAT, _OFFSET = 4, 8
 

@@ -17,14 +17,25 @@ class Team:
         if size < 1:
             raise ValueError(f"a team has at least one member. Received: size={size}.")
         self.size = size
+        self._lock = threading.Lock()
         self._tasks: list[SimpleQueue[Task | None]] = []
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def run(self, count: int, task: Task) -> None:
-        """task(0), ..., task(count - 1) at once, count <= size; raises what one of them raised when all have ended."""
-        if count == 1:
-            task(0)
+        """task(0), ..., task(count - 1) at once, count <= size; raises what one of them raised when all have ended.
+
+        A second caller, while the team is at work, does its tasks alone.
+        """
+        if count == 1 or not self._lock.acquire(blocking=False):
+            for number in range(count):
+                task(number)
             return
+        try:
+            self._run(count, task)
+        finally:
+            self._lock.release()
+
+    def _run(self, count: int, task: Task) -> None:
         if not self._tasks:
             self._start()
         for number in range(1, count):
@@ -37,11 +48,6 @@ class Team:
         errors += filter(None, [self._done.get() for _ in range(1, count)])
         if errors:
             raise errors[0]
-
-    def share(self, total: int, task: Callable[[int, int], None]) -> None:
-        """task(first, stop) on shares of range(total), at once."""
-        count = max(1, min(self.size, total))
-        self.run(count, lambda number: task(total * number // count, total * (number + 1) // count))
 
     def _start(self) -> None:
         self._tasks = [SimpleQueue() for _ in range(1, self.size)]
