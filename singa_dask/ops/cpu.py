@@ -17,7 +17,7 @@ from singa_dask.ops import (
     numba_update,
 )
 from singa_dask.ops.base import Ops
-from singa_dask.ops.direct_convolution import Gather, Parts, Plan, plan
+from singa_dask.ops.direct_convolution import Gather, Plan, plan
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.team import Team
 from singa_dask.ops.vectors import VECTOR
@@ -81,9 +81,9 @@ class CpuOps(Ops):
         direct = self._plan(x.shape, window, out.shape[-1])
         if direct is None:
             return super().convolve(x, weight, bias, window, out, workspace)
-        parts = direct.parts(workspace)
-        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), parts.panels)
-        self._gather(x, direct.forward, direct.spans, parts, bias, out)
+        panels = direct.panels_of(workspace, weight.shape[-1], weight.size // weight.shape[-1])
+        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), panels)
+        self._gather(x, direct.forward, direct.spans, panels, bias, out)
         return out
 
     def convolve_backward_weight(
@@ -113,8 +113,9 @@ class CpuOps(Ops):
         parts, filters = direct.parts(workspace), weight.shape[-1]
         if isinstance(direct.backward, Gather):
             turned = weight.reshape(-1, *weight.shape[2:])[::-1]
-            numba_products.pack(turned.transpose(0, 2, 1), parts.panels)
-            self._gather(dy, direct.backward, direct.spans, parts, None, dx)
+            panels = direct.panels_of(workspace, dx.shape[-1], weight.size // dx.shape[-1])
+            numba_products.pack(turned.transpose(0, 2, 1), panels)
+            self._gather(dy, direct.backward, direct.spans, panels, None, dx)
             return dx
         scatter = direct.backward
         numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), parts.panels)
@@ -133,7 +134,7 @@ class CpuOps(Ops):
         x: Array,
         tables: Gather,
         spans: tuple[tuple[int, int], ...],
-        parts: Parts,
+        panels: Array,
         bias: Array | None,
         out: Array,
     ) -> None:
@@ -141,8 +142,8 @@ class CpuOps(Ops):
 
         def images(t: int) -> None:
             numba_products.convolve(
-                x, *spans[t], tables.block, *tables.pad, tables.rows, tables.runs, tables.length, parts.panels,
-                start, tables.starts, tables.targets, parts.padded[t], out,
+                x, *spans[t], tables.block, tables.regions, tables.rows, tables.runs, panels, start, tables.starts,
+                tables.targets, out,
             )  # fmt: skip
 
         self._team.run(len(spans), images)

@@ -5,8 +5,8 @@ B images, H, W, C: height, width, channels; P = OH OW output positions; O filter
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -18,8 +18,7 @@ from singa_dask.ops.window import Window
 
 Array = Any
 
-# Rows of a tile that may be wasted at the end of a block's positions, and elements that a block's images may take.
-_WASTE = 0.04
+# Elements that a block's images may take: about half of a core's cache.
 _BLOCK_ELEMENTS = 1 << 17
 # Positions of the same convolution as gather for each of the scatter, up to which gather is the faster one.
 _GATHER_LIMIT = 1.3
@@ -40,49 +39,92 @@ def _grid(*axes: tuple[int, int]) -> Array:
     return total
 
 
-def _block(images: int, positions: int, elements: int) -> int:
-    """How many images to compute together: few, but enough to fill tiles."""
-    most = max(1, min(images, _BLOCK_ELEMENTS // elements, 2 * ROWS))
-    waste = [-(n * positions) % ROWS / (n * positions) for n in range(1, most + 1)]
-    return next((n for n, w in enumerate(waste, 1) if w <= _WASTE), 1 + int(np.argmin(waste)))
+def _block(images: int, most: int, work: Callable[[int], float]) -> int:
+    """How many images to compute together, so that little of the tiles is wasted. work: of a block of n images."""
+    candidates = range(1, max(1, min(images, most, 2 * ROWS)) + 1)
+    return min(candidates, key=lambda n: -(-images // n) * work(n))
+
+
+def _in_tiles(rows: int) -> int:
+    return rows + -rows % ROWS
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Neighbouring outputs along one axis below which the same part of the kernel lies on the image.
+
+    first, count: outputs. source: pixel under the kernel's part at the first one. begin, size: of the kernel's part.
+    """
+
+    first: int
+    count: int
+    source: int
+    begin: int
+    size: int
+
+
+def _parts(output: int, size: int, kernel: int, stride: int, pad: int) -> list[_Part]:
+    found: list[_Part] = []
+    for o in range(output):
+        low = min(kernel, max(0, pad - o * stride))
+        high = max(low, min(kernel, size + pad - o * stride))
+        if found and (low, high) == (found[-1].begin, found[-1].begin + found[-1].size) == (0, kernel):
+            found[-1] = replace(found[-1], count=found[-1].count + 1)
+        else:
+            found.append(_Part(o, 1, o * stride + low - pad if high > low else 0, low, high - low))
+    return found
 
 
 @dataclass(frozen=True)
 class Gather:
-    """Tables of a forward convolution, of `block` images at a time.
+    """Tables of a forward convolution, of `block` images at a time, in regions of outputs that the same part of the
+    kernel makes, so that nothing is padded and no product with padding is computed.
 
-    rows: pixel under each position's first weight; runs: each line of the kernel; targets: each position's result.
-    padded: elements of a block with its zeros around, 0 where there are none; length: of a run.
+    regions: rows from, to; offset of x; lines of the kernel; elements of a line; element of the kernel to begin with;
+    offset of the result. rows: pixel under each position's first weight; runs: each line of the kernel; targets: each
+    position's result; starts, zeros: where there is no bias.
     """
 
-    pad: tuple[int, int]
     block: int
+    regions: Array
     rows: Array
     runs: Array
     targets: Array
     starts: Array
     zeros: Array
-    padded: int
-    length: int
+    padded: int = 0
 
     @classmethod
     def of(cls, shape: tuple[int, int, int], window: Window, filters: int, images: int) -> Gather:
         (height, width, channels), (kh, kw), (sh, sw) = shape, window.kernel, window.stride
         oh, ow = window.output_size(height, width)
-        h, w = height + 2 * window.pad[0], width + 2 * window.pad[1]
-        line, image = w * channels, h * w * channels
-        block = _block(images, oh * ow, image)
-        rows = _table(_grid((block, image), (oh, sh * line), (ow, sw * channels)))
+        line, image = width * channels, height * width * channels
+        vertical = _parts(oh, height, kh, sh, window.pad[0])
+        horizontal = _parts(ow, width, kw, sw, window.pad[1])
+        pairs = [(v, h) for v in vertical for h in horizontal]
+
+        def work(n: int) -> float:
+            return sum(_in_tiles(n * v.count * h.count) * (v.size * h.size * channels + 4) for v, h in pairs)
+
+        block = _block(images, _BLOCK_ELEMENTS // image, work)
+        rows, targets, regions, begin = [], [], [], 0
+        for v, h in pairs:
+            rows.append(_table(_grid((block, image), (v.count, sh * line), (h.count, sw * channels))))
+            result = (block, oh * ow * filters), (v.count, ow * filters), (h.count, filters)
+            targets.append(_table(_grid(*result)))
+            end = begin + rows[-1].size
+            source, element = v.source * line + h.source * channels, (v.begin * kw + h.begin) * channels
+            place = (v.first * ow + h.first) * filters
+            regions.append((begin, end, source, v.size, h.size * channels, element, place))
+            begin = end
         return cls(
-            window.pad,
             block,
-            rows,
+            np.array(regions, np.int64),
+            np.concatenate(rows),
             _grid((kh, line)),
-            _table(_grid((block * oh * ow, filters))),
-            np.zeros_like(rows),
+            np.concatenate(targets),
+            np.zeros(begin, np.int64),
             np.zeros(filters, np.float32),
-            block * image if any(window.pad) else 0,
-            kw * channels,
         )
 
 
@@ -142,7 +184,7 @@ class Scatter:
         oh, ow = window.output_size(height, width)
         h, w = height + 2 * window.pad[0], width + 2 * window.pad[1]
         line, image = w * channels, h * w * channels
-        block = max(_block(images, oh, image), min(images, -(-ROWS // oh)))
+        block = _block(images, max(_BLOCK_ELEMENTS // image, -(-ROWS // oh)), lambda n: _in_tiles(n * oh))
         rows = _grid((ow, filters), (block, oh * ow * filters), (oh, ow * filters)).reshape(ow, -1)
         targets = _grid((ow, sw * channels), (block, image), (oh, sh * line)).reshape(ow, -1)
         if block * oh < ROWS:
@@ -204,6 +246,10 @@ class Plan:
         panels, padded, sums = _cut(workspace, begin, shapes)
         return Parts(panels[0], padded, sums)
 
+    def panels_of(self, workspace: Array, columns: int, lines: int) -> Array:
+        """The part of a workspace for so many lines of packed weights, in as many panels as the columns need."""
+        return self.parts(workspace).panels[: _panels(columns, lines)]
+
 
 def _cut(array: Array, begin: int, shapes: tuple[tuple[int, int], ...]) -> Iterator[Array]:
     for rows, size in shapes:
@@ -235,7 +281,7 @@ def plan(x_shape: tuple[int, ...], window: Window, filters: int, threads: int) -
         weight,
         backward,
         panels,
-        max(forward.padded, weight.padded, backward.padded),
+        max(weight.padded, backward.padded),
         kh * kw * channels * filters,
     )
 

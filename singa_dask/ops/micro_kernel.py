@@ -1,7 +1,7 @@
 """The micro-kernel under convolution: one register tile of a sum of matrix products, as LLVM IR for Numba.
 
     c[targets[r] + j] = start[starts[r] + j]
-                        + sum over n, q of a[rows[r] + runs[n] + q a_step] b[(n length + q) b_step + j]
+                        + sum over n, q of a[rows[r] + runs[n] + q a_step] b[n b_run + q b_step + j]
 
 for the ROWS rows r and up to two vectors of columns j. Rows and runs are found through tables of offsets, so that a
 product runs over pixels of padded images where they lie: nothing is gathered into a matrix first ("batch-reduce GEMM",
@@ -34,7 +34,7 @@ def _tile(vectors: int) -> Any:
     """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        a, rows, a_step, runs, count, length, b, b_step, start, starts, c, targets, lanes = arguments
+        a, rows, a_step, runs, count, length, b, b_run, b_step, start, starts, c, targets, lanes = arguments
         v = Vectors(builder)
         a, b, start, c = (v.address(address) for address in (a, b, start, c))
         rows, runs, starts, targets = (v.address(address, I64) for address in (rows, runs, starts, targets))
@@ -49,7 +49,6 @@ def _tile(vectors: int) -> Any:
 
         pixels = [entry(a, rows, I64(r)) for r in range(ROWS)]
         total = [[v.variable(part) for part in row_of(entry(start, starts, I64(r)))] for r in range(ROWS)]
-        b_run = builder.mul(length, b_step)
         with cgutils.for_range(builder, count) as outer:
             run = builder.load(v.at(runs, outer.index))
             panel = v.at(b, builder.mul(outer.index, b_run))
@@ -68,9 +67,9 @@ def _tile(vectors: int) -> Any:
 
     @intrinsic
     def tile(
-        typingctx, a, rows, a_step, runs, count, length, b, b_step, start, starts, c, targets, lanes
+        typingctx, a, rows, a_step, runs, count, length, b, b_run, b_step, start, starts, c, targets, lanes
     ):  # pragma: no cover - Numba calls it
-        return types.void(*[types.int64] * 13), emit
+        return types.void(*[types.int64] * 14), emit
 
     return tile
 

@@ -1,7 +1,5 @@
 """Sums of matrix products over tables of offsets: the micro-kernel's tiles, set side by side; and panels for them."""
 
-from numba import int64
-
 from singa_dask.ops.micro_kernel import PANEL, ROWS, tile_of_one, tile_of_two
 from singa_dask.ops.numba_kernel import kernel
 from singa_dask.ops.vectors import VECTOR
@@ -10,29 +8,29 @@ _FLOAT, _OFFSET = 4, 8
 
 
 @kernel
-def products(a, rows, a_step, runs, count, length, b, b_step, b_panel, start, starts, c, targets, columns):
+def products(a, rows, a_step, runs, count, length, b, b_run, b_step, b_panel, start, starts, c, targets, columns):
     """c[targets[r] + j] = start[starts[r] + j]
-    + sum over n < count, q < length of a[rows[r] + runs[n] + q a_step] b[j // PANEL, n length + q, j % PANEL]
+    + sum over n < count, q < length of a[rows[r] + runs[n] + q a_step] b[j // PANEL, n, q, j % PANEL]
 
     a, b, start, c: addresses of float32 elements. rows, starts, targets: tables of a multiple of ROWS offsets; where
     start is c, the targets of one tile must not overlap, unless they are the same. b's panels are b_panel elements
-    apart, their lines b_step.
+    apart, their runs b_run, their lines b_step.
     """
+    table = runs.ctypes.data
     for j in range(0, columns, PANEL):
         width = columns - j
         panel = b + _FLOAT * (j // PANEL) * b_panel
         for r in range(0, rows.size, ROWS):
-            a_rows, begin = rows.ctypes.data + _OFFSET * r, starts.ctypes.data + _OFFSET * r
+            left, begin = rows.ctypes.data + _OFFSET * r, starts.ctypes.data + _OFFSET * r
             place, first, to = targets.ctypes.data + _OFFSET * r, start + _FLOAT * j, c + _FLOAT * j
-            table = runs.ctypes.data
             if width > VECTOR:
                 lanes = min(width - VECTOR, VECTOR)
                 tile_of_two(
-                    a, a_rows, a_step, table, count, length, panel, b_step, first, begin, to, place, int64(lanes)
+                    a, left, a_step, table, count, length, panel, b_run, b_step, first, begin, to, place, lanes
                 )
             else:
                 tile_of_one(
-                    a, a_rows, a_step, table, count, length, panel, b_step, first, begin, to, place, int64(width)
+                    a, left, a_step, table, count, length, panel, b_run, b_step, first, begin, to, place, width
                 )
 
 
@@ -63,25 +61,25 @@ def _pad(x, first, count, ph, pw, padded):
 
 
 @kernel
-def convolve(x, first, stop, block, ph, pw, rows, runs, length, panels, start, starts, targets, padded, out):
+def convolve(x, first, stop, block, regions, rows, runs, panels, start, starts, targets, out):
     """out = start + convolution of the images [first, stop) of x with the packed filters, stop - first >= block.
 
-    Blocks of `block` images are computed together; the last one overlaps the one before.
+    regions: as Gather has them. Blocks of `block` images are computed together; the last one overlaps the one before.
     """
-    filters = out.shape[3]
+    filters, lines = out.shape[3], panels.size // (-(-out.shape[3] // PANEL) * PANEL)
     image, result = x.size // x.shape[0], out.size // out.shape[0]
+    run = lines // runs.size * PANEL
     for begin in range(first, stop, block):
         b = min(begin, stop - block)
-        a = x.ctypes.data + _FLOAT * b * image
-        if ph > 0 or pw > 0:
-            _pad(x, b, block, ph, pw, padded)
-            a = padded.ctypes.data
-        c = out.ctypes.data + _FLOAT * b * result
-        panel = runs.size * length * PANEL
-        products(
-            a, rows, 1, runs, runs.size, length, panels.ctypes.data, PANEL, panel, start.ctypes.data, starts, c,
-            targets, filters,
-        )  # fmt: skip
+        for j in range(0, filters, PANEL):
+            panel = panels.ctypes.data + _FLOAT * j * lines
+            for g in range(regions.shape[0]):
+                low, high, a, count, length, weight, c = regions[g]
+                products(
+                    x.ctypes.data + _FLOAT * (b * image + a), rows[low:high], 1, runs, count, length,
+                    panel + _FLOAT * weight * PANEL, run, PANEL, 0, start.ctypes.data + _FLOAT * j, starts[low:high],
+                    out.ctypes.data + _FLOAT * (b * result + c + j), targets[low:high], min(PANEL, filters - j),
+                )  # fmt: skip
 
 
 @kernel
@@ -102,7 +100,23 @@ def convolve_backward_weight(
             _pad(x, b, count, ph, pw, padded)
             a = padded.ctypes.data
         gradient = dy.ctypes.data + _FLOAT * b * result
-        products(a, rows, step, runs, count * oh, ow, gradient, filters, PANEL, c, targets, c, targets, filters)
+        products(
+            a,
+            rows,
+            step,
+            runs,
+            count * oh,
+            ow,
+            gradient,
+            ow * filters,
+            filters,
+            PANEL,
+            c,
+            targets,
+            c,
+            targets,
+            filters,
+        )
 
 
 @kernel
@@ -128,7 +142,7 @@ def scatter(dy, first, stop, block, ph, pw, rows, lines, span, panels, targets, 
             c = target.ctypes.data + _FLOAT * lines[i]
             panel = panels.ctypes.data + _FLOAT * i * filters * PANEL
             step = lines.size * filters * PANEL
-            products(a, rows, 1, lines, 1, filters, panel, PANEL, step, c, targets, c, targets, span)
+            products(a, rows, 1, lines, 1, filters, panel, 0, PANEL, step, c, targets, c, targets, span)
         if not whole:
             line, border = (width + 2 * pw) * channels, pw * channels
             for n in range(block):
