@@ -13,11 +13,11 @@ from singa_dask.ops.window import Window
 __all__ = ["Ops", "Window", "get_ops"]
 
 
-def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int | None = None) -> Ops:
+def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int = 1) -> Ops:
     """The kernels for a device: "cpu" (NumPy and Numba) or "gpu" (CuPy), computing in `dtype`.
 
-    device_id: which of several GPUs; it becomes the calling thread's. threads: of Numba's kernels on the CPU, by
-    default as many as NUMBA_NUM_THREADS says, or cores; those of BLAS are threadpoolctl's to set.
+    device_id: which of several GPUs; it becomes the calling thread's. threads: of the kernels on the CPU; limit BLAS
+    to one thread where there are several.
     Raises ConfigError for an unknown device, and for "gpu" where CuPy or a GPU is missing.
     """
     if device == "cpu":

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import config
 
 from singa_dask.ops import (
     numba_convolution,
@@ -31,7 +30,11 @@ def _geometry(window: Window) -> tuple[int, int, int, int, int, int]:
 
 
 class CpuOps(Ops):
-    """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays."""
+    """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays.
+
+    threads: that share the work of a kernel. Where there are several BLAS must have one (threadpool_limits): its own
+    threads spin for milliseconds after each product, on the cores that the next kernel needs.
+    """
 
     device: ClassVar[str] = "cpu"
 
@@ -39,11 +42,31 @@ class CpuOps(Ops):
     cache_nbytes: ClassVar[int] = 1 << 20
     # Elements on which an elementwise kernel takes some ten microseconds, as waking a thread does.
     _worth_a_thread: ClassVar[int] = 1 << 15
+    # Multiplications of a matrix product that take some fifty microseconds.
+    _product_worth_threads: ClassVar[int] = 1 << 21
 
-    def __init__(self, dtype: Any = np.float32, threads: int | None = None):
+    def __init__(self, dtype: Any = np.float32, threads: int = 1):
         super().__init__(dtype)
-        cores: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-        self._team = Team(cores if threads is None else threads)
+        self._team = Team(threads)
+
+    def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        (rows, inner), columns = a.shape, b.shape[1]
+        if self._team.size == 1 or rows * inner * columns < self._product_worth_threads:
+            return super().gemm(a, b, out, accumulate)
+        if out is None:
+            out = np.empty((rows, columns), np.result_type(a, b))
+        product, target = super().gemm, out
+        by_rows, total, count = rows >= columns, max(rows, columns), min(self._team.size, max(rows, columns))
+
+        def part(t: int) -> None:
+            share = slice(total * t // count, total * (t + 1) // count)
+            if by_rows:
+                product(a[share], b, target[share], accumulate)
+            else:
+                product(a, b[:, share], target[:, share], accumulate)
+
+        self._team.run(count, part)
+        return out
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         out = self.gemm(x, w, out)

@@ -67,8 +67,7 @@ class GroupPlan:
 class WorkerPlan:
     """What the driver tells every rank of a group.
 
-    job: serialised JobProto, its data paths absolute. threads: of BLAS and of Numba's kernels in each
-    rank's process. data: fingerprints of
+    job: serialised JobProto, its data paths absolute. threads: of the kernels of each rank. data: fingerprints of
     the data, as `Prepared` has them. code: of the user's own.
     """
 
@@ -106,7 +105,8 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
     with ExitStack() as stack:
         stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else plan.threads
-        stack.enter_context(threadpool_limits(threads))
+        # On the CPU kernels and products share the threads of the Ops: those of BLAS would be in their way.
+        stack.enter_context(threadpool_limits(threads if job.gpu else 1))
         plan = replace(plan, threads=threads)
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))

@@ -171,6 +171,17 @@ def test_a_team_does_every_task_once_and_raises_what_one_of_them_raised():
         Team(0)
 
 
+@pytest.mark.parametrize("shape", [(64, 300, 200), (300, 64, 200), (1, 3000, 1000)])
+def test_products_by_several_threads_are_those_of_one(shape):
+    rows, inner, columns = shape
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((rows, inner), np.float32), rng.standard_normal((inner, columns), np.float32)
+    ops, out = CpuOps(threads=3), np.ones((rows, columns), np.float32)
+    np.testing.assert_allclose(ops.gemm(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ops.gemm(a, b, out, accumulate=True), a @ b + 1, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ops.gemm(b.T, a.T), (a @ b).T, rtol=1e-4, atol=1e-4)
+
+
 def test_shares_cover_the_batch():
     from singa_dask.ops.direct_convolution import plan
 
