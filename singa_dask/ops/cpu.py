@@ -186,9 +186,7 @@ class CpuOps(Ops):
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
-        in_vectors = VECTOR > 0 and dy.dtype == np.float32 and argmax.dtype == np.uint8
-        run = numba_pooling.max_pool_vectors_backward if in_vectors else numba_pooling.max_pool_backward
-        self._share(dx, lambda n: run(dy[n], argmax[n], *_geometry(window), dx[n]))
+        self._share(dx, lambda n: numba_pooling.max_pool_backward(dy[n], argmax[n], *_geometry(window), dx[n]))
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.pooling_kernel import largest_of_window, sum_of_windows
+from singa_dask.ops.pooling_kernel import largest_of_window
 from singa_dask.ops.vectors import VECTOR
 
 
@@ -27,28 +27,6 @@ def max_pool_vectors(x, kh, kw, sh, sw, ph, pw, out, argmax):
                     largest_of_window(
                         pixels + 4 * (start + c), max(0, i1 - i0), max(0, j1 - j0), line, channels, i0 * kw + j0, kw,
                         best + 4 * (target + c), where + target + c, lanes,
-                    )  # fmt: skip
-
-
-@kernel
-def max_pool_vectors_backward(dy, argmax, kh, kw, sh, sw, ph, pw, dx):
-    """`max_pool_backward` of float32 with an argmax of uint8, pixel by pixel of dx."""
-    count, height, width, channels = dx.shape
-    oh_count, ow_count = dy.shape[1:3]
-    gradient, where, pixels = dy.ctypes.data, argmax.ctypes.data, dx.ctypes.data
-    for b in range(count):
-        for h in range(height):
-            h0, h1 = max(0, (h + ph - kh + sh) // sh), min(oh_count, (h + ph) // sh + 1)
-            for w in range(width):
-                w0, w1 = max(0, (w + pw - kw + sw) // sw), min(ow_count, (w + pw) // sw + 1)
-                start = ((b * oh_count + h0) * ow_count + w0) * channels
-                target = ((b * height + h) * width + w) * channels
-                position = (h + ph - h0 * sh) * kw + w + pw - w0 * sw
-                for c in range(0, channels, VECTOR):
-                    lanes = min(VECTOR, channels - c)
-                    sum_of_windows(
-                        gradient + 4 * (start + c), where + start + c, max(0, h1 - h0), max(0, w1 - w0),
-                        ow_count * channels, channels, position, sh * kw, sw, pixels + 4 * (target + c), lanes,
                     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Max-pooling of up to VECTOR channels at once in registers, as LLVM IR for Numba.
 
-Arguments are int64: addresses of float32 (x, y, dy, dx) and uint8 (argmax) elements, and counts and steps in elements.
+Arguments are int64: addresses of float32 (x, y) and uint8 (argmax) elements, and counts and steps in elements.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from singa_dask.ops.vectors import F32, I8, VECTOR, Vectors
+from singa_dask.ops.vectors import I8, VECTOR, Vectors
 
 
 @cast(Any, intrinsic)
@@ -39,28 +39,3 @@ def largest_of_window(typingctx, x, height, width, h_step, w_step, position, ker
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 10), emit
-
-
-@cast(Any, intrinsic)
-def sum_of_windows(typingctx, dy, argmax, height, width, h_step, w_step, position, up, left, dx, lanes):
-    """dx = sum of dy, of `lanes` channels, over height x width windows whose argmax is position - i up - j left."""
-
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        dy, argmax, height, width, h_step, w_step, position, up, left, dx, lanes = arguments
-        v = Vectors(builder)
-        mask = v.first_lanes(lanes)
-        total = v.variable(v.zero)
-        with cgutils.for_range(builder, height) as i:
-            line = builder.mul(i.index, h_step)
-            first = builder.sub(position, builder.mul(i.index, up))
-            with cgutils.for_range(builder, width) as j:
-                offset = builder.add(line, builder.mul(j.index, w_step))
-                gradient = v.load(v.at(v.address(dy), offset), mask)
-                where = v.load(v.at(v.address(argmax, I8), offset), mask, I8)
-                here = v.splat(builder.trunc(builder.sub(first, builder.mul(j.index, left)), I8))
-                chosen = builder.select(builder.icmp_signed("==", where, here), gradient, v.zero)
-                builder.store(builder.fadd(builder.load(total), chosen), total)
-        v.store(builder.load(total), v.address(dx, F32), mask)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 11), emit
