@@ -135,7 +135,6 @@ AVX2 = "+avx2,+fma,+avx,+sse4.2,+bmi,+bmi2,+popcnt,+f16c"
 
 
 @needs_vectors
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_cache_on_disk_knows_kernels_of_different_cpus_apart(tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
