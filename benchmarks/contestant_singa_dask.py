@@ -21,8 +21,8 @@ def main(name: str, threads: int) -> None:
     job = job_of(workload)
     job.seed = 1
     features, labels = data_of(workload)
-    with threadpool_limits(threads):
-        replica = Replica(job, SoloCommunicator(), get_ops("cpu"))
+    with threadpool_limits(1):
+        replica = Replica(job, SoloCommunicator(), get_ops("cpu", threads=threads))
         replica.initialise()
         feed = {replica.net.input_layers[0]: Batch(features, labels)}
         number = 0

@@ -13,16 +13,17 @@ from singa_dask.ops.window import Window
 __all__ = ["Ops", "Window", "get_ops"]
 
 
-def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0) -> Ops:
+def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int = 1) -> Ops:
     """The kernels for a device: "cpu" (NumPy and Numba) or "gpu" (CuPy), computing in `dtype`.
 
-    device_id: which of several GPUs; it becomes the calling thread's.
+    device_id: which of several GPUs; it becomes the calling thread's. threads: of the kernels on the CPU; limit BLAS
+    to one thread where there are several.
     Raises ConfigError for an unknown device, and for "gpu" where CuPy or a GPU is missing.
     """
     if device == "cpu":
         from singa_dask.ops.cpu import CpuOps
 
-        return CpuOps(dtype)
+        return CpuOps(dtype, threads)
     if device == "gpu":
         from singa_dask.ops.gpu import GpuOps
 

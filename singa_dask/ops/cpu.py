@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.ops import numba_convolution, numba_elementwise, numba_lrn, numba_pooling, numba_update
+from singa_dask.ops import (
+    numba_convolution,
+    numba_elementwise,
+    numba_lrn,
+    numba_pooling,
+    numba_products,
+    numba_update,
+)
 from singa_dask.ops.base import Ops
+from singa_dask.ops.direct_convolution import Gather, Plan, plan
 from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.team import Team
+from singa_dask.ops.vectors import VECTOR
 from singa_dask.ops.window import Window
 
 Array = Any
@@ -19,12 +30,43 @@ def _geometry(window: Window) -> tuple[int, int, int, int, int, int]:
 
 
 class CpuOps(Ops):
-    """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays."""
+    """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays.
+
+    threads: that share the work of a kernel. Where there are several BLAS must have one (threadpool_limits): its own
+    threads spin for milliseconds after each product, on the cores that the next kernel needs.
+    """
 
     device: ClassVar[str] = "cpu"
 
     # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
     cache_nbytes: ClassVar[int] = 1 << 20
+    # Elements on which an elementwise kernel takes some ten microseconds, as waking a thread does.
+    _worth_a_thread: ClassVar[int] = 1 << 15
+    # Multiplications of a matrix product that take some fifty microseconds.
+    _product_worth_threads: ClassVar[int] = 1 << 21
+
+    def __init__(self, dtype: Any = np.float32, threads: int = 1):
+        super().__init__(dtype)
+        self._team = Team(threads)
+
+    def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        (rows, inner), columns = a.shape, b.shape[1]
+        if self._team.size == 1 or rows * inner * columns < self._product_worth_threads:
+            return super().gemm(a, b, out, accumulate)
+        if out is None:
+            out = np.empty((rows, columns), np.result_type(a, b))
+        product, target = super().gemm, out
+        by_rows, total, count = rows >= columns, max(rows, columns), min(self._team.size, max(rows, columns))
+
+        def part(t: int) -> None:
+            share = slice(total * t // count, total * (t + 1) // count)
+            if by_rows:
+                product(a[share], b, target[share], accumulate)
+            else:
+                product(a, b[:, share], target[:, share], accumulate)
+
+        self._team.run(count, part)
+        return out
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         out = self.gemm(x, w, out)
@@ -36,8 +78,98 @@ class CpuOps(Ops):
         numba_elementwise.column_sums(x, accumulate, out)
         return out
 
-    def columns_shape(self, x_shape: tuple[int, ...], window: Window, limit_nbytes: int) -> tuple[int, int]:
-        return super().columns_shape(x_shape, window, min(limit_nbytes, self.cache_nbytes))
+    def _share(self, x: Array, task: Callable[[slice], None]) -> None:
+        """task(rows) on shares of x's rows, at once where they are worth a thread each."""
+        rows = x.shape[0]
+        count = max(1, min(self._team.size, rows, x.size // self._worth_a_thread))
+        self._team.run(count, lambda t: task(slice(rows * t // count, rows * (t + 1) // count)))
+
+    def _plan(self, x_shape: tuple[int, ...], window: Window, filters: int) -> Plan | None:
+        """How to convolve without columns; None where there is no micro-kernel for it."""
+        if VECTOR == 0 or self.dtype != np.float32 or min(x_shape) == 0:
+            return None
+        return plan(x_shape, window, filters, self._team.size)
+
+    def workspace_shape(
+        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
+    ) -> tuple[int, ...]:
+        direct = self._plan(x_shape, window, filters)
+        if direct is not None:
+            return (direct.elements,)
+        return super().workspace_shape(x_shape, window, filters, min(limit_nbytes, self.cache_nbytes))
+
+    def convolve(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
+    ) -> Array:
+        direct = self._plan(x.shape, window, out.shape[-1])
+        if direct is None:
+            return super().convolve(x, weight, bias, window, out, workspace)
+        panels = direct.panels_of(workspace, weight.shape[-1], weight.size // weight.shape[-1])
+        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), panels)
+        self._gather(x, direct.forward, direct.spans, panels, bias, out)
+        return out
+
+    def convolve_backward_weight(
+        self, x: Array, dy: Array, window: Window, dweight: Array, workspace: Array, accumulate: bool = False
+    ) -> Array:
+        direct = self._plan(x.shape, window, dy.shape[-1])
+        if direct is None:
+            return super().convolve_backward_weight(x, dy, window, dweight, workspace, accumulate)
+        parts, sums = direct.parts(workspace), direct.weight
+        targets = [dweight.reshape(-1), *parts.sums]
+
+        def images(t: int) -> None:
+            numba_products.convolve_backward_weight(
+                x, dy, *direct.spans[t], sums.block, *sums.pad, sums.rows, sums.step, sums.runs, sums.targets,
+                parts.padded[t], accumulate and t == 0, targets[t],
+            )  # fmt: skip
+
+        self._team.run(len(direct.spans), images)
+        for part in parts.sums:
+            targets[0] += part
+        return dweight
+
+    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
+        direct = self._plan(dx.shape, window, dy.shape[-1])
+        if direct is None:
+            return super().convolve_backward_input(dy, weight, window, dx, workspace)
+        parts, filters = direct.parts(workspace), weight.shape[-1]
+        if isinstance(direct.backward, Gather):
+            turned = weight.reshape(-1, *weight.shape[2:])[::-1]
+            panels = direct.panels_of(workspace, dx.shape[-1], weight.size // dx.shape[-1])
+            numba_products.pack(turned.transpose(0, 2, 1), panels)
+            self._gather(dy, direct.backward, direct.spans, panels, None, dx)
+            return dx
+        scatter = direct.backward
+        numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), parts.panels)
+
+        def images(t: int) -> None:
+            numba_products.scatter(
+                dy, *direct.spans[t], scatter.block, *scatter.pad, scatter.rows, scatter.lines, scatter.span,
+                parts.panels, scatter.targets, parts.padded[t], dx,
+            )  # fmt: skip
+
+        self._team.run(len(direct.spans), images)
+        return dx
+
+    def _gather(
+        self,
+        x: Array,
+        tables: Gather,
+        spans: tuple[tuple[int, int], ...],
+        panels: Array,
+        bias: Array | None,
+        out: Array,
+    ) -> None:
+        start = tables.zeros if bias is None else bias
+
+        def images(t: int) -> None:
+            numba_products.convolve(
+                x, *spans[t], tables.block, tables.regions, tables.rows, tables.runs, panels, start, tables.starts,
+                tables.targets, out,
+            )  # fmt: skip
+
+        self._team.run(len(spans), images)
 
     def im2col(self, x: Array, window: Window, columns: Array) -> None:
         size = window.output_size(*x.shape[1:3])
@@ -48,27 +180,31 @@ class CpuOps(Ops):
         numba_convolution.col2im(columns, *_geometry(window), *size, x)
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
-        numba_pooling.max_pool(x, *_geometry(window), out, argmax)
+        in_vectors = VECTOR > 0 and x.dtype == np.float32 and argmax.dtype == np.uint8
+        run = numba_pooling.max_pool_vectors if in_vectors else numba_pooling.max_pool
+        self._share(x, lambda n: run(x[n], *_geometry(window), out[n], argmax[n]))
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
-        numba_pooling.max_pool_backward(dy, argmax, *_geometry(window), dx)
+        self._share(dx, lambda n: numba_pooling.max_pool_backward(dy[n], argmax[n], *_geometry(window), dx[n]))
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:
-        numba_pooling.average_pool(x, *_geometry(window), out)
+        self._share(x, lambda n: numba_pooling.average_pool(x[n], *_geometry(window), out[n]))
         return out
 
     def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
-        numba_pooling.average_pool_backward(dy, *_geometry(window), dx)
+        self._share(dx, lambda n: numba_pooling.average_pool_backward(dy[n], *_geometry(window), dx[n]))
         return dx
 
     def relu(self, x: Array, slope: float, out: Array) -> Array:
-        numba_elementwise.relu(x.reshape(-1), slope, out.reshape(-1))
+        source, target = x.reshape(-1), out.reshape(-1)
+        self._share(source, lambda n: numba_elementwise.relu(source[n], slope, target[n]))
         return out
 
     def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
-        numba_elementwise.relu_backward(y.reshape(-1), dy.reshape(-1), slope, out.reshape(-1))
+        value, gradient, target = y.reshape(-1), dy.reshape(-1), out.reshape(-1)
+        self._share(value, lambda n: numba_elementwise.relu_backward(value[n], gradient[n], slope, target[n]))
         return out
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
@@ -89,9 +225,13 @@ class CpuOps(Ops):
         if beta != 0.75:
             return super().lrn(x, local_size, alpha, beta, knorm, out, scale)
         channels = x.shape[-1]
-        rows = (-1, channels)
-        padded = np.empty(channels + local_size - 1, x.dtype)
-        numba_lrn.lrn(x.reshape(rows), local_size, alpha, knorm, out.reshape(rows), scale.reshape(rows), padded)
+        source, target, sums = (a.reshape(-1, channels) for a in (x, out, scale))
+
+        def rows(n: slice) -> None:
+            padded = np.empty(channels + local_size - 1, x.dtype)
+            numba_lrn.lrn(source[n], local_size, alpha, knorm, target[n], sums[n], padded)
+
+        self._share(source, rows)
         return out
 
     def lrn_backward(
@@ -101,8 +241,12 @@ class CpuOps(Ops):
             return super().lrn_backward(x, y, scale, dy, local_size, alpha, beta, out)
         channels = x.shape[-1]
         x, y, scale, dy, result = (a.reshape(-1, channels) for a in (x, y, scale, dy, out))
-        padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
-        numba_lrn.lrn_backward(x, y, scale, dy, local_size, alpha, result, padded, sums)
+
+        def rows(n: slice) -> None:
+            padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
+            numba_lrn.lrn_backward(x[n], y[n], scale[n], dy[n], local_size, alpha, result[n], padded, sums)
+
+        self._share(x, rows)
         return out
 
     def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:

@@ -3,6 +3,31 @@
 import numpy as np
 
 from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.pooling_kernel import largest_of_window
+from singa_dask.ops.vectors import VECTOR
+
+
+@kernel
+def max_pool_vectors(x, kh, kw, sh, sw, ph, pw, out, argmax):
+    """`max_pool` of float32 with an argmax of uint8."""
+    count, height, width, channels = x.shape
+    pixels, best, where = x.ctypes.data, out.ctypes.data, argmax.ctypes.data
+    line = width * channels
+    for b in range(count):
+        for oh in range(out.shape[1]):
+            h0 = oh * sh - ph
+            i0, i1 = max(0, -h0), min(kh, height - h0)
+            for ow in range(out.shape[2]):
+                w0 = ow * sw - pw
+                j0, j1 = max(0, -w0), min(kw, width - w0)
+                start = ((b * height + h0 + i0) * width + w0 + j0) * channels
+                target = ((b * out.shape[1] + oh) * out.shape[2] + ow) * channels
+                for c in range(0, channels, VECTOR):
+                    lanes = min(VECTOR, channels - c)
+                    largest_of_window(
+                        pixels + 4 * (start + c), max(0, i1 - i0), max(0, j1 - j0), line, channels, i0 * kw + j0, kw,
+                        best + 4 * (target + c), where + target + c, lanes,
+                    )  # fmt: skip
 
 
 @kernel

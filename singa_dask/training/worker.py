@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class GroupPlan:
 class WorkerPlan:
     """What the driver tells every rank of a group.
 
-    job: serialised JobProto, its data paths absolute. threads: of BLAS in each rank's process. data: fingerprints of
+    job: serialised JobProto, its data paths absolute. threads: of the kernels of each rank. data: fingerprints of
     the data, as `Prepared` has them. code: of the user's own.
     """
 
@@ -106,7 +106,9 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
     with ExitStack() as stack:
         stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else plan.threads
-        stack.enter_context(threadpool_limits(threads))
+        # On the CPU kernels and products share the threads of the Ops: those of BLAS would be in their way.
+        stack.enter_context(threadpool_limits(threads if job.gpu else 1))
+        plan = replace(plan, threads=threads)
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(comm, plan, job, surroundings, stack)
@@ -163,7 +165,7 @@ class _Run:
         self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
         self.group = plan.group
         gpu = job.gpu[comm.rank % len(job.gpu)] if job.gpu else None
-        self.ops = get_ops("cpu") if gpu is None else get_ops("gpu", device_id=gpu)
+        self.ops = get_ops("cpu", threads=plan.threads) if gpu is None else get_ops("gpu", device_id=gpu)
         wire = None
         if gpu is not None and suits_wire(job, private=surroundings.links is None):
             wire = nccl_beside(comm, gpu, comm.timeout_s)

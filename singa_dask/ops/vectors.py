@@ -1,0 +1,89 @@
+"""Vectors of float32 of the CPU that Numba compiles for, in LLVM IR: what the intrinsics of this package are made of.
+
+VECTOR follows the CPU, which is part of the key of Numba's cache on disk, so that machines with different CPUs can
+share a cache. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES change both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+
+
+def _vector() -> int:
+    """float32 elements in a vector of the CPU that Numba compiles for; 0 where intrinsics are not worth while."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    has = set(features.split(","))
+    if "+avx512f" in has:
+        return 16
+    return 8 if {"+avx2", "+fma"} <= has else 0
+
+
+VECTOR = _vector()
+
+I64, I32, I8, F32 = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.FloatType()
+
+
+class Vectors:
+    """Operations on vectors of VECTOR elements in a function under construction. Pointers are unaligned."""
+
+    def __init__(self, builder: ir.IRBuilder):
+        self.builder = builder
+        self.floats = ir.VectorType(F32, VECTOR)
+        self.zero = ir.Constant(self.floats, None)
+
+    def _call(self, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+        signature = ir.FunctionType(result, [a.type for a in arguments])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, name)
+        return self.builder.call(function, arguments)
+
+    def splat(self, scalar: Any) -> Any:
+        """A vector of one scalar, of any type."""
+        undefined = ir.Constant(ir.VectorType(scalar.type, VECTOR), ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, I32(0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, VECTOR), [0] * VECTOR))
+
+    def first_lanes(self, count: Any) -> Any:
+        """The mask of the first `count` lanes."""
+        lanes = ir.Constant(ir.VectorType(I64, VECTOR), list(range(VECTOR)))
+        return self.builder.icmp_signed("<", lanes, self.splat(count))
+
+    def address(self, address: Any, element: ir.Type = F32) -> Any:
+        """A pointer to elements at an int64 address."""
+        return self.builder.inttoptr(address, element.as_pointer())
+
+    def at(self, pointer: Any, offset: Any) -> Any:
+        """The pointer `offset` elements on."""
+        return self.builder.gep(pointer, [offset])
+
+    def load(self, pointer: Any, mask: Any = None, element: ir.Type = F32) -> Any:
+        """A vector from memory; lanes outside the mask are not read, and zero."""
+        vector = ir.VectorType(element, VECTOR)
+        pointer = self.builder.bitcast(pointer, vector.as_pointer())
+        if mask is None:
+            return self.builder.load(pointer, align=_SIZE[element])
+        name = f"llvm.masked.load.v{VECTOR}{_NAME[element]}.p0"
+        return self._call(name, vector, [pointer, I32(_SIZE[element]), mask, ir.Constant(vector, None)])
+
+    def store(self, vector: Any, pointer: Any, mask: Any, element: ir.Type = F32) -> None:
+        """The vector's lanes inside the mask to memory."""
+        pointer = self.builder.bitcast(pointer, vector.type.as_pointer())
+        name = f"llvm.masked.store.v{VECTOR}{_NAME[element]}.p0"
+        self._call(name, ir.VoidType(), [vector, pointer, I32(_SIZE[element]), mask])
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """a b + c, rounded once."""
+        return self._call(f"llvm.fma.v{VECTOR}f32", self.floats, [a, b, c])
+
+    def variable(self, value: Any) -> Any:
+        """A place on the stack with a first value, which LLVM turns into a register."""
+        place = cgutils.alloca_once(self.builder, value.type)
+        self.builder.store(value, place)
+        return place
+
+
+_SIZE = {F32: 4, I8: 1}
+_NAME = {F32: "f32", I8: "i8"}
