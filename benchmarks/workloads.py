@@ -1,18 +1,22 @@
-"""The nets that are timed: those of examples/, with one mini-batch of random data and plain momentum SGD."""
+"""The nets that are timed, as a table: those of examples/, with one mini-batch of random data and momentum SGD.
+
+Peers build theirs from `plain_net`; nothing here imports singa_dask, so that it does not count as their memory.
+"""
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from singa_dask.job import load_job
-from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.net import Net
-from singa_dask.ops import Ops
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
+FOLDER = Path(__file__).parent
+EXAMPLES = FOLDER.parent / "examples"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 # With this one gradients stay as they are, so that every round has as much to send.
 TINY_RATE = 1e-6
@@ -21,12 +25,20 @@ WARM_UP = 5
 
 @dataclass(frozen=True)
 class Workload:
-    """shape: of a sample, (height, width, channels). std: overrides tiny initial weights, so that losses move."""
+    """shape: of a sample, (height, width, channels), or (time steps,) of symbols. cell, units: what takes the place of
+    the example's recurrent layer."""
 
     name: str
     example: str
     batch: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
+    cell: str = ""
+    units: int = 0
+
+    @property
+    def images(self) -> bool:
+        """Whether the net has convolutions, whose memory formats differ."""
+        return self.name.endswith("-cnn")
 
 
 WORKLOADS = {
@@ -36,38 +48,42 @@ WORKLOADS = {
         Workload("mlp-256", "mnist-mlp", 256, (28, 28, 1)),
         Workload("mnist-cnn", "mnist", 64, (28, 28, 1)),
         Workload("cifar10-cnn", "cifar10", 100, (32, 32, 3)),
+        Workload("rnn-256", "char-rnn", 50, (50,), "kRNN", 256),
+        Workload("rnn-512", "char-rnn", 50, (50,), "kRNN", 512),
+        Workload("gru-256", "char-rnn", 50, (50,), "kGRU", 256),
+        Workload("gru-512", "char-rnn", 50, (50,), "kGRU", 512),
+        Workload("lstm-256", "char-rnn", 50, (50,), "kLSTM", 256),
     )
 }
+SYMBOLS = 65
 
 
-def job_of(workload: Workload) -> JobProto:
-    """The example's job with the workload's sample shape and momentum SGD at a fixed rate."""
-    job = load_job(EXAMPLES / workload.example / "job.conf")
-    h, w, c = workload.shape
-    for layer in job.neuralnet.layer:
-        if layer.HasField("store_conf"):
-            layer.store_conf.shape[:] = [c, h, w]
-    job.updater.Clear()
-    job.updater.type = job.updater.kSGD
-    job.updater.momentum = MOMENTUM
-    job.updater.learning_rate.type = job.updater.learning_rate.kFixed
-    job.updater.learning_rate.base_lr = LEARNING_RATE
-    for layer in job.neuralnet.layer:
-        for param in layer.param:
-            param.ClearField("lr_scale")
-            param.ClearField("wd_scale")
-    return job
+@dataclass(frozen=True)
+class PlainLayer:
+    """A layer for those who do not know singa_dask. kind: its class there; conf: its settings; source: shape of the
+    sample that it reads; values: its initial parameters."""
+
+    kind: str
+    conf: Mapping[str, Any]
+    source: tuple[int, ...]
+    values: Sequence[np.ndarray]
 
 
 def data_of(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
-    """One mini-batch: features (batch, height, width, channels) in [0, 1), labels 0..9."""
+    """One mini-batch: features (batch, height, width, channels) in [0, 1) and labels 0..9.
+
+    Of sequences the symbols (batch, time steps + 1); as labels those behind the first, one time step after another.
+    """
     draw = np.random.default_rng(0)
+    if workload.cell:
+        (steps,) = workload.shape
+        text = draw.integers(0, SYMBOLS, (workload.batch, steps + 1))
+        return text.astype(np.float32), text[:, 1:].T.reshape(-1)
     features = draw.random((workload.batch, *workload.shape), np.float32)
     return features, draw.integers(0, 10, workload.batch)
 
 
-def reference_net(job: JobProto) -> Net:
-    """The training net on plain NumPy with its initial parameters: what every contestant starts from."""
-    net = Net(job.neuralnet, Phase.kTrain, Ops())
-    net.initialise(seed=1)
-    return net
+def plain_net(workload: Workload) -> list[PlainLayer]:
+    """The layers between data and loss, from a process of its own."""
+    command = [sys.executable, str(FOLDER / "jobs.py"), workload.name]
+    return pickle.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
