@@ -22,7 +22,8 @@ class Recurrent(Layer):
     """What the recurrent layers share: parameters, the time loop, the gradients of the weights.
 
     gates: their names, in the order of the parameters and of the kernel. carried: names of the arrays (B, H) that a
-    step hands to the next one, the output first.
+    step hands to the next one, the output first. keeps_ah, keeps_gates: whether the backward pass needs
+    the state's part of the gates, and the gates, of all steps.
     """
 
     gates: ClassVar[tuple[str, ...]]
@@ -30,6 +31,8 @@ class Recurrent(Layer):
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
+    keeps_ah: ClassVar[bool] = False
+    keeps_gates: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         shape, *context = self.sources(src)
@@ -60,27 +63,42 @@ class Recurrent(Layer):
         ctx.x_RI = x[0].reshape(rows, -1)
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
-        ctx.wx = self._packed(ctx, "wx", self.input_weights)
-        ctx.wh = self._packed(ctx, "wh", self.state_weights)
-        bias = self._packed(ctx, "b", self.biases) if self.biases else None
-        ax = ops.affine(ctx.x_RI, ctx.wx.T, bias, out=ctx.buffer("ax", (rows, width)))
-        ah = ctx.buffer("ah", (rows, width))
+        wh_T = self._side_by_side(self.state_weights, ctx.matrix("wh_T", (units, width)))
+        ax = self._from_inputs(ctx, ctx.buffer("ax", (rows, width)))
+        ah = ctx.buffer("ah", (rows if self.keeps_ah else batch, width))
         # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
-        states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
+        states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
+        ctx.gates, ctx.ah = ctx.buffer("gates", (rows, width)) if self.keeps_gates else None, ah
         self._begin(ctx, states, x[1] if ctx.given else None)
         for start in range(0, rows, batch):
-            ops.gemm(states[0][start : start + batch], ctx.wh.T, out=ah[start : start + batch])
-            self._step(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), ax, ah)
+            now = slice(start, start + batch)
+            part = ah[now] if self.keeps_ah else ah
+            if start or ctx.begun:
+                ops.gemm(states[0][now], wh_T, out=part)
+            else:
+                part[...] = 0
+            self._step(ctx, now, slice(start + batch, start + 2 * batch), ax[now], part)
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
 
-    def _packed(self, ctx: Context, key: str, params: list[Param]) -> Array:
-        """The gates' arrays in one, under each other: one matrix product for all."""
-        size = params[0].shape[0]
-        packed = ctx.buffer(key, (len(params) * size, *params[0].shape[1:]))
+    def _from_inputs(self, ctx: Context, ax: Array) -> Array:
+        """The inputs' part of the gates, of all steps at once: a product, or where every input is one-hot a choice
+        among the rows of a table."""
+        ops = ctx.ops
+        table = self._side_by_side(self.input_weights, ctx.buffer("wx_T", (self._inputs, ax.shape[1])))
+        bias = ops.xp.concatenate([param.value for param in self.biases]) if self.biases else None
+        ctx.wx_T, ctx.columns = table, ops.one_hot_columns(ctx.x_RI)
+        if ctx.columns is None:
+            return ops.affine(ctx.x_RI, table, bias, out=ax)
+        if bias is not None:
+            table = ops.xp.add(table, bias, out=ctx.buffer("table", table.shape))
+        return ops.embed(table, ctx.columns, ax)
+
+    def _side_by_side(self, params: list[Param], out: Array) -> Array:
+        """out: the gates' matrices (H, N), each transposed, in one (N, G H): one product for all."""
         for k, param in enumerate(params):
-            packed[k * size : (k + 1) * size] = param.value
-        return packed
+            out[:, k * self._units : (k + 1) * self._units] = param.value.T
+        return out
 
     def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
         """Write the state before the first step into the first block."""
@@ -92,6 +110,7 @@ class Recurrent(Layer):
         for state, value in zip(states, before, strict=True):
             check_rows(self, value, batch)
             state[:batch] = 0 if value is None else value
+        ctx.begun = before[0] is not None  # else the state is zero, and so is its part of the gates
         memory.gradients = None
 
     def backward(self, ctx: Context, dy: Array) -> Any:
@@ -99,40 +118,54 @@ class Recurrent(Layer):
         width = len(self.gates) * self._units
         da, dah = ctx.buffer("da", (rows, width)), self._state_gradient(ctx, (rows, width))
         dbefore = ctx.buffer("dbefore", (batch, self._units))
+        wh = ctx.matrix("wh", (width, self._units))
+        for k, weight in enumerate(self.state_weights):
+            wh[k * self._units : (k + 1) * self._units] = weight.value
         self._begin_backward(ctx)
         for start in range(rows - batch, -1, -batch):
             dh = dy[start : start + batch]
             if start < rows - batch:
                 dh += dbefore
             self._step_backward(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), dh, da, dah)
-            through = ops.gemm(dah[start : start + batch], ctx.wh, out=ctx.buffer("through", dbefore.shape))
-            dbefore[...] = through + ctx.dbefore if ctx.dbefore is not None else through
+            if start or ctx.given:
+                ops.gemm(dah[start : start + batch], wh, out=dbefore)
+                if ctx.dbefore is not None:
+                    dbefore += ctx.dbefore
         self._end_backward(ctx)
         self._learn(ctx, da, dah)
         dx = None
         if ctx.needs_input_grad:
-            dx = ops.gemm(da, ctx.wx, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
+            dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array, dah: Array) -> None:
-        """The gradients of the parameters, all steps in one product."""
+        """The gradients of the parameters, all steps in one product; of one-hot inputs the sums of the rows with the
+        same symbol."""
         ops, units = ctx.ops, self._units
-        before = ctx.buffer("h", (da.shape[0] + ctx.rows, units))[: da.shape[0]]
-        sums = ops.column_sums(da, ctx.buffer("db", da.shape[1:]))
+        before = ctx.states[0][: da.shape[0]]
+        nonzero = slice(0 if ctx.begun else ctx.rows, None)
+        if ctx.columns is not None:
+            table = ctx.buffer("dtable", ctx.wx_T.shape)
+            table[...] = 0
+            ops.embed_backward(da, ctx.columns, table)
+        sums = ops.column_sums(da if ctx.columns is None else table, ctx.buffer("db", da.shape[1:]))
         for k in range(len(self.gates)):
             gate = slice(k * units, (k + 1) * units)
             weight, state = self.input_weights[k], self.state_weights[k]
-            ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
-            ops.gemm(dah[:, gate].T, before, out=state.grad, accumulate=state.claim())
+            if ctx.columns is None:
+                ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
+            else:
+                _add(weight, table[:, gate].T)
+            ops.gemm(dah[nonzero, gate].T, before[nonzero], out=state.grad, accumulate=state.claim())
             if self.biases:
-                bias = self.biases[k]
-                bias.grad[...] = bias.grad + sums[gate] if bias.claim() else sums[gate]
+                _add(self.biases[k], sums[gate])
 
     def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
         """Where the gradient for ah goes: that for ax, unless the cell tells the two apart."""
         return ctx.buffer("da", shape)
 
-    # What a cell writes. `now`: the rows of this step; `after`: of its state in the arrays of `carried`.
+    # What a cell writes. `now`: the rows of this step; `after`: of its state in the arrays of `carried`. ax, ah: the
+    # inputs' part of the gates of this step, and the state's.
 
     def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
         raise NotImplementedError
@@ -148,6 +181,10 @@ class Recurrent(Layer):
         """After the first step's gradient."""
 
 
+def _add(param: Param, gradient: Array) -> None:
+    param.grad[...] = param.grad + gradient if param.claim() else gradient
+
+
 class RNN(Recurrent):
     """h_t = tanh(W_hx x_t + W_hh h_(t-1) + b)   (Elman 1990).   rnn_conf: dim_hidden (H), bias_term.
 
@@ -157,14 +194,14 @@ class RNN(Recurrent):
     type: ClassVar[str] = "kRNN"
     conf_field: ClassVar[str | None] = "rnn_conf"
     gates: ClassVar[tuple[str, ...]] = ("",)
+    keeps_gates: ClassVar[bool] = False
 
     def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.h = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units))
-        ctx.ops.rnn_cell(ax[now], ah[now], ctx.h[after])
+        ctx.ops.rnn_cell(ax, ah, ctx.states[0][after])
 
     def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
         ctx.dbefore = None
-        ctx.ops.rnn_cell_backward(dh, ctx.h[after], da[now])
+        ctx.ops.rnn_cell_backward(dh, ctx.states[0][after], da[now])
 
 
 class GRU(Recurrent):
@@ -177,18 +214,19 @@ class GRU(Recurrent):
     type: ClassVar[str] = "kGRU"
     conf_field: ClassVar[str | None] = "gru_conf"
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
+    keeps_ah: ClassVar[bool] = True
 
     def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.h, ctx.ah = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units)), ah
-        ctx.gates = ctx.buffer("gates", ax.shape)
-        ctx.ops.gru_cell(ax[now], ah[now], ctx.h[now], ctx.gates[now], ctx.h[after])
+        (h,) = ctx.states
+        ctx.ops.gru_cell(ax, ah, h[now], ctx.gates[now], h[after])
 
     def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
         return ctx.buffer("dah", shape)
 
     def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
         ctx.dbefore = ctx.buffer("dpast", dh.shape)
-        ctx.ops.gru_cell_backward(dh, ctx.gates[now], ctx.ah[now], ctx.h[now], da[now], dah[now], ctx.dbefore)
+        before = ctx.states[0][now]
+        ctx.ops.gru_cell_backward(dh, ctx.gates[now], ctx.ah[now], before, da[now], dah[now], ctx.dbefore)
 
 
 class LSTM(Recurrent):
@@ -209,10 +247,8 @@ class LSTM(Recurrent):
         return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
 
     def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.h = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units))
-        ctx.cell = ctx.buffer("cell", ctx.h.shape)
-        ctx.gates = ctx.buffer("gates", ax.shape)
-        ctx.ops.lstm_cell(ax[now], ah[now], ctx.cell[now], ctx.gates[now], ctx.cell[after], ctx.h[after])
+        h, cell = ctx.states
+        ctx.ops.lstm_cell(ax, ah, cell[now], ctx.gates[now], cell[after], h[after])
 
     def _begin_backward(self, ctx: Context) -> None:
         ctx.dcell = ctx.buffer("dcell", (ctx.rows, self._units))
@@ -220,7 +256,8 @@ class LSTM(Recurrent):
 
     def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
         ctx.dbefore = None
-        ctx.ops.lstm_cell_backward(dh, ctx.dcell, ctx.gates[now], ctx.cell[now], ctx.cell[after], da[now])
+        cell = ctx.states[1]
+        ctx.ops.lstm_cell_backward(dh, ctx.dcell, ctx.gates[now], cell[now], cell[after], da[now])
 
     def _end_backward(self, ctx: Context) -> None:
         if self.proto.unroll_index:

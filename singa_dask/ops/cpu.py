@@ -6,7 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.ops import numba_convolution, numba_elementwise, numba_lrn, numba_pooling, numba_update
+from singa_dask.ops import (
+    numba_convolution,
+    numba_elementwise,
+    numba_loss,
+    numba_lrn,
+    numba_pooling,
+    numba_recurrent,
+    numba_update,
+)
 from singa_dask.ops.base import Ops
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.window import Window
@@ -22,6 +30,9 @@ class CpuOps(Ops):
     """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays."""
 
     device: ClassVar[str] = "cpu"
+
+    # Rows a power of two apart drive each other out of the cache; this is a line of it.
+    padding: ClassVar[int] = 16
 
     # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
     cache_nbytes: ClassVar[int] = 1 << 20
@@ -117,6 +128,51 @@ class CpuOps(Ops):
     def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
         numba_elementwise.crop(x, top, left, mirror, mean, scale, out)
         return out
+
+    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
+        numba_loss.shift(x, out)
+        np.exp(out, out=out)  # vectorised, which Numba's is not
+        return x.dtype.type(numba_loss.normalise(x, labels, out)), self.count_topk(x, labels, topk)
+
+    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
+        numba_loss.softmax_cross_entropy_backward(y, labels, scale, out)
+        return out
+
+    def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
+        return numba_loss.count_topk(x, labels, topk)
+
+    def rnn_cell(self, ax: Array, ah: Array, h: Array) -> None:
+        numba_recurrent.rnn_cell(ax, ah, h)
+
+    def rnn_cell_backward(self, dh: Array, h: Array, da: Array) -> None:
+        numba_recurrent.rnn_cell_backward(dh, h, da)
+
+    def gru_cell(self, ax: Array, ah: Array, before: Array, gates: Array, h: Array) -> None:
+        numba_recurrent.gru_cell(ax, ah, before, gates, h)
+
+    def gru_cell_backward(
+        self, dh: Array, gates: Array, ah: Array, before: Array, da: Array, dah: Array, dbefore: Array
+    ) -> None:
+        numba_recurrent.gru_cell_backward(dh, gates, ah, before, da, dah, dbefore)
+
+    def lstm_cell(self, ax: Array, ah: Array, cell_before: Array, gates: Array, cell: Array, h: Array) -> None:
+        numba_recurrent.lstm_cell(ax, ah, cell_before, gates, cell, h)
+
+    def lstm_cell_backward(
+        self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array, da: Array
+    ) -> None:
+        numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell, da)
+
+    def one_hot_columns(self, x: Array) -> Array:
+        columns = np.empty(x.shape[0], np.int64)
+        return columns if numba_recurrent.one_hot_columns(x, columns) else None
+
+    def embed(self, table: Array, rows: Array, out: Array) -> Array:
+        numba_recurrent.embed(table, rows, out)
+        return out
+
+    def embed_backward(self, dy: Array, rows: Array, out: Array) -> None:
+        numba_recurrent.embed_backward(dy, rows, out)
 
     def sgd_update(
         self,

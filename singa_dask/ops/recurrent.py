@@ -115,6 +115,17 @@ class RecurrentOps:
         dg *= i
         dcell *= f
 
+    def one_hot_columns(self, x: Array) -> Array:
+        """columns[i]: where row i of x has its 1. None unless every row has one 1 and else zeros.
+
+        x: (B, I) -> (B,) integers. A product of such an x picks rows of a table (`embed`). Devices on which the
+        question costs more than the product answer None.
+        """
+        xp = self.xp
+        columns = xp.argmax(x, axis=1)
+        ones = x[xp.arange(x.shape[0]), columns] == 1
+        return columns if ones.all() and ((x != 0).sum(axis=1) == 1).all() else None
+
     def embed(self, table: Array, rows: Array, out: Array) -> Array:
         """out = table[rows].   table: (V, D), rows: (B,) integers in [0, V) -> out: (B, D)."""
         return self.xp.take(table, rows, axis=0, out=out)

@@ -24,7 +24,7 @@ WINDOWS = [
     (Window((1, 1), (2, 1)), 5, 4),
     (Window((4, 4), (1, 1), (3, 0)), 1, 4),
 ]
-# rows and channels
+# rows, and channels or units
 SIZES = [(1, 1), (3, 5), (2, 33)]
 
 
@@ -129,6 +129,50 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
     return results
 
 
+def _rnn(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, units in SIZES:
+        ax, ah, dh = (draw(ops, rng, rows, units) * 3 for _ in range(3))
+        h, da = ops.empty(ax.shape), ops.empty(ax.shape)
+        ops.rnn_cell(ax, ah, h)
+        ops.rnn_cell_backward(dh, h, da)
+        results += [h, da]
+    return results
+
+
+def _gru(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, units in SIZES:
+        ax, ah = draw(ops, rng, rows, 3 * units) * 3, draw(ops, rng, rows, 3 * units)
+        before, dh = draw(ops, rng, rows, units), draw(ops, rng, rows, units)
+        gates, da, dah = (ops.empty(ax.shape) for _ in range(3))
+        h, dbefore = ops.empty(dh.shape), ops.empty(dh.shape)
+        ops.gru_cell(ax, ah, before, gates, h)
+        ops.gru_cell_backward(dh, gates, ah, before, da, dah, dbefore)
+        results += [gates, h, da, dah, dbefore]
+    return results
+
+
+def _lstm(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, units in SIZES:
+        ax, ah = draw(ops, rng, rows, 4 * units) * 3, draw(ops, rng, rows, 4 * units)
+        before, dh, dcell = (draw(ops, rng, rows, units) for _ in range(3))
+        gates, da = ops.empty(ax.shape), ops.empty(ax.shape)
+        cell, h = ops.empty(dh.shape), ops.empty(dh.shape)
+        ops.lstm_cell(ax, ah, before, gates, cell, h)
+        ops.lstm_cell_backward(dh, dcell, gates, before, cell, da)
+        results += [gates, cell, h, dcell, da]
+    return results
+
+
+def _symbols(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    table, dy, total = draw(ops, rng, 6, 5), draw(ops, rng, 9, 5), draw(ops, rng, 6, 5)
+    rows = labels_of(ops, rng, 9, 6)
+    ops.embed_backward(dy, rows, total)
+    return [ops.embed(table, rows, ops.empty((9, 5))), total]
+
+
 def _dropout(ops: Ops, rng: np.random.Generator) -> list[Any]:
     x, dy = draw(ops, rng, 5, 13), draw(ops, rng, 5, 13)
     mask = ops.empty(x.shape, np.uint8)
@@ -174,6 +218,10 @@ CASES: dict[str, Case] = {
     "products": _products,
     "activations": _activations,
     "losses": _losses,
+    "rnn": _rnn,
+    "gru": _gru,
+    "lstm": _lstm,
+    "symbols": _symbols,
     "dropout": _dropout,
     "crop": _crop,
     **{
