@@ -21,7 +21,7 @@ def main(name: str, threads: int) -> None:
     workload = WORKLOADS[name]
     features, labels = data_of(workload)
     with threadpool_limits(threads):
-        replica = Replica(job_of(workload), SoloCommunicator(), get_ops("cpu"))
+        replica = Replica(job_of(workload), SoloCommunicator(), get_ops("cpu", threads=threads))
         replica.initialise()
         feed = {replica.net.input_layers[0]: Batch(features, None if workload.cell else labels)}
         number = 0

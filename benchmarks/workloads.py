@@ -1,4 +1,5 @@
-"""The nets that are timed, as a table: those of examples/, with one mini-batch of random data and momentum SGD.
+"""The nets that are timed, as a table: those of examples/ and one like VGG, with a mini-batch of random data and
+momentum SGD.
 
 Peers build theirs from `plain_net`; nothing here imports singa_dask, so that it does not count as their memory.
 """
@@ -25,8 +26,8 @@ WARM_UP = 5
 
 @dataclass(frozen=True)
 class Workload:
-    """shape: of a sample, (height, width, channels), or (time steps,) of symbols. cell, units: what takes the place of
-    the example's recurrent layer."""
+    """example: a folder of examples/, or a net that jobs.py makes. shape: of a sample, (height, width,
+    channels), or (time steps,) of symbols. cell, units: what takes the place of the example's recurrent layer."""
 
     name: str
     example: str
@@ -38,7 +39,7 @@ class Workload:
     @property
     def images(self) -> bool:
         """Whether the net has convolutions, whose memory formats differ."""
-        return self.name.endswith("-cnn")
+        return len(self.shape) == 3 and not self.name.startswith("mlp")
 
 
 WORKLOADS = {
@@ -48,6 +49,7 @@ WORKLOADS = {
         Workload("mlp-256", "mnist-mlp", 256, (28, 28, 1)),
         Workload("mnist-cnn", "mnist", 64, (28, 28, 1)),
         Workload("cifar10-cnn", "cifar10", 100, (32, 32, 3)),
+        Workload("vgg", "vgg", 32, (32, 32, 3)),
         Workload("rnn-256", "char-rnn", 50, (50,), "kRNN", 256),
         Workload("rnn-512", "char-rnn", 50, (50,), "kRNN", 512),
         Workload("gru-256", "char-rnn", 50, (50,), "kGRU", 256),

@@ -15,7 +15,7 @@ class Convolution(Layer):
     x: (B, H, W, C), W: (kh, kw, C, O), b: (O,) -> y: (B, OH, OW, O), OH = floor((H + 2 pad - kh) / stride) + 1.
 
     convolution_conf: num_filters, kernel, pad, stride (or kernel_x, kernel_y, ... for width and height), bias_term,
-    workspace_byte_limit (MB that im2col's buffer may take).
+    workspace_byte_limit (MB that im2col's buffer may take, where there is one).
     """
 
     type: ClassVar[str] = "kConvolution"
@@ -34,21 +34,22 @@ class Convolution(Layer):
         self._shape = (*self.window.output_size(*shape[:2]), filters)
         return self._shape
 
-    def _columns(self, ctx: Context) -> Array:
+    def _workspace(self, ctx: Context) -> Array:
         limit_nbytes = self.conf.workspace_byte_limit << 20
-        return ctx.buffer("columns", ctx.ops.columns_shape(ctx.x.shape, self.window, limit_nbytes))
+        shape = ctx.ops.workspace_shape(ctx.x.shape, self.window, self.conf.num_filters, limit_nbytes)
+        return ctx.buffer("workspace", shape)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x = x[0]
         bias = None if self.bias is None else self.bias.value
         y = ctx.buffer("y", (ctx.x.shape[0], *self._shape))
-        return ctx.ops.convolve(ctx.x, self.weight.value, bias, self.window, y, self._columns(ctx))
+        return ctx.ops.convolve(ctx.x, self.weight.value, bias, self.window, y, self._workspace(ctx))
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        ops, weight, bias, columns = ctx.ops, self.weight, self.bias, self._columns(ctx)
-        ops.convolve_backward_weight(ctx.x, dy, self.window, weight.grad, columns, accumulate=weight.claim())
+        ops, weight, bias, workspace = ctx.ops, self.weight, self.bias, self._workspace(ctx)
+        ops.convolve_backward_weight(ctx.x, dy, self.window, weight.grad, workspace, accumulate=weight.claim())
         if bias is not None:
             ops.column_sums(dy.reshape(-1, dy.shape[-1]), bias.grad, accumulate=bias.claim())
         if not ctx.needs_input_grad:
             return None
-        return ops.convolve_backward_input(dy, weight.value, self.window, ctx.buffer("dx", ctx.x.shape), columns)
+        return ops.convolve_backward_input(dy, weight.value, self.window, ctx.buffer("dx", ctx.x.shape), workspace)

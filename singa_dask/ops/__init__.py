@@ -13,16 +13,17 @@ from singa_dask.ops.window import Window
 __all__ = ["Ops", "Window", "get_ops"]
 
 
-def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0) -> Ops:
+def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int | None = None) -> Ops:
     """The kernels for a device: "cpu" (NumPy and Numba) or "gpu" (CuPy), computing in `dtype`.
 
-    device_id: which of several GPUs; it becomes the calling thread's.
+    device_id: which of several GPUs; it becomes the calling thread's. threads: of Numba's kernels on the CPU, by
+    default as many as NUMBA_NUM_THREADS says, or cores; those of BLAS are threadpoolctl's to set.
     Raises ConfigError for an unknown device, and for "gpu" where CuPy or a GPU is missing.
     """
     if device == "cpu":
         from singa_dask.ops.cpu import CpuOps
 
-        return CpuOps(dtype)
+        return CpuOps(dtype, threads)
     if device == "gpu":
         from singa_dask.ops.gpu import GpuOps
 

@@ -24,9 +24,13 @@ class ConvolutionOps:
     affine: Any
     column_sums: Any
 
-    def columns_shape(self, x_shape: tuple[int, ...], window: Window, limit_nbytes: int) -> tuple[int, int]:
-        """Shape (n P, K) of the `columns` buffer that convolution of images of `x_shape` needs: as many images n as
-        `limit_nbytes` holds, at least one."""
+    def workspace_shape(
+        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
+    ) -> tuple[int, ...]:
+        """Shape of the workspace that convolution of images of `x_shape` needs, of `self.dtype`.
+
+        Here columns (n P, K): of as many images n as `limit_nbytes` holds, at least one.
+        """
         count, height, width, channels = x_shape
         positions = int(np.prod(window.output_size(height, width)))
         columns = window.area * channels
@@ -57,40 +61,40 @@ class ConvolutionOps:
             x[:, h, w] += cells[:, oh, ow, i, j]
 
     def convolve(
-        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, columns: Array
+        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
     ) -> Array:
         """out = x * weight + bias.
 
         x: (B, H, W, C), weight: (kh, kw, C, O), bias: (O,) or None -> out: (B, OH, OW, O).
-        columns: workspace of `columns_shape`.
+        workspace: of `workspace_shape`.
         """
         weight = weight.reshape(-1, weight.shape[-1])
-        for images, block in self._blocks(out, columns):
+        for images, block in self._blocks(out, workspace):
             self.im2col(x[images], window, block)
             self.affine(block, weight, bias, out=out[images].reshape(-1, out.shape[-1]))
         return out
 
     def convolve_backward_weight(
-        self, x: Array, dy: Array, window: Window, dweight: Array, columns: Array, accumulate: bool = False
+        self, x: Array, dy: Array, window: Window, dweight: Array, workspace: Array, accumulate: bool = False
     ) -> Array:
         """dweight = gradient of `convolve` for its weight, or dweight += it.
 
-        x: (B, H, W, C), dy: (B, OH, OW, O) -> dweight: (kh, kw, C, O). columns: workspace of `columns_shape`.
+        x: (B, H, W, C), dy: (B, OH, OW, O) -> dweight: (kh, kw, C, O). workspace: of `workspace_shape`.
         """
         flat = dweight.reshape(-1, dweight.shape[-1])
-        for images, block in self._blocks(dy, columns):
+        for images, block in self._blocks(dy, workspace):
             self.im2col(x[images], window, block)
             self.gemm(block.T, dy[images].reshape(-1, dy.shape[-1]), out=flat, accumulate=accumulate)
             accumulate = True
         return dweight
 
-    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, columns: Array) -> Array:
+    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
         """dx = gradient of `convolve` for its input.
 
-        dy: (B, OH, OW, O), weight: (kh, kw, C, O) -> dx: (B, H, W, C). columns: workspace of `columns_shape`.
+        dy: (B, OH, OW, O), weight: (kh, kw, C, O) -> dx: (B, H, W, C). workspace: of `workspace_shape`.
         """
         weight = weight.reshape(-1, weight.shape[-1])
-        for images, block in self._blocks(dy, columns):
+        for images, block in self._blocks(dy, workspace):
             self.gemm(dy[images].reshape(-1, dy.shape[-1]), weight.T, out=block)
             self.col2im(block, window, dx[images])
         return dx

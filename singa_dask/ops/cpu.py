@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from numba import config
 
 from singa_dask.ops import (
     numba_convolution,
@@ -12,11 +13,15 @@ from singa_dask.ops import (
     numba_loss,
     numba_lrn,
     numba_pooling,
+    numba_products,
     numba_recurrent,
     numba_update,
 )
 from singa_dask.ops.base import Ops
+from singa_dask.ops.direct_convolution import Gather, Parts, Plan, plan
+from singa_dask.ops.micro_kernel import VECTOR
 from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.team import Team
 from singa_dask.ops.window import Window
 
 Array = Any
@@ -37,6 +42,10 @@ class CpuOps(Ops):
     # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
     cache_nbytes: ClassVar[int] = 1 << 20
 
+    def __init__(self, dtype: Any = np.float32, threads: int | None = None):
+        super().__init__(dtype)
+        self._team = Team(config.NUMBA_NUM_THREADS if threads is None else threads)
+
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         out = self.gemm(x, w, out)
         if b is not None:
@@ -47,8 +56,91 @@ class CpuOps(Ops):
         numba_elementwise.column_sums(x, accumulate, out)
         return out
 
-    def columns_shape(self, x_shape: tuple[int, ...], window: Window, limit_nbytes: int) -> tuple[int, int]:
-        return super().columns_shape(x_shape, window, min(limit_nbytes, self.cache_nbytes))
+    def _plan(self, x_shape: tuple[int, ...], window: Window, filters: int) -> Plan | None:
+        """How to convolve without columns; None where there is no micro-kernel for it."""
+        if VECTOR == 0 or self.dtype != np.float32 or min(x_shape) == 0:
+            return None
+        return plan(x_shape, window, filters, self._team.size)
+
+    def workspace_shape(
+        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
+    ) -> tuple[int, ...]:
+        direct = self._plan(x_shape, window, filters)
+        if direct is not None:
+            return (direct.elements,)
+        return super().workspace_shape(x_shape, window, filters, min(limit_nbytes, self.cache_nbytes))
+
+    def convolve(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
+    ) -> Array:
+        direct = self._plan(x.shape, window, out.shape[-1])
+        if direct is None:
+            return super().convolve(x, weight, bias, window, out, workspace)
+        parts = direct.parts(workspace)
+        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), parts.panels)
+        self._gather(x, direct.forward, direct.spans, parts, bias, out)
+        return out
+
+    def convolve_backward_weight(
+        self, x: Array, dy: Array, window: Window, dweight: Array, workspace: Array, accumulate: bool = False
+    ) -> Array:
+        direct = self._plan(x.shape, window, dy.shape[-1])
+        if direct is None:
+            return super().convolve_backward_weight(x, dy, window, dweight, workspace, accumulate)
+        parts, sums = direct.parts(workspace), direct.weight
+        targets = [dweight.reshape(-1), *parts.sums]
+
+        def images(t: int) -> None:
+            numba_products.convolve_backward_weight(
+                x, dy, *direct.spans[t], sums.block, *sums.pad, sums.rows, sums.step, sums.runs, sums.targets,
+                parts.padded[t], accumulate and t == 0, targets[t],
+            )  # fmt: skip
+
+        self._team.run(len(direct.spans), images)
+        for part in parts.sums:
+            targets[0] += part
+        return dweight
+
+    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
+        direct = self._plan(dx.shape, window, dy.shape[-1])
+        if direct is None:
+            return super().convolve_backward_input(dy, weight, window, dx, workspace)
+        parts, filters = direct.parts(workspace), weight.shape[-1]
+        if isinstance(direct.backward, Gather):
+            turned = weight.reshape(-1, *weight.shape[2:])[::-1]
+            numba_products.pack(turned.transpose(0, 2, 1), parts.panels)
+            self._gather(dy, direct.backward, direct.spans, parts, None, dx)
+            return dx
+        scatter = direct.backward
+        numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), parts.panels)
+
+        def images(t: int) -> None:
+            numba_products.scatter(
+                dy, *direct.spans[t], scatter.block, *scatter.pad, scatter.rows, scatter.lines, scatter.span,
+                parts.panels, scatter.targets, parts.padded[t], dx,
+            )  # fmt: skip
+
+        self._team.run(len(direct.spans), images)
+        return dx
+
+    def _gather(
+        self,
+        x: Array,
+        tables: Gather,
+        spans: tuple[tuple[int, int], ...],
+        parts: Parts,
+        bias: Array | None,
+        out: Array,
+    ) -> None:
+        start = tables.zeros if bias is None else bias
+
+        def images(t: int) -> None:
+            numba_products.convolve(
+                x, *spans[t], tables.block, *tables.pad, tables.rows, tables.runs, tables.length, parts.panels,
+                start, tables.starts, tables.targets, parts.padded[t], out,
+            )  # fmt: skip
+
+        self._team.run(len(spans), images)
 
     def im2col(self, x: Array, window: Window, columns: Array) -> None:
         size = window.output_size(*x.shape[1:3])

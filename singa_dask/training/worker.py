@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ class GroupPlan:
 class WorkerPlan:
     """What the driver tells every rank of a group.
 
-    job: serialised JobProto, its data paths absolute. threads: of BLAS in each rank's process. data: fingerprints of
+    job: serialised JobProto, its data paths absolute. threads: of BLAS and of Numba's kernels in each
+    rank's process. data: fingerprints of
     the data, as `Prepared` has them. code: of the user's own.
     """
 
@@ -106,6 +107,7 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
         stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else plan.threads
         stack.enter_context(threadpool_limits(threads))
+        plan = replace(plan, threads=threads)
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(comm, plan, job, surroundings, stack)
@@ -161,7 +163,8 @@ class _Run:
     ):
         self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
         self.group = plan.group
-        self.ops = get_ops("gpu", device_id=job.gpu[comm.rank % len(job.gpu)]) if job.gpu else get_ops("cpu")
+        gpu = job.gpu[comm.rank % len(job.gpu)] if job.gpu else None
+        self.ops = get_ops("cpu", threads=plan.threads) if gpu is None else get_ops("gpu", device_id=gpu)
         self.replica = Replica(
             job,
             comm,

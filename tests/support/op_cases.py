@@ -59,7 +59,7 @@ def _convolution(window: Window, height: int, width: int, rows: int, channels: i
         one_image = int(np.prod(dy.shape[1:3])) * window.area * channels * ops.dtype.itemsize
         results = []
         for limit_nbytes in (0, 2 * one_image, 1 << 30):
-            columns = ops.empty(ops.columns_shape(x.shape, window, limit_nbytes))
+            columns = ops.empty(ops.workspace_shape(x.shape, window, filters, limit_nbytes))
             total = draw(ops, np.random.default_rng(1), *weight.shape)
             results += [
                 ops.convolve(x, weight, bias, window, ops.empty(dy.shape), columns),

@@ -34,7 +34,7 @@ def test_convolution_and_pooling_by_definition(window, height, width):
             convolved[:, oh, ow] += x[:, h, w] @ weight[i, j]
             largest[:, oh, ow] = np.maximum(largest[:, oh, ow], x[:, h, w])
             average[:, oh, ow] += x[:, h, w] / window.area
-    columns = ops.empty(ops.columns_shape(x.shape, window, 1 << 20))
+    columns = ops.empty(ops.workspace_shape(x.shape, window, 4, 1 << 20))
     argmax = ops.empty(largest.shape, np.uint8)
     np.testing.assert_allclose(ops.convolve(x, weight, bias, window, ops.empty(convolved.shape), columns), convolved)
     np.testing.assert_allclose(ops.max_pool(x, window, ops.empty(largest.shape), argmax), largest)
@@ -57,9 +57,9 @@ def test_argmax_takes_a_wider_dtype_for_large_windows():
 def test_columns_stay_under_the_limit_but_hold_an_image():
     window, shape = Window((3, 3)), (10, 8, 8, 2)
     image_nbytes = 36 * 18 * 4
-    assert Ops().columns_shape(shape, window, 3 * image_nbytes + 1) == (3 * 36, 18)
-    assert Ops().columns_shape(shape, window, 1) == (36, 18)
-    assert Ops().columns_shape(shape, window, 1 << 40) == (360, 18)
+    assert Ops().workspace_shape(shape, window, 3, 3 * image_nbytes + 1) == (3 * 36, 18)
+    assert Ops().workspace_shape(shape, window, 3, 1) == (36, 18)
+    assert Ops().workspace_shape(shape, window, 3, 1 << 40) == (360, 18)
 
 
 def test_softmax_survives_large_inputs_and_the_loss_stays_exact():

@@ -1,0 +1,138 @@
+"""Sums of matrix products over tables of offsets: the micro-kernel's tiles, set side by side; and panels for them."""
+
+from numba import int64
+
+from singa_dask.ops.micro_kernel import PANEL, ROWS, VECTOR, tile_of_one, tile_of_two
+from singa_dask.ops.numba_kernel import kernel
+
+_FLOAT, _OFFSET = 4, 8
+
+
+@kernel
+def products(a, rows, a_step, runs, count, length, b, b_step, b_panel, start, starts, c, targets, columns):
+    """c[targets[r] + j] = start[starts[r] + j]
+    + sum over n < count, q < length of a[rows[r] + runs[n] + q a_step] b[j // PANEL, n length + q, j % PANEL]
+
+    a, b, start, c: addresses of float32 elements. rows, starts, targets: tables of a multiple of ROWS offsets; where
+    start is c, the targets of one tile must not overlap, unless they are the same. b's panels are b_panel elements
+    apart, their lines b_step.
+    """
+    for j in range(0, columns, PANEL):
+        width = columns - j
+        panel = b + _FLOAT * (j // PANEL) * b_panel
+        for r in range(0, rows.size, ROWS):
+            a_rows, begin = rows.ctypes.data + _OFFSET * r, starts.ctypes.data + _OFFSET * r
+            place, first, to = targets.ctypes.data + _OFFSET * r, start + _FLOAT * j, c + _FLOAT * j
+            table = runs.ctypes.data
+            if width > VECTOR:
+                lanes = min(width - VECTOR, VECTOR)
+                tile_of_two(
+                    a, a_rows, a_step, table, count, length, panel, b_step, first, begin, to, place, int64(lanes)
+                )
+            else:
+                tile_of_one(
+                    a, a_rows, a_step, table, count, length, panel, b_step, first, begin, to, place, int64(width)
+                )
+
+
+@kernel
+def pack(matrices, panels):
+    """panels[j // PANEL, (n, q), j % PANEL] = matrices[n, q, j].   matrices: (N, Q, J), any strides; panels: flat."""
+    count, length, columns = matrices.shape
+    for n in range(count):
+        for q in range(length):
+            for j in range(columns):
+                panels[((j // PANEL * count + n) * length + q) * PANEL + j % PANEL] = matrices[n, q, j]
+
+
+@kernel
+def _pad(x, first, count, ph, pw, padded):
+    """padded = images [first, first + count) of x between rows and columns of zeros; flat."""
+    height, width, channels = x.shape[1:]
+    line, border = (width + 2 * pw) * channels, pw * channels
+    for k in range(count * (height + 2 * ph) * line):
+        padded[k] = 0
+    pixels = x.reshape(x.size)
+    for b in range(count):
+        for h in range(height):
+            to = padded[((b * (height + 2 * ph) + h + ph) * line + border) :]
+            source = pixels[((first + b) * height + h) * width * channels :]
+            for k in range(width * channels):
+                to[k] = source[k]
+
+
+@kernel
+def convolve(x, first, stop, block, ph, pw, rows, runs, length, panels, start, starts, targets, padded, out):
+    """out = start + convolution of the images [first, stop) of x with the packed filters, stop - first >= block.
+
+    Blocks of `block` images are computed together; the last one overlaps the one before.
+    """
+    filters = out.shape[3]
+    image, result = x.size // x.shape[0], out.size // out.shape[0]
+    for begin in range(first, stop, block):
+        b = min(begin, stop - block)
+        a = x.ctypes.data + _FLOAT * b * image
+        if ph > 0 or pw > 0:
+            _pad(x, b, block, ph, pw, padded)
+            a = padded.ctypes.data
+        c = out.ctypes.data + _FLOAT * b * result
+        panel = runs.size * length * PANEL
+        products(
+            a, rows, 1, runs, runs.size, length, panels.ctypes.data, PANEL, panel, start.ctypes.data, starts, c,
+            targets, filters,
+        )  # fmt: skip
+
+
+@kernel
+def convolve_backward_weight(
+    x, dy, first, stop, block, ph, pw, rows, step, runs, targets, padded, accumulate, dweight
+):
+    """dweight = sum over images [first, stop) of x's pixels under each weight times dy, or dweight += it; flat."""
+    oh, ow, filters = dy.shape[1:]
+    image, result = x.size // x.shape[0], oh * ow * filters
+    if not accumulate:
+        for k in range(dweight.size):
+            dweight[k] = 0
+    c = dweight.ctypes.data
+    for b in range(first, stop, block):
+        count = min(block, stop - b)
+        a = x.ctypes.data + _FLOAT * b * image
+        if ph > 0 or pw > 0:
+            _pad(x, b, count, ph, pw, padded)
+            a = padded.ctypes.data
+        gradient = dy.ctypes.data + _FLOAT * b * result
+        products(a, rows, step, runs, count * oh, ow, gradient, filters, PANEL, c, targets, c, targets, filters)
+
+
+@kernel
+def scatter(dy, first, stop, block, ph, pw, rows, lines, span, panels, targets, padded, dx):
+    """dx = sum of the filters, each dy times, where the windows of dy's positions lie; stop - first >= block.
+
+    lines: offsets of the kernel's rows in a padded image; span: elements of each. Blocks as in `convolve`.
+    """
+    height, width, channels = dx.shape[1:]
+    filters = dy.shape[3]
+    image, result = dx.size // dx.shape[0], dy.size // dy.shape[0]
+    pixels = dx.reshape(dx.size)
+    for begin in range(first, stop, block):
+        b = min(begin, stop - block)
+        whole = ph == 0 and pw == 0
+        size = block * (height + 2 * ph) * (width + 2 * pw) * channels
+        target = pixels[b * image : (b + block) * image] if whole else padded[:size]
+        for k in range(target.size):
+            target[k] = 0
+        a = dy.ctypes.data + _FLOAT * b * result
+        # A product has one run here, and lines[0], where it begins, is 0.
+        for i in range(lines.size):
+            c = target.ctypes.data + _FLOAT * lines[i]
+            panel = panels.ctypes.data + _FLOAT * i * filters * PANEL
+            step = lines.size * filters * PANEL
+            products(a, rows, 1, lines, 1, filters, panel, PANEL, step, c, targets, c, targets, span)
+        if not whole:
+            line, border = (width + 2 * pw) * channels, pw * channels
+            for n in range(block):
+                for h in range(height):
+                    source = padded[((n * (height + 2 * ph) + h + ph) * line + border) :]
+                    to = pixels[((b + n) * height + h) * width * channels :]
+                    for k in range(width * channels):
+                        to[k] = source[k]
