@@ -103,11 +103,6 @@ class Context:
             array = self._buffers[key] = self.ops.empty(shape, dtype)
         return array
 
-    def matrix(self, key: str, shape: tuple[int, int]) -> Array:
-        """A buffer for a matrix that `gemm` reads many times: a view, whose rows lie `ops.padding` elements apart."""
-        rows, columns = shape
-        return self.buffer(key, (rows, columns + self.ops.padding))[:, :columns]
-
     if TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None: ...

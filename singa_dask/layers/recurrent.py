@@ -22,8 +22,8 @@ class Recurrent(Layer):
     """What the recurrent layers share: parameters, the time loop, the gradients of the weights.
 
     gates: their names, in the order of the parameters and of the kernel. carried: names of the arrays (B, H) that a
-    step hands to the next one, the output first. keeps_ah, keeps_gates: whether the backward pass needs
-    the state's part of the gates, and the gates, of all steps.
+    step hands to the next one, the output first. keeps_ah: whether the backward pass needs the state's
+    part of the gates of all steps.
     """
 
     gates: ClassVar[tuple[str, ...]]
@@ -32,7 +32,6 @@ class Recurrent(Layer):
     rowwise: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     keeps_ah: ClassVar[bool] = False
-    keeps_gates: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         shape, *context = self.sources(src)
@@ -63,21 +62,15 @@ class Recurrent(Layer):
         ctx.x_RI = x[0].reshape(rows, -1)
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
-        wh_T = self._side_by_side(self.state_weights, ctx.matrix("wh_T", (units, width)))
         ax = self._from_inputs(ctx, ctx.buffer("ax", (rows, width)))
-        ah = ctx.buffer("ah", (rows if self.keeps_ah else batch, width))
+        # The gates' matrices (H, H), each transposed, side by side: one product for all.
+        w = ctx.buffer("wh_T", ops.packed_shape(units, width, batch))
+        ops.pack([weight.value.T for weight in self.state_weights], w)
+        ctx.ah = ctx.buffer("ah", (rows if self.keeps_ah else batch, width))
         # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
-        ctx.gates, ctx.ah = ctx.buffer("gates", (rows, width)) if self.keeps_gates else None, ah
         self._begin(ctx, states, x[1] if ctx.given else None)
-        for start in range(0, rows, batch):
-            now = slice(start, start + batch)
-            part = ah[now] if self.keeps_ah else ah
-            if start or ctx.begun:
-                ops.gemm(states[0][now], wh_T, out=part)
-            else:
-                part[...] = 0
-            self._step(ctx, now, slice(start + batch, start + 2 * batch), ax[now], part)
+        self._steps(ctx, ax, w)
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
 
@@ -85,7 +78,9 @@ class Recurrent(Layer):
         """The inputs' part of the gates, of all steps at once: a product, or where every input is one-hot a choice
         among the rows of a table."""
         ops = ctx.ops
-        table = self._side_by_side(self.input_weights, ctx.buffer("wx_T", (self._inputs, ax.shape[1])))
+        table = ctx.buffer("wx_T", (self._inputs, ax.shape[1]))
+        for k, param in enumerate(self.input_weights):
+            table[:, k * self._units : (k + 1) * self._units] = param.value.T
         bias = ops.xp.concatenate([param.value for param in self.biases]) if self.biases else None
         ctx.wx_T, ctx.columns = table, ops.one_hot_columns(ctx.x_RI)
         if ctx.columns is None:
@@ -93,12 +88,6 @@ class Recurrent(Layer):
         if bias is not None:
             table = ops.xp.add(table, bias, out=ctx.buffer("table", table.shape))
         return ops.embed(table, ctx.columns, ax)
-
-    def _side_by_side(self, params: list[Param], out: Array) -> Array:
-        """out: the gates' matrices (H, N), each transposed, in one (N, G H): one product for all."""
-        for k, param in enumerate(params):
-            out[:, k * self._units : (k + 1) * self._units] = param.value.T
-        return out
 
     def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
         """Write the state before the first step into the first block."""
@@ -118,20 +107,11 @@ class Recurrent(Layer):
         width = len(self.gates) * self._units
         da, dah = ctx.buffer("da", (rows, width)), self._state_gradient(ctx, (rows, width))
         dbefore = ctx.buffer("dbefore", (batch, self._units))
-        wh = ctx.matrix("wh", (width, self._units))
+        below = ctx.buffer("wh", (width, self._units))  # each other
         for k, weight in enumerate(self.state_weights):
-            wh[k * self._units : (k + 1) * self._units] = weight.value
-        self._begin_backward(ctx)
-        for start in range(rows - batch, -1, -batch):
-            dh = dy[start : start + batch]
-            if start < rows - batch:
-                dh += dbefore
-            self._step_backward(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), dh, da, dah)
-            if start or ctx.given:
-                ops.gemm(dah[start : start + batch], wh, out=dbefore)
-                if ctx.dbefore is not None:
-                    dbefore += ctx.dbefore
-        self._end_backward(ctx)
+            below[k * self._units : (k + 1) * self._units] = weight.value
+        w = ops.pack([below], ctx.buffer("wh_packed", ops.packed_shape(width, self._units, batch)))
+        self._steps_backward(ctx, dy, w, da, dah, dbefore)
         self._learn(ctx, da, dah)
         dx = None
         if ctx.needs_input_grad:
@@ -164,21 +144,15 @@ class Recurrent(Layer):
         """Where the gradient for ah goes: that for ax, unless the cell tells the two apart."""
         return ctx.buffer("da", shape)
 
-    # What a cell writes. `now`: the rows of this step; `after`: of its state in the arrays of `carried`. ax, ah: the
-    # inputs' part of the gates of this step, and the state's.
+    # What a cell writes; w: the packed weights of the state.
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+        """Compute all states from ax, the inputs' part of the gates."""
         raise NotImplementedError
 
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        """Fill da[now] and dah[now]; set `ctx.dbefore` to what reaches the state before past the weights, or None."""
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        """Fill da and dah and, where the first state is given, its gradient."""
         raise NotImplementedError
-
-    def _begin_backward(self, ctx: Context) -> None:
-        """Before the last step's gradient."""
-
-    def _end_backward(self, ctx: Context) -> None:
-        """After the first step's gradient."""
 
 
 def _add(param: Param, gradient: Array) -> None:
@@ -194,14 +168,12 @@ class RNN(Recurrent):
     type: ClassVar[str] = "kRNN"
     conf_field: ClassVar[str | None] = "rnn_conf"
     gates: ClassVar[tuple[str, ...]] = ("",)
-    keeps_gates: ClassVar[bool] = False
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.ops.rnn_cell(ax, ah, ctx.states[0][after])
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+        ctx.ops.rnn_steps(ax, w, ctx.begun, ctx.ah, ctx.states[0])
 
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        ctx.dbefore = None
-        ctx.ops.rnn_cell_backward(dh, ctx.states[0][after], da[now])
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        ctx.ops.rnn_steps_backward(dy, w, ctx.given, ctx.states[0], da, dbefore)
 
 
 class GRU(Recurrent):
@@ -216,17 +188,16 @@ class GRU(Recurrent):
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
     keeps_ah: ClassVar[bool] = True
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        (h,) = ctx.states
-        ctx.ops.gru_cell(ax, ah, h[now], ctx.gates[now], h[after])
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+        ctx.gates = ctx.buffer("gates", ax.shape)
+        ctx.ops.gru_steps(ax, w, ctx.begun, ctx.ah, ctx.gates, ctx.states[0])
 
     def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
         return ctx.buffer("dah", shape)
 
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        ctx.dbefore = ctx.buffer("dpast", dh.shape)
-        before = ctx.states[0][now]
-        ctx.ops.gru_cell_backward(dh, ctx.gates[now], ctx.ah[now], before, da[now], dah[now], ctx.dbefore)
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        dpast = ctx.buffer("dpast", dbefore.shape)
+        ctx.ops.gru_steps_backward(dy, w, ctx.given, ctx.gates, ctx.ah, ctx.states[0], da, dah, dpast, dbefore)
 
 
 class LSTM(Recurrent):
@@ -246,19 +217,14 @@ class LSTM(Recurrent):
         value = 1.0 if gate == "f" else None
         return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
         h, cell = ctx.states
-        ctx.ops.lstm_cell(ax, ah, cell[now], ctx.gates[now], cell[after], h[after])
+        ctx.gates = ctx.buffer("gates", ax.shape)
+        ctx.ops.lstm_steps(ax, w, ctx.begun, ctx.ah, ctx.gates, cell, h)
 
-    def _begin_backward(self, ctx: Context) -> None:
-        ctx.dcell = ctx.buffer("dcell", (ctx.rows, self._units))
-        ctx.dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
-
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        ctx.dbefore = None
-        cell = ctx.states[1]
-        ctx.ops.lstm_cell_backward(dh, ctx.dcell, ctx.gates[now], cell[now], cell[after], da[now])
-
-    def _end_backward(self, ctx: Context) -> None:
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        dcell, cell = ctx.buffer("dcell", dbefore.shape), ctx.states[1]
+        dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
+        ctx.ops.lstm_steps_backward(dy, w, ctx.given, dcell, ctx.gates, cell, da, dbefore)
         if self.proto.unroll_index:
-            ctx.memory.gradients = ctx.dcell  # for the instance before
+            ctx.memory.gradients = dcell  # for the instance before

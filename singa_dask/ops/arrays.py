@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -10,14 +10,10 @@ Array = Any
 
 
 class ArrayOps:
-    """Array creation and matrix products over `self.xp`.
-
-    padding: elements to leave between the rows of a matrix that many products read.
-    """
+    """Array creation and matrix products over `self.xp`."""
 
     xp: Any
     dtype: np.dtype
-    padding: ClassVar[int] = 0
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         """An uninitialised array on the device; `ops.dtype` unless told otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from singa_dask.ops import (
     numba_products,
     numba_recurrent,
     numba_update,
+    packed_product,
 )
 from singa_dask.ops.base import Ops
 from singa_dask.ops.direct_convolution import Gather, Parts, Plan, plan
@@ -35,9 +37,6 @@ class CpuOps(Ops):
     """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays."""
 
     device: ClassVar[str] = "cpu"
-
-    # Rows a power of two apart drive each other out of the cache; this is a line of it.
-    padding: ClassVar[int] = 16
 
     # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
     cache_nbytes: ClassVar[int] = 1 << 20
@@ -254,6 +253,72 @@ class CpuOps(Ops):
         self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array, da: Array
     ) -> None:
         numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell, da)
+
+    def packed_shape(self, length: int, columns: int, batch: int) -> tuple[int, ...]:
+        if VECTOR == 0 or self.dtype != np.float32 or batch < packed_product.ROWS:
+            return super().packed_shape(length, columns, batch)
+        return -(-columns // packed_product.PANEL), length, packed_product.PANEL
+
+    def pack(self, matrices: Sequence[Array], out: Array) -> Array:
+        if out.ndim == 2:
+            return super().pack(matrices, out)
+        first = 0
+        for matrix in matrices:
+            packed_product.pack(matrix, first, out)
+            first += matrix.shape[1]
+        return out
+
+    def _share(self, batch: int, steps: Callable[..., None], *arguments: Any) -> None:
+        """steps(*arguments, first, last) in every thread, for its rows of the batch."""
+        count = max(1, min(self._team.size, batch // packed_product.ROWS))
+        self._team.run(count, lambda t: steps(*arguments, batch * t // count, batch * (t + 1) // count))
+
+    def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
+        if w.ndim == 2:
+            return super().rnn_steps(ax, w, begun, ah, h)
+        return self._share(h.shape[0] - ax.shape[0], numba_recurrent.rnn_steps, ax, w, begun, ah, h)
+
+    def rnn_steps_backward(self, dy: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
+        if w.ndim == 2:
+            return super().rnn_steps_backward(dy, w, given, h, da, dbefore)
+        return self._share(len(dbefore), numba_recurrent.rnn_steps_backward, dy, w, given, h, da, dbefore)
+
+    def gru_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, h: Array) -> None:
+        if w.ndim == 2:
+            return super().gru_steps(ax, w, begun, ah, gates, h)
+        return self._share(h.shape[0] - ax.shape[0], numba_recurrent.gru_steps, ax, w, begun, ah, gates, h)
+
+    def gru_steps_backward(
+        self,
+        dy: Array,
+        w: Array,
+        given: bool,
+        gates: Array,
+        ah: Array,
+        h: Array,
+        da: Array,
+        dah: Array,
+        dpast: Array,
+        dbefore: Array,
+    ) -> None:
+        arguments = dy, w, given, gates, ah, h, da, dah, dpast, dbefore
+        if w.ndim == 2:
+            return super().gru_steps_backward(*arguments)
+        return self._share(len(dbefore), numba_recurrent.gru_steps_backward, *arguments)
+
+    def lstm_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, cell: Array, h: Array) -> None:
+        arguments = ax, w, begun, ah, gates, cell, h
+        if w.ndim == 2:
+            return super().lstm_steps(*arguments)
+        return self._share(h.shape[0] - ax.shape[0], numba_recurrent.lstm_steps, *arguments)
+
+    def lstm_steps_backward(
+        self, dy: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, da: Array, dbefore: Array
+    ) -> None:
+        arguments = dy, w, given, dcell, gates, cell, da, dbefore
+        if w.ndim == 2:
+            return super().lstm_steps_backward(*arguments)
+        return self._share(len(dbefore), numba_recurrent.lstm_steps_backward, *arguments)
 
     def one_hot_columns(self, x: Array) -> Array:
         columns = np.empty(x.shape[0], np.int64)

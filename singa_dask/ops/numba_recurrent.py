@@ -1,6 +1,7 @@
 """Recurrent cells and rows of tables in one pass over memory; singa_dask.ops.recurrent states the formulas.
 
 Each loop writes one array: LLVM gives up vectorising where it would have to check many arrays for overlap.
+`*_steps` run the whole time loop for the rows [first, last) of every step, so that threads share a batch.
 """
 
 import math
@@ -10,6 +11,7 @@ from numba import types
 from numba.extending import overload
 
 from singa_dask.ops.numba_kernel import FASTMATH, kernel
+from singa_dask.ops.packed_product import product
 
 
 def tanh(x):
@@ -145,6 +147,95 @@ def lstm_cell_backward(dh, dcell, gates, cell_before, cell, da):
             dg[j] = dc[j] * gi[j] * (one - g[j] * g[j])
         for j in range(units):
             dc[j] = dc[j] * gf[j]
+
+
+@kernel
+def _from_state(h, panels, begun, t, first, last, ah):
+    """ah = the state before step t times the packed weights; nothing where it is known to be zero."""
+    if t > 0 or begun:
+        product(h[first:last], panels, ah)
+    else:
+        ah[:] = 0
+
+
+@kernel
+def rnn_steps(ax, panels, begun, ah, h, first, last):
+    batch = h.shape[0] - ax.shape[0]
+    for t in range(ax.shape[0] // batch):
+        a, b = t * batch + first, t * batch + last
+        _from_state(h, panels, begun, t, a, b, ah[first:last])
+        rnn_cell(ax[a:b], ah[first:last], h[a + batch : b + batch])
+
+
+@kernel
+def gru_steps(ax, panels, begun, ah, gates, h, first, last):
+    batch = h.shape[0] - ax.shape[0]
+    for t in range(ax.shape[0] // batch):
+        a, b = t * batch + first, t * batch + last
+        _from_state(h, panels, begun, t, a, b, ah[a:b])
+        gru_cell(ax[a:b], ah[a:b], h[a:b], gates[a:b], h[a + batch : b + batch])
+
+
+@kernel
+def lstm_steps(ax, panels, begun, ah, gates, cell, h, first, last):
+    batch = h.shape[0] - ax.shape[0]
+    for t in range(ax.shape[0] // batch):
+        a, b = t * batch + first, t * batch + last
+        _from_state(h, panels, begun, t, a, b, ah[first:last])
+        lstm_cell(
+            ax[a:b], ah[first:last], cell[a:b], gates[a:b], cell[a + batch : b + batch], h[a + batch : b + batch]
+        )
+
+
+@kernel
+def _add_to(x, out):
+    for i in range(out.shape[0]):
+        row, target = x[i], out[i]
+        for j in range(target.size):
+            target[j] += row[j]
+
+
+@kernel
+def rnn_steps_backward(dy, panels, given, h, da, dbefore, first, last):
+    batch = dbefore.shape[0]
+    through = dbefore[first:last]
+    steps = dy.shape[0] // batch
+    for t in range(steps - 1, -1, -1):
+        a, b = t * batch + first, t * batch + last
+        if t < steps - 1:
+            _add_to(through, dy[a:b])
+        rnn_cell_backward(dy[a:b], h[a + batch : b + batch], da[a:b])
+        if t > 0 or given:
+            product(da[a:b], panels, through)
+
+
+@kernel
+def gru_steps_backward(dy, panels, given, gates, ah, h, da, dah, dpast, dbefore, first, last):
+    batch = dbefore.shape[0]
+    through = dbefore[first:last]
+    steps = dy.shape[0] // batch
+    for t in range(steps - 1, -1, -1):
+        a, b = t * batch + first, t * batch + last
+        if t < steps - 1:
+            _add_to(through, dy[a:b])
+        gru_cell_backward(dy[a:b], gates[a:b], ah[a:b], h[a:b], da[a:b], dah[a:b], dpast[first:last])
+        if t > 0 or given:
+            product(dah[a:b], panels, through)
+            _add_to(dpast[first:last], through)
+
+
+@kernel
+def lstm_steps_backward(dy, panels, given, dcell, gates, cell, da, dbefore, first, last):
+    batch = dbefore.shape[0]
+    through = dbefore[first:last]
+    steps = dy.shape[0] // batch
+    for t in range(steps - 1, -1, -1):
+        a, b = t * batch + first, t * batch + last
+        if t < steps - 1:
+            _add_to(through, dy[a:b])
+        lstm_cell_backward(dy[a:b], dcell[first:last], gates[a:b], cell[a:b], cell[a + batch : b + batch], da[a:b])
+        if t > 0 or given:
+            product(da[a:b], panels, through)
 
 
 @kernel
