@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numba import config
+from threadpoolctl import threadpool_limits
 
 from singa_dask.ops import (
     numba_convolution,
@@ -41,9 +42,36 @@ class CpuOps(Ops):
     # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
     cache_nbytes: ClassVar[int] = 1 << 20
 
+    # Multiplications of a product that keep a thread busy for about ten times as long as it takes to wake it.
+    worth_a_thread: ClassVar[int] = 1 << 24
+    # Parameters of an update that do.
+    worth_updating: ClassVar[int] = 1 << 18
+
     def __init__(self, dtype: Any = np.float32, threads: int | None = None):
         super().__init__(dtype)
         self._team = Team(config.NUMBA_NUM_THREADS if threads is None else threads)
+        if self._team.size > 1:
+            # One pool only: BLAS's own threads go on spinning for a while after each product, on the team's cores.
+            threadpool_limits(1, "blas")
+
+    def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        rows, columns = a.shape[0], b.shape[1]
+        count = min(self._team.size, rows * columns * a.shape[1] // self.worth_a_thread)
+        if count < 2:
+            return super().gemm(a, b, out, accumulate)
+        out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
+        product = super().gemm
+
+        def task(t: int) -> None:
+            if rows > columns:
+                share = slice(rows * t // count, rows * (t + 1) // count)
+                product(a[share], b, out[share], accumulate)
+            else:
+                share = slice(columns * t // count, columns * (t + 1) // count)
+                product(a, b[:, share], out[:, share], accumulate)
+
+        self._team.run(count, task)
+        return out
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         out = self.gemm(x, w, out)
@@ -331,6 +359,16 @@ class CpuOps(Ops):
     def embed_backward(self, dy: Array, rows: Array, out: Array) -> None:
         numba_recurrent.embed_backward(dy, rows, out)
 
+    def _update(self, rule: Callable[..., None], arrays: Sequence[Array], *settings: float) -> None:
+        """The rule on runs of the arrays, a run per thread."""
+        size = arrays[0].size
+        count = max(1, min(self._team.size, size // self.worth_updating))
+
+        def task(t: int) -> None:
+            rule(*(array[size * t // count : size * (t + 1) // count] for array in arrays), *settings)
+
+        self._team.run(count, task)
+
     def sgd_update(
         self,
         w: Array,
@@ -342,7 +380,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.sgd(w, g, v, lr, momentum, weight_decay, clip_low, clip_high)
+        self._update(numba_update.sgd, (w, g, v), lr, momentum, weight_decay, clip_low, clip_high)
 
     def nesterov_update(
         self,
@@ -355,7 +393,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.nesterov(w, g, v, lr, momentum, weight_decay, clip_low, clip_high)
+        self._update(numba_update.nesterov, (w, g, v), lr, momentum, weight_decay, clip_low, clip_high)
 
     def adagrad_update(
         self,
@@ -368,7 +406,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adagrad(w, g, h, lr, delta, weight_decay, clip_low, clip_high)
+        self._update(numba_update.adagrad, (w, g, h), lr, delta, weight_decay, clip_low, clip_high)
 
     def rmsprop_update(
         self,
@@ -382,7 +420,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.rmsprop(w, g, h, lr, rho, delta, weight_decay, clip_low, clip_high)
+        self._update(numba_update.rmsprop, (w, g, h), lr, rho, delta, weight_decay, clip_low, clip_high)
 
     def adadelta_update(
         self,
@@ -397,7 +435,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adadelta(w, g, h, u, lr, rho, delta, weight_decay, clip_low, clip_high)
+        self._update(numba_update.adadelta, (w, g, h, u), lr, rho, delta, weight_decay, clip_low, clip_high)
 
     def adam_update(
         self,
@@ -415,9 +453,8 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adam(
-            w, g, m, v, lr, beta1, beta2, correction1, correction2, delta, weight_decay, clip_low, clip_high
-        )
+        settings = lr, beta1, beta2, correction1, correction2, delta, weight_decay, clip_low, clip_high
+        self._update(numba_update.adam, (w, g, m, v), *settings)
 
     def adamax_update(
         self,
@@ -434,4 +471,5 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adamax(w, g, m, u, lr, beta1, beta2, correction1, delta, weight_decay, clip_low, clip_high)
+        settings = lr, beta1, beta2, correction1, delta, weight_decay, clip_low, clip_high
+        self._update(numba_update.adamax, (w, g, m, u), *settings)

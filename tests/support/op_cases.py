@@ -166,6 +166,41 @@ def _lstm(ops: Ops, rng: np.random.Generator) -> list[Any]:
     return results
 
 
+def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
+    """The time loops: T steps of `batch` rows."""
+
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        steps, results = 3, []
+        rows = steps * batch
+        for name, gates in (("rnn", 1), ("gru", 3), ("lstm", 4)):
+            width = gates * units
+            ax, weight = draw(ops, rng, rows, width), draw(ops, rng, units, width)
+            w = ops.pack([weight[:, :3], weight[:, 3:]], ops.empty(ops.packed_shape(units, width, batch)))
+            back = ops.pack([weight.T], ops.empty(ops.packed_shape(width, units, batch)))
+            ah = ops.empty((rows if name == "gru" else batch, width))
+            h, cell = draw(ops, rng, rows + batch, units), draw(ops, rng, rows + batch, units)
+            if not begun:
+                h[:batch] = 0
+            dy, dcell = draw(ops, rng, rows, units), draw(ops, rng, batch, units)
+            values, da, dah = (ops.empty((rows, width)) for _ in range(3))
+            dpast, dbefore = ops.empty((batch, units)), ops.empty((batch, units))
+            if name == "rnn":
+                ops.rnn_steps(ax, w, begun, ah, h)
+                ops.rnn_steps_backward(dy, back, given, h, da, dbefore)
+            elif name == "gru":
+                ops.gru_steps(ax, w, begun, ah, values, h)
+                ops.gru_steps_backward(dy, back, given, values, ah, h, da, dah, dpast, dbefore)
+                results.append(dah)
+            else:
+                ops.lstm_steps(ax, w, begun, ah, values, cell, h)
+                ops.lstm_steps_backward(dy, back, given, dcell, values, cell, da, dbefore)
+                results += [cell, dcell]
+            results += [h, da, *([dbefore] if given else [])]
+        return results
+
+    return case
+
+
 def _symbols(ops: Ops, rng: np.random.Generator) -> list[Any]:
     table, dy, total = draw(ops, rng, 6, 5), draw(ops, rng, 9, 5), draw(ops, rng, 6, 5)
     rows = labels_of(ops, rng, 9, 6)
@@ -222,6 +257,9 @@ CASES: dict[str, Case] = {
     "gru": _gru,
     "lstm": _lstm,
     "symbols": _symbols,
+    "time-zero": _over_time(False, False, 7, 70),
+    "time-given": _over_time(True, True, 12, 33),
+    "time-few-rows": _over_time(True, True, 2, 5),
     "dropout": _dropout,
     "crop": _crop,
     **{
