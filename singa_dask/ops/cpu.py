@@ -44,6 +44,8 @@ class CpuOps(Ops):
 
     # Multiplications of a product that keep a thread busy for about ten times as long as it takes to wake it.
     worth_a_thread: ClassVar[int] = 1 << 24
+    # Rows of a factor up to which a product is turned round; its packed columns should fit in one core's cache.
+    turned_rows: ClassVar[int] = 128
     # Parameters of an update that do.
     worth_updating: ClassVar[int] = 1 << 18
 
@@ -56,11 +58,13 @@ class CpuOps(Ops):
 
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
         rows, columns = a.shape[0], b.shape[1]
-        count = min(self._team.size, rows * columns * a.shape[1] // self.worth_a_thread)
-        if count < 2:
-            return super().gemm(a, b, out, accumulate)
         out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
+        count = max(1, min(self._team.size, a.size * columns // self.worth_a_thread))
+        if self._turns(a, b) and not accumulate:
+            return self._turned_gemm(a, b, out, count)
         product = super().gemm
+        if count == 1:
+            return product(a, b, out, accumulate)
 
         def task(t: int) -> None:
             if rows > columns:
@@ -71,6 +75,29 @@ class CpuOps(Ops):
                 product(a, b[:, share], out[:, share], accumulate)
 
         self._team.run(count, task)
+        return out
+
+    def _turns(self, a: Array, b: Array) -> bool:
+        """Whether b is large and the transpose of an array, and a small enough to stay in the cache when packed."""
+        return (
+            VECTOR > 0
+            and a.dtype == b.dtype == np.float32
+            and 2 * packed_product.ROWS <= a.shape[0] <= self.turned_rows
+            and min(b.shape) >= 4 * packed_product.PANEL
+            and b.flags.f_contiguous
+        )
+
+    def _turned_gemm(self, a: Array, b: Array, out: Array, count: int) -> Array:
+        """out' = b' a': b is read once, in the order of memory, where BLAS would pack it."""
+        shape = self.packed_shape(a.shape[1], a.shape[0], b.shape[1])
+        packed, turned = self.pack([a.T], np.empty(shape, a.dtype)), np.empty((b.shape[1], a.shape[0]), a.dtype)
+
+        def task(t: int) -> None:
+            share = slice(len(turned) * t // count, len(turned) * (t + 1) // count)
+            packed_product.product(b.T[share], packed, turned[share])
+
+        self._team.run(count, task)
+        out[...] = turned.T
         return out
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:

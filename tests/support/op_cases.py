@@ -39,7 +39,9 @@ def labels_of(ops: Ops, rng: np.random.Generator, rows: int, classes: int) -> An
 def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
     a, b, bias = draw(ops, rng, 7, 5), draw(ops, rng, 5, 3), draw(ops, rng, 3)
     out, sums = draw(ops, rng, 7, 3), draw(ops, rng, 3)
+    few, many = draw(ops, rng, 13, 290), draw(ops, rng, 270, 290)
     return [
+        ops.gemm(few, many.T, out=ops.empty((13, 270))),
         ops.gemm(a, b),
         ops.gemm(a.T, ops.gemm(a, b), out=ops.empty((5, 3))),
         ops.gemm(b.T, a.T, out=ops.empty((3, 7))),
