@@ -1,7 +1,8 @@
 """Contestants side by side: each in a process of its own, a few steps at a time in turn, compared pair by pair.
 
 A contestant is a program that prints a JSON line when it is ready, runs N steps for every line "N" on its standard
-input and answers with {"seconds": per step}; at the line "end" it prints its peak memory and leaves.
+input and answers with {"seconds": per step}; at the line "end" it prints its peak memory and leaves. One that cannot
+take part on this machine says {"absent": why} in place of being ready.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 FOLDER = Path(__file__).parent
 # Settings of some machines that slow OpenBLAS down or speed it up; nobody gets them.
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 CHUNK_S = 0.25
+
+
+class Absent(Exception):
+    """A contestant cannot take part; says why."""
 
 
 @dataclass
@@ -33,10 +39,10 @@ class Contestant:
     chunk: int = 1
 
     @classmethod
-    def start(cls, name: str, arguments: Sequence[str], threads: int) -> Contestant:
-        """Start `name`.py with these arguments, bound to as many cores as it has threads."""
+    def start(cls, program: str, arguments: Sequence[str], threads: int) -> Contestant:
+        """Start `program`.py with these arguments, bound to as many cores as it has threads. Raises Absent."""
         process = subprocess.Popen(
-            [sys.executable, str(FOLDER / f"{name}.py"), *arguments],
+            [sys.executable, str(FOLDER / f"{program}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -44,9 +50,17 @@ class Contestant:
             preexec_fn=_pin(threads),
         )
         ready = read(process)
-        contestant = cls(name, process, ready["losses"])
+        if "absent" in ready:
+            process.wait()
+            raise Absent(ready["absent"])
+        contestant = cls(program, process, ready["losses"])
         contestant.chunk = max(1, min(200, round(CHUNK_S / contestant._run(3))))
         return contestant
+
+    @property
+    def median_ms(self) -> float:
+        """Of a step."""
+        return 1e3 * statistics.median(self.seconds)
 
     def play(self) -> None:
         """One round: a chunk of steps."""
@@ -67,12 +81,11 @@ class Contestant:
         return read(self.process)
 
 
-def contest(names: Sequence[str], arguments: Sequence[str], threads: int, rounds: int) -> list[Contestant]:
-    """Let the contestants take turns for `rounds` rounds."""
-    contestants = [Contestant.start(name, arguments, threads) for name in names]
+def contest(contestants: Sequence[Contestant], rounds: int) -> None:
+    """Let the contestants take turns for `rounds` rounds, and end."""
     try:
-        for _ in range(rounds):
-            for contestant in contestants:
+        for number in range(rounds):
+            for contestant in contestants[:: -1 if number % 2 else 1]:
                 contestant.play()
         for contestant in contestants:
             contestant.end()
@@ -80,7 +93,6 @@ def contest(names: Sequence[str], arguments: Sequence[str], threads: int, rounds
         for contestant in contestants:
             contestant.process.kill()
             contestant.process.wait()
-    return contestants
 
 
 def ratio(peer: Contestant, ours: Contestant) -> float:
@@ -102,6 +114,12 @@ def serve(step: Callable[[], float], losses: Sequence[float]) -> None:
         for _ in range(int(line)):
             step()
         print(json.dumps({"seconds": (time.perf_counter() - began) / int(line)}), flush=True)
+
+
+def absent(why: str) -> NoReturn:
+    """The contestant's side: it cannot take part."""
+    print(json.dumps({"absent": why}), flush=True)
+    raise SystemExit
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from jobs import job_of
 from threadpoolctl import threadpool_limits
-from workloads import TINY_RATE, WORKLOADS, data_of, job_of
+from workloads import TINY_RATE, WORKLOADS, data_of
 
 from singa_dask.algorithms.bp import BP
 from singa_dask.cluster.bootstrap import join_world
@@ -128,7 +129,6 @@ class Rank:
 
     def _replica(self, comm: Communicator, variant: Mapping[str, Any]) -> Replica:
         job = job_of(self.workload)
-        job.seed = 1
         job.updater.learning_rate.base_lr = TINY_RATE
         job.cluster.nworkers_per_group = job.cluster.nservers_per_group = comm.size
         for field, value in variant.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from contest import serve
+from jobs import job_of
 from threadpoolctl import threadpool_limits
-from workloads import WARM_UP, WORKLOADS, data_of, job_of
+from workloads import WARM_UP, WORKLOADS, data_of
 
 from singa_dask.comm import SoloCommunicator
 from singa_dask.job.job_pb2 import Phase
@@ -18,18 +19,16 @@ from singa_dask.training.replica import Replica
 
 def main(name: str, threads: int) -> None:
     workload = WORKLOADS[name]
-    job = job_of(workload)
-    job.seed = 1
     features, labels = data_of(workload)
     with threadpool_limits(1):
-        replica = Replica(job, SoloCommunicator(), get_ops("cpu", threads=threads))
+        replica = Replica(job_of(workload), SoloCommunicator(), get_ops("cpu", threads=threads))
         replica.initialise()
-        feed = {replica.net.input_layers[0]: Batch(features, labels)}
+        feed = {replica.net.input_layers[0]: Batch(features, None if workload.cell else labels)}
         number = 0
 
         def step() -> float:
             nonlocal number
-            metrics = replica.train_step(feed, Step(Phase.kTrain, number, total_rows=workload.batch))
+            metrics = replica.train_step(feed, Step(Phase.kTrain, number, total_rows=len(labels)))
             number += 1
             return metrics["loss"].mean
 

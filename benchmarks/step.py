@@ -1,4 +1,4 @@
-"""Time per training step of one worker against PyTorch (CPU, eager), interleaved in one run.
+"""Time per training step of one worker against PyTorch on the CPU, interleaved in one run.
 
 make bench BENCH=step                    # or: python benchmarks/step.py --threads 1 --json step.json
 """
@@ -6,54 +6,96 @@ make bench BENCH=step                    # or: python benchmarks/step.py --threa
 from __future__ import annotations
 
 import json
-import statistics
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
-from contest import Contestant, contest, ratio
+from contest import Absent, Contestant, contest, ratio
 from rich.console import Console
 from rich.table import Table
-from workloads import WORKLOADS
+from workloads import WORKLOADS, Workload
 
-OURS, TORCH = "contestant_singa_dask", "contestant_torch"
+EAGER = "eager"
 
 
-def measure(workload: str, threads: int, rounds: int) -> dict:
-    """One row: our median milliseconds and peak memory, PyTorch's, and the median of the paired ratios."""
-    ours, torch = contest([OURS, TORCH], [workload, str(threads)], threads, rounds)
+def peers_of(workload: Workload) -> tuple[str, ...]:
+    """PyTorch's variants (contestant_torch.py) that may be its fastest on this net."""
+    peers = (EAGER, "fused", "foreach", "compiled")
+    return (*peers, "channels_last", "channels_last+fused") if workload.images else peers
+
+
+def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
+    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant.
+
+    loss_difference: largest relative one to PyTorch eager in the first steps. absent: who cannot take part, and why.
+    """
+    arguments = [workload.name, str(threads)]
+    ours = Contestant.start("contestant_singa_dask", arguments, threads)
+    theirs: dict[str, Contestant] = {}
+    missing = {}
+    for peer in peers:
+        try:
+            theirs[peer] = Contestant.start("contestant_torch", [*arguments, peer], threads)
+        except Absent as why:
+            missing[peer] = str(why)
+    contest([ours, *theirs.values()], rounds)
+    eager = theirs[EAGER]
+    best = min(theirs, key=lambda peer: theirs[peer].median_ms)
     return {
-        "workload": workload,
+        "workload": workload.name,
         "threads": threads,
-        "ms": round(1e3 * statistics.median(ours.seconds), 3),
+        "ms": round(ours.median_ms, 3),
         "peak_mb": round(ours.peak_mb, 1),
-        "torch_ms": round(1e3 * statistics.median(torch.seconds), 3),
-        "torch_peak_mb": round(torch.peak_mb, 1),
-        "ratio_eager": round(ratio(torch, ours), 3),
-        "loss_difference": _loss_difference(ours, torch),
+        "torch_ms": round(eager.median_ms, 3),
+        "torch_peak_mb": round(eager.peak_mb, 1),
+        "ratio_eager": round(ratio(eager, ours), 3),
+        "best": best,
+        "best_ms": round(theirs[best].median_ms, 3),
+        "ratio_best": round(ratio(theirs[best], ours), 3),
+        "loss_difference": _loss_difference(ours, eager),
+        "variants_ms": {peer: round(entry.median_ms, 3) for peer, entry in theirs.items()},
+        "absent": missing,
     }
 
 
 def _loss_difference(ours: Contestant, torch: Contestant) -> float:
-    return max(abs(a - b) / abs(b) for a, b in zip(ours.first_losses, torch.first_losses, strict=True))
+    return float(f"{max(abs(a - b) / abs(b) for a, b in zip(ours.first_losses, torch.first_losses, strict=True)):.2g}")
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the rows as a table."""
+    missing = {peer: why for row in rows for peer, why in row["absent"].items()}
+    caption = "; ".join(f"without {peer}: {why}" for peer, why in missing.items())
+    title = "one training step, same initial parameters; ratio = PyTorch's time / singa_dask's"
+    table = Table(title=title, caption=caption or None, box=None)
+    for name in (key for key, value in rows[0].items() if not isinstance(value, dict)):
+        shown = name.replace("torch", "PyTorch").replace("mb", "MB").replace("_", " ")
+        table.add_column(shown, justify="left" if name in ("workload", "best") else "right")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values() if not isinstance(value, dict)))
+    Console(width=150).print(table)
 
 
 @click.command()
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(list(WORKLOADS)), help="Default: all.")
-@click.option("--threads", multiple=True, type=int, default=[1], show_default=True)
+@click.option("--threads", multiple=True, type=int, default=[1, 2], show_default=True)
 @click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--peer", "peers", multiple=True, help="Variants of PyTorch beside eager. Default: all that make sense.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
-def main(workloads: tuple[str, ...], threads: tuple[int, ...], rounds: int, out: Path | None) -> None:
+def main(
+    workloads: tuple[str, ...], threads: tuple[int, ...], rounds: int, peers: tuple[str, ...], out: Path | None
+) -> None:
     """Time a training step against PyTorch; ratio = PyTorch's time / ours (above 1: we are faster)."""
-    table = Table(title="one training step, same initial parameters; ratio = PyTorch eager / singa_dask", box=None)
-    for column in ("workload", "threads", "ms", "peak MB", "PyTorch ms", "PyTorch MB", "ratio", "loss difference"):
-        table.add_column(column, justify="left" if column == "workload" else "right")
     rows = []
     for count in threads:
-        for workload in workloads or WORKLOADS:
-            row = measure(workload, count, rounds)
-            rows.append(row)
-            table.add_row(*(f"{v:.2g}" if k == "loss_difference" else f"{v}" for k, v in row.items()))
-    Console(width=120).print(table)
+        if count > len(os.sched_getaffinity(0)):
+            raise click.UsageError(f"{count} threads need {count} cores; there are {len(os.sched_getaffinity(0))}")
+        for name in workloads or WORKLOADS:
+            entrants = tuple(dict.fromkeys((EAGER, *peers))) if peers else peers_of(WORKLOADS[name])
+            rows.append(measure(WORKLOADS[name], count, rounds, entrants))
+    show(rows)
     if out:
         out.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -22,7 +22,8 @@ class Recurrent(Layer):
     """What the recurrent layers share: parameters, the time loop, the gradients of the weights.
 
     gates: their names, in the order of the parameters and of the kernel. carried: names of the arrays (B, H) that a
-    step hands to the next one, the output first.
+    step hands to the next one, the output first. keeps_ah: whether the backward pass needs the state's
+    part of the gates of all steps.
     """
 
     gates: ClassVar[tuple[str, ...]]
@@ -30,6 +31,7 @@ class Recurrent(Layer):
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
+    keeps_ah: ClassVar[bool] = False
 
     def setup(self, *src: Shape) -> Shape:
         shape, *context = self.sources(src)
@@ -60,27 +62,32 @@ class Recurrent(Layer):
         ctx.x_RI = x[0].reshape(rows, -1)
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
-        ctx.wx = self._packed(ctx, "wx", self.input_weights)
-        ctx.wh = self._packed(ctx, "wh", self.state_weights)
-        bias = self._packed(ctx, "b", self.biases) if self.biases else None
-        ax = ops.affine(ctx.x_RI, ctx.wx.T, bias, out=ctx.buffer("ax", (rows, width)))
-        ah = ctx.buffer("ah", (rows, width))
+        ax = self._from_inputs(ctx, ctx.buffer("ax", (rows, width)))
+        # The gates' matrices (H, H), each transposed, side by side: one product for all.
+        w = ctx.buffer("wh_T", ops.packed_shape(units, width, batch))
+        ops.pack([weight.value.T for weight in self.state_weights], w)
+        ctx.ah = ctx.buffer("ah", (rows if self.keeps_ah else batch, width))
         # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
-        states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
+        states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
-        for start in range(0, rows, batch):
-            ops.gemm(states[0][start : start + batch], ctx.wh.T, out=ah[start : start + batch])
-            self._step(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), ax, ah)
+        self._steps(ctx, ax, w)
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
 
-    def _packed(self, ctx: Context, key: str, params: list[Param]) -> Array:
-        """The gates' arrays in one, under each other: one matrix product for all."""
-        size = params[0].shape[0]
-        packed = ctx.buffer(key, (len(params) * size, *params[0].shape[1:]))
-        for k, param in enumerate(params):
-            packed[k * size : (k + 1) * size] = param.value
-        return packed
+    def _from_inputs(self, ctx: Context, ax: Array) -> Array:
+        """The inputs' part of the gates, of all steps at once: a product, or where every input is one-hot a choice
+        among the rows of a table."""
+        ops = ctx.ops
+        table = ctx.buffer("wx_T", (self._inputs, ax.shape[1]))
+        for k, param in enumerate(self.input_weights):
+            table[:, k * self._units : (k + 1) * self._units] = param.value.T
+        bias = ops.xp.concatenate([param.value for param in self.biases]) if self.biases else None
+        ctx.wx_T, ctx.columns = table, ops.one_hot_columns(ctx.x_RI)
+        if ctx.columns is None:
+            return ops.affine(ctx.x_RI, table, bias, out=ax)
+        if bias is not None:
+            table = ops.xp.add(table, bias, out=ctx.buffer("table", table.shape))
+        return ops.embed(table, ctx.columns, ax)
 
     def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
         """Write the state before the first step into the first block."""
@@ -92,6 +99,7 @@ class Recurrent(Layer):
         for state, value in zip(states, before, strict=True):
             check_rows(self, value, batch)
             state[:batch] = 0 if value is None else value
+        ctx.begun = before[0] is not None  # else the state is zero, and so is its part of the gates
         memory.gradients = None
 
     def backward(self, ctx: Context, dy: Array) -> Any:
@@ -99,53 +107,56 @@ class Recurrent(Layer):
         width = len(self.gates) * self._units
         da, dah = ctx.buffer("da", (rows, width)), self._state_gradient(ctx, (rows, width))
         dbefore = ctx.buffer("dbefore", (batch, self._units))
-        self._begin_backward(ctx)
-        for start in range(rows - batch, -1, -batch):
-            dh = dy[start : start + batch]
-            if start < rows - batch:
-                dh += dbefore
-            self._step_backward(ctx, slice(start, start + batch), slice(start + batch, start + 2 * batch), dh, da, dah)
-            through = ops.gemm(dah[start : start + batch], ctx.wh, out=ctx.buffer("through", dbefore.shape))
-            dbefore[...] = through + ctx.dbefore if ctx.dbefore is not None else through
-        self._end_backward(ctx)
+        below = ctx.buffer("wh", (width, self._units))  # each other
+        for k, weight in enumerate(self.state_weights):
+            below[k * self._units : (k + 1) * self._units] = weight.value
+        w = ops.pack([below], ctx.buffer("wh_packed", ops.packed_shape(width, self._units, batch)))
+        self._steps_backward(ctx, dy, w, da, dah, dbefore)
         self._learn(ctx, da, dah)
         dx = None
         if ctx.needs_input_grad:
-            dx = ops.gemm(da, ctx.wx, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
+            dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array, dah: Array) -> None:
-        """The gradients of the parameters, all steps in one product."""
+        """The gradients of the parameters, all steps in one product; of one-hot inputs the sums of the rows with the
+        same symbol."""
         ops, units = ctx.ops, self._units
-        before = ctx.buffer("h", (da.shape[0] + ctx.rows, units))[: da.shape[0]]
-        sums = ops.column_sums(da, ctx.buffer("db", da.shape[1:]))
+        before = ctx.states[0][: da.shape[0]]
+        nonzero = slice(0 if ctx.begun else ctx.rows, None)
+        if ctx.columns is not None:
+            table = ctx.buffer("dtable", ctx.wx_T.shape)
+            table[...] = 0
+            ops.embed_backward(da, ctx.columns, table)
+        sums = ops.column_sums(da if ctx.columns is None else table, ctx.buffer("db", da.shape[1:]))
         for k in range(len(self.gates)):
             gate = slice(k * units, (k + 1) * units)
             weight, state = self.input_weights[k], self.state_weights[k]
-            ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
-            ops.gemm(dah[:, gate].T, before, out=state.grad, accumulate=state.claim())
+            if ctx.columns is None:
+                ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
+            else:
+                _add(weight, table[:, gate].T)
+            ops.gemm(dah[nonzero, gate].T, before[nonzero], out=state.grad, accumulate=state.claim())
             if self.biases:
-                bias = self.biases[k]
-                bias.grad[...] = bias.grad + sums[gate] if bias.claim() else sums[gate]
+                _add(self.biases[k], sums[gate])
 
     def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
         """Where the gradient for ah goes: that for ax, unless the cell tells the two apart."""
         return ctx.buffer("da", shape)
 
-    # What a cell writes. `now`: the rows of this step; `after`: of its state in the arrays of `carried`.
+    # What a cell writes; w: the packed weights of the state.
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+        """Compute all states from ax, the inputs' part of the gates."""
         raise NotImplementedError
 
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        """Fill da[now] and dah[now]; set `ctx.dbefore` to what reaches the state before past the weights, or None."""
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        """Fill da and dah and, where the first state is given, its gradient."""
         raise NotImplementedError
 
-    def _begin_backward(self, ctx: Context) -> None:
-        """Before the last step's gradient."""
 
-    def _end_backward(self, ctx: Context) -> None:
-        """After the first step's gradient."""
+def _add(param: Param, gradient: Array) -> None:
+    param.grad[...] = param.grad + gradient if param.claim() else gradient
 
 
 class RNN(Recurrent):
@@ -158,13 +169,11 @@ class RNN(Recurrent):
     conf_field: ClassVar[str | None] = "rnn_conf"
     gates: ClassVar[tuple[str, ...]] = ("",)
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.h = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units))
-        ctx.ops.rnn_cell(ax[now], ah[now], ctx.h[after])
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+        ctx.ops.rnn_steps(ax, w, ctx.begun, ctx.ah, ctx.states[0])
 
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        ctx.dbefore = None
-        ctx.ops.rnn_cell_backward(dh, ctx.h[after], da[now])
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        ctx.ops.rnn_steps_backward(dy, w, ctx.given, ctx.states[0], da, dbefore)
 
 
 class GRU(Recurrent):
@@ -177,18 +186,18 @@ class GRU(Recurrent):
     type: ClassVar[str] = "kGRU"
     conf_field: ClassVar[str | None] = "gru_conf"
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
+    keeps_ah: ClassVar[bool] = True
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.h, ctx.ah = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units)), ah
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
         ctx.gates = ctx.buffer("gates", ax.shape)
-        ctx.ops.gru_cell(ax[now], ah[now], ctx.h[now], ctx.gates[now], ctx.h[after])
+        ctx.ops.gru_steps(ax, w, ctx.begun, ctx.ah, ctx.gates, ctx.states[0])
 
     def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
         return ctx.buffer("dah", shape)
 
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        ctx.dbefore = ctx.buffer("dpast", dh.shape)
-        ctx.ops.gru_cell_backward(dh, ctx.gates[now], ctx.ah[now], ctx.h[now], da[now], dah[now], ctx.dbefore)
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        dpast = ctx.buffer("dpast", dbefore.shape)
+        ctx.ops.gru_steps_backward(dy, w, ctx.given, ctx.gates, ctx.ah, ctx.states[0], da, dah, dpast, dbefore)
 
 
 class LSTM(Recurrent):
@@ -208,20 +217,14 @@ class LSTM(Recurrent):
         value = 1.0 if gate == "f" else None
         return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
 
-    def _step(self, ctx: Context, now: slice, after: slice, ax: Array, ah: Array) -> None:
-        ctx.h = ctx.buffer("h", (ax.shape[0] + ctx.rows, self._units))
-        ctx.cell = ctx.buffer("cell", ctx.h.shape)
+    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+        h, cell = ctx.states
         ctx.gates = ctx.buffer("gates", ax.shape)
-        ctx.ops.lstm_cell(ax[now], ah[now], ctx.cell[now], ctx.gates[now], ctx.cell[after], ctx.h[after])
+        ctx.ops.lstm_steps(ax, w, ctx.begun, ctx.ah, ctx.gates, cell, h)
 
-    def _begin_backward(self, ctx: Context) -> None:
-        ctx.dcell = ctx.buffer("dcell", (ctx.rows, self._units))
-        ctx.dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
-
-    def _step_backward(self, ctx: Context, now: slice, after: slice, dh: Array, da: Array, dah: Array) -> None:
-        ctx.dbefore = None
-        ctx.ops.lstm_cell_backward(dh, ctx.dcell, ctx.gates[now], ctx.cell[now], ctx.cell[after], da[now])
-
-    def _end_backward(self, ctx: Context) -> None:
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+        dcell, cell = ctx.buffer("dcell", dbefore.shape), ctx.states[1]
+        dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
+        ctx.ops.lstm_steps_backward(dy, w, ctx.given, dcell, ctx.gates, cell, da, dbefore)
         if self.proto.unroll_index:
-            ctx.memory.gradients = ctx.dcell  # for the instance before
+            ctx.memory.gradients = dcell  # for the instance before

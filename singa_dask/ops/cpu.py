@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,10 +10,13 @@ import numpy as np
 from singa_dask.ops import (
     numba_convolution,
     numba_elementwise,
+    numba_loss,
     numba_lrn,
     numba_pooling,
     numba_products,
+    numba_recurrent,
     numba_update,
+    packed_product,
 )
 from singa_dask.ops.base import Ops
 from singa_dask.ops.direct_convolution import Gather, Plan, plan
@@ -42,30 +45,60 @@ class CpuOps(Ops):
     cache_nbytes: ClassVar[int] = 1 << 20
     # Elements on which an elementwise kernel takes some ten microseconds, as waking a thread does.
     _worth_a_thread: ClassVar[int] = 1 << 15
-    # Multiplications of a matrix product that take some fifty microseconds.
-    _product_worth_threads: ClassVar[int] = 1 << 21
+    # Multiplications of a matrix product that take some twenty microseconds.
+    _product_worth_a_thread: ClassVar[int] = 1 << 20
+
+    # Rows of a factor up to which a product is turned round; its packed columns should fit in one core's cache.
+    turned_rows: ClassVar[int] = 128
+    # Parameters of an update that keep a thread busy for about ten times as long as it takes to wake it.
+    _update_worth_a_thread: ClassVar[int] = 1 << 18
 
     def __init__(self, dtype: Any = np.float32, threads: int = 1):
         super().__init__(dtype)
         self._team = Team(threads)
 
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
-        (rows, inner), columns = a.shape, b.shape[1]
-        if self._team.size == 1 or rows * inner * columns < self._product_worth_threads:
-            return super().gemm(a, b, out, accumulate)
-        if out is None:
-            out = np.empty((rows, columns), np.result_type(a, b))
-        product, target = super().gemm, out
-        by_rows, total, count = rows >= columns, max(rows, columns), min(self._team.size, max(rows, columns))
+        rows, columns = a.shape[0], b.shape[1]
+        out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
+        count = max(1, min(self._team.size, a.size * columns // self._product_worth_a_thread))
+        if self._turns(a, b) and not accumulate:
+            return self._turned_gemm(a, b, out, count)
+        product = super().gemm
+        if count == 1:
+            return product(a, b, out, accumulate)
 
-        def part(t: int) -> None:
-            share = slice(total * t // count, total * (t + 1) // count)
-            if by_rows:
-                product(a[share], b, target[share], accumulate)
+        def task(t: int) -> None:
+            if rows > columns:
+                share = slice(rows * t // count, rows * (t + 1) // count)
+                product(a[share], b, out[share], accumulate)
             else:
-                product(a, b[:, share], target[:, share], accumulate)
+                share = slice(columns * t // count, columns * (t + 1) // count)
+                product(a, b[:, share], out[:, share], accumulate)
 
-        self._team.run(count, part)
+        self._team.run(count, task)
+        return out
+
+    def _turns(self, a: Array, b: Array) -> bool:
+        """Whether b is large and the transpose of an array, and a small enough to stay in the cache when packed."""
+        return (
+            VECTOR > 0
+            and a.dtype == b.dtype == np.float32
+            and 2 * packed_product.ROWS <= a.shape[0] <= self.turned_rows
+            and min(b.shape) >= 4 * packed_product.PANEL
+            and b.flags.f_contiguous
+        )
+
+    def _turned_gemm(self, a: Array, b: Array, out: Array, count: int) -> Array:
+        """out' = b' a': b is read once, in the order of memory, where BLAS would pack it."""
+        shape = self.packed_shape(a.shape[1], a.shape[0], b.shape[1])
+        packed, turned = self.pack([a.T], np.empty(shape, a.dtype)), np.empty((b.shape[1], a.shape[0]), a.dtype)
+
+        def task(t: int) -> None:
+            share = slice(len(turned) * t // count, len(turned) * (t + 1) // count)
+            packed_product.product(b.T[share], packed, turned[share])
+
+        self._team.run(count, task)
+        out[...] = turned.T
         return out
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
@@ -262,6 +295,127 @@ class CpuOps(Ops):
         numba_elementwise.crop(x, top, left, mirror, mean, scale, out)
         return out
 
+    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
+        numba_loss.shift(x, out)
+        np.exp(out, out=out)  # vectorised, which Numba's is not
+        return x.dtype.type(numba_loss.normalise(x, labels, out)), self.count_topk(x, labels, topk)
+
+    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
+        numba_loss.softmax_cross_entropy_backward(y, labels, scale, out)
+        return out
+
+    def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
+        return numba_loss.count_topk(x, labels, topk)
+
+    def rnn_cell(self, ax: Array, ah: Array, h: Array) -> None:
+        numba_recurrent.rnn_cell(ax, ah, h)
+
+    def rnn_cell_backward(self, dh: Array, h: Array, da: Array) -> None:
+        numba_recurrent.rnn_cell_backward(dh, h, da)
+
+    def gru_cell(self, ax: Array, ah: Array, before: Array, gates: Array, h: Array) -> None:
+        numba_recurrent.gru_cell(ax, ah, before, gates, h)
+
+    def gru_cell_backward(
+        self, dh: Array, gates: Array, ah: Array, before: Array, da: Array, dah: Array, dbefore: Array
+    ) -> None:
+        numba_recurrent.gru_cell_backward(dh, gates, ah, before, da, dah, dbefore)
+
+    def lstm_cell(self, ax: Array, ah: Array, cell_before: Array, gates: Array, cell: Array, h: Array) -> None:
+        numba_recurrent.lstm_cell(ax, ah, cell_before, gates, cell, h)
+
+    def lstm_cell_backward(
+        self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array, da: Array
+    ) -> None:
+        numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell, da)
+
+    def packed_shape(self, length: int, columns: int, batch: int) -> tuple[int, ...]:
+        if VECTOR == 0 or self.dtype != np.float32 or batch < packed_product.ROWS:
+            return super().packed_shape(length, columns, batch)
+        return -(-columns // packed_product.PANEL), length, packed_product.PANEL
+
+    def pack(self, matrices: Sequence[Array], out: Array) -> Array:
+        if out.ndim == 2:
+            return super().pack(matrices, out)
+        first = 0
+        for matrix in matrices:
+            packed_product.pack(matrix, first, out)
+            first += matrix.shape[1]
+        return out
+
+    def _share_steps(self, batch: int, steps: Callable[..., None], *arguments: Any) -> None:
+        """steps(*arguments, first, last) in every thread, for its rows of the batch."""
+        count = max(1, min(self._team.size, batch // packed_product.ROWS))
+        self._team.run(count, lambda t: steps(*arguments, batch * t // count, batch * (t + 1) // count))
+
+    def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
+        if w.ndim == 2:
+            return super().rnn_steps(ax, w, begun, ah, h)
+        return self._share_steps(h.shape[0] - ax.shape[0], numba_recurrent.rnn_steps, ax, w, begun, ah, h)
+
+    def rnn_steps_backward(self, dy: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
+        if w.ndim == 2:
+            return super().rnn_steps_backward(dy, w, given, h, da, dbefore)
+        return self._share_steps(len(dbefore), numba_recurrent.rnn_steps_backward, dy, w, given, h, da, dbefore)
+
+    def gru_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, h: Array) -> None:
+        if w.ndim == 2:
+            return super().gru_steps(ax, w, begun, ah, gates, h)
+        return self._share_steps(h.shape[0] - ax.shape[0], numba_recurrent.gru_steps, ax, w, begun, ah, gates, h)
+
+    def gru_steps_backward(
+        self,
+        dy: Array,
+        w: Array,
+        given: bool,
+        gates: Array,
+        ah: Array,
+        h: Array,
+        da: Array,
+        dah: Array,
+        dpast: Array,
+        dbefore: Array,
+    ) -> None:
+        arguments = dy, w, given, gates, ah, h, da, dah, dpast, dbefore
+        if w.ndim == 2:
+            return super().gru_steps_backward(*arguments)
+        return self._share_steps(len(dbefore), numba_recurrent.gru_steps_backward, *arguments)
+
+    def lstm_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, cell: Array, h: Array) -> None:
+        arguments = ax, w, begun, ah, gates, cell, h
+        if w.ndim == 2:
+            return super().lstm_steps(*arguments)
+        return self._share_steps(h.shape[0] - ax.shape[0], numba_recurrent.lstm_steps, *arguments)
+
+    def lstm_steps_backward(
+        self, dy: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, da: Array, dbefore: Array
+    ) -> None:
+        arguments = dy, w, given, dcell, gates, cell, da, dbefore
+        if w.ndim == 2:
+            return super().lstm_steps_backward(*arguments)
+        return self._share_steps(len(dbefore), numba_recurrent.lstm_steps_backward, *arguments)
+
+    def one_hot_columns(self, x: Array) -> Array:
+        columns = np.empty(x.shape[0], np.int64)
+        return columns if numba_recurrent.one_hot_columns(x, columns) else None
+
+    def embed(self, table: Array, rows: Array, out: Array) -> Array:
+        numba_recurrent.embed(table, rows, out)
+        return out
+
+    def embed_backward(self, dy: Array, rows: Array, out: Array) -> None:
+        numba_recurrent.embed_backward(dy, rows, out)
+
+    def _update(self, rule: Callable[..., None], arrays: Sequence[Array], *settings: float) -> None:
+        """The rule on runs of the arrays, a run per thread."""
+        size = arrays[0].size
+        count = max(1, min(self._team.size, size // self._update_worth_a_thread))
+
+        def task(t: int) -> None:
+            rule(*(array[size * t // count : size * (t + 1) // count] for array in arrays), *settings)
+
+        self._team.run(count, task)
+
     def sgd_update(
         self,
         w: Array,
@@ -273,7 +427,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.sgd(w, g, v, lr, momentum, weight_decay, clip_low, clip_high)
+        self._update(numba_update.sgd, (w, g, v), lr, momentum, weight_decay, clip_low, clip_high)
 
     def nesterov_update(
         self,
@@ -286,7 +440,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.nesterov(w, g, v, lr, momentum, weight_decay, clip_low, clip_high)
+        self._update(numba_update.nesterov, (w, g, v), lr, momentum, weight_decay, clip_low, clip_high)
 
     def adagrad_update(
         self,
@@ -299,7 +453,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adagrad(w, g, h, lr, delta, weight_decay, clip_low, clip_high)
+        self._update(numba_update.adagrad, (w, g, h), lr, delta, weight_decay, clip_low, clip_high)
 
     def rmsprop_update(
         self,
@@ -313,7 +467,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.rmsprop(w, g, h, lr, rho, delta, weight_decay, clip_low, clip_high)
+        self._update(numba_update.rmsprop, (w, g, h), lr, rho, delta, weight_decay, clip_low, clip_high)
 
     def adadelta_update(
         self,
@@ -328,7 +482,7 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adadelta(w, g, h, u, lr, rho, delta, weight_decay, clip_low, clip_high)
+        self._update(numba_update.adadelta, (w, g, h, u), lr, rho, delta, weight_decay, clip_low, clip_high)
 
     def adam_update(
         self,
@@ -346,9 +500,8 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adam(
-            w, g, m, v, lr, beta1, beta2, correction1, correction2, delta, weight_decay, clip_low, clip_high
-        )
+        settings = lr, beta1, beta2, correction1, correction2, delta, weight_decay, clip_low, clip_high
+        self._update(numba_update.adam, (w, g, m, v), *settings)
 
     def adamax_update(
         self,
@@ -365,4 +518,5 @@ class CpuOps(Ops):
         clip_low: float,
         clip_high: float,
     ) -> None:
-        numba_update.adamax(w, g, m, u, lr, beta1, beta2, correction1, delta, weight_decay, clip_low, clip_high)
+        settings = lr, beta1, beta2, correction1, delta, weight_decay, clip_low, clip_high
+        self._update(numba_update.adamax, (w, g, m, u), *settings)

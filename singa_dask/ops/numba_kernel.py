@@ -9,6 +9,8 @@ from numba import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
+
 
 def kernel(function: Function) -> Function:
     """Compile on first use and keep the result on disk; release the GIL.
@@ -16,5 +18,4 @@ def kernel(function: Function) -> Function:
     Sums may be reordered and multiplications fused, so that loops vectorise, but infinities and NaN keep their
     meaning: a diverging net must show.
     """
-    fastmath = {"contract", "reassoc", "nsz", "arcp"}
-    return cast(Function, njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function))
+    return cast(Function, njit(cache=True, nogil=True, error_model="numpy", fastmath=FASTMATH)(function))

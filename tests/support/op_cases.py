@@ -24,7 +24,7 @@ WINDOWS = [
     (Window((1, 1), (2, 1)), 5, 4),
     (Window((4, 4), (1, 1), (3, 0)), 1, 4),
 ]
-# rows and channels
+# rows, and channels or units
 SIZES = [(1, 1), (3, 5), (2, 33)]
 
 
@@ -39,7 +39,9 @@ def labels_of(ops: Ops, rng: np.random.Generator, rows: int, classes: int) -> An
 def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
     a, b, bias = draw(ops, rng, 7, 5), draw(ops, rng, 5, 3), draw(ops, rng, 3)
     out, sums = draw(ops, rng, 7, 3), draw(ops, rng, 3)
+    few, many = draw(ops, rng, 13, 290), draw(ops, rng, 270, 290)
     return [
+        ops.gemm(few, many.T, out=ops.empty((13, 270))),
         ops.gemm(a, b),
         ops.gemm(a.T, ops.gemm(a, b), out=ops.empty((5, 3))),
         ops.gemm(b.T, a.T, out=ops.empty((3, 7))),
@@ -129,6 +131,85 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
     return results
 
 
+def _rnn(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, units in SIZES:
+        ax, ah, dh = (draw(ops, rng, rows, units) * 3 for _ in range(3))
+        h, da = ops.empty(ax.shape), ops.empty(ax.shape)
+        ops.rnn_cell(ax, ah, h)
+        ops.rnn_cell_backward(dh, h, da)
+        results += [h, da]
+    return results
+
+
+def _gru(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, units in SIZES:
+        ax, ah = draw(ops, rng, rows, 3 * units) * 3, draw(ops, rng, rows, 3 * units)
+        before, dh = draw(ops, rng, rows, units), draw(ops, rng, rows, units)
+        gates, da, dah = (ops.empty(ax.shape) for _ in range(3))
+        h, dbefore = ops.empty(dh.shape), ops.empty(dh.shape)
+        ops.gru_cell(ax, ah, before, gates, h)
+        ops.gru_cell_backward(dh, gates, ah, before, da, dah, dbefore)
+        results += [gates, h, da, dah, dbefore]
+    return results
+
+
+def _lstm(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, units in SIZES:
+        ax, ah = draw(ops, rng, rows, 4 * units) * 3, draw(ops, rng, rows, 4 * units)
+        before, dh, dcell = (draw(ops, rng, rows, units) for _ in range(3))
+        gates, da = ops.empty(ax.shape), ops.empty(ax.shape)
+        cell, h = ops.empty(dh.shape), ops.empty(dh.shape)
+        ops.lstm_cell(ax, ah, before, gates, cell, h)
+        ops.lstm_cell_backward(dh, dcell, gates, before, cell, da)
+        results += [gates, cell, h, dcell, da]
+    return results
+
+
+def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
+    """The time loops: T steps of `batch` rows."""
+
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        steps, results = 3, []
+        rows = steps * batch
+        for name, gates in (("rnn", 1), ("gru", 3), ("lstm", 4)):
+            width = gates * units
+            ax, weight = draw(ops, rng, rows, width), draw(ops, rng, units, width)
+            w = ops.pack([weight[:, :3], weight[:, 3:]], ops.empty(ops.packed_shape(units, width, batch)))
+            back = ops.pack([weight.T], ops.empty(ops.packed_shape(width, units, batch)))
+            ah = ops.empty((rows if name == "gru" else batch, width))
+            h, cell = draw(ops, rng, rows + batch, units), draw(ops, rng, rows + batch, units)
+            if not begun:
+                h[:batch] = 0
+            dy, dcell = draw(ops, rng, rows, units), draw(ops, rng, batch, units)
+            values, da, dah = (ops.empty((rows, width)) for _ in range(3))
+            dpast, dbefore = ops.empty((batch, units)), ops.empty((batch, units))
+            if name == "rnn":
+                ops.rnn_steps(ax, w, begun, ah, h)
+                ops.rnn_steps_backward(dy, back, given, h, da, dbefore)
+            elif name == "gru":
+                ops.gru_steps(ax, w, begun, ah, values, h)
+                ops.gru_steps_backward(dy, back, given, values, ah, h, da, dah, dpast, dbefore)
+                results.append(dah)
+            else:
+                ops.lstm_steps(ax, w, begun, ah, values, cell, h)
+                ops.lstm_steps_backward(dy, back, given, dcell, values, cell, da, dbefore)
+                results += [cell, dcell]
+            results += [h, da, *([dbefore] if given else [])]
+        return results
+
+    return case
+
+
+def _symbols(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    table, dy, total = draw(ops, rng, 6, 5), draw(ops, rng, 9, 5), draw(ops, rng, 6, 5)
+    rows = labels_of(ops, rng, 9, 6)
+    ops.embed_backward(dy, rows, total)
+    return [ops.embed(table, rows, ops.empty((9, 5))), total]
+
+
 def _dropout(ops: Ops, rng: np.random.Generator) -> list[Any]:
     x, dy = draw(ops, rng, 5, 13), draw(ops, rng, 5, 13)
     mask = ops.empty(x.shape, np.uint8)
@@ -174,6 +255,13 @@ CASES: dict[str, Case] = {
     "products": _products,
     "activations": _activations,
     "losses": _losses,
+    "rnn": _rnn,
+    "gru": _gru,
+    "lstm": _lstm,
+    "symbols": _symbols,
+    "time-zero": _over_time(False, False, 7, 70),
+    "time-given": _over_time(True, True, 12, 33),
+    "time-few-rows": _over_time(True, True, 2, 5),
     "dropout": _dropout,
     "crop": _crop,
     **{

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.op_cases import CASES, compare
+from threadpoolctl import threadpool_limits
 
 from singa_dask.errors import ConfigError
 from singa_dask.ops import Ops, get_ops
@@ -34,6 +35,14 @@ def test_override_has_the_signature_of_its_base(cls, name):
 @pytest.mark.parametrize("name", CASES)
 def test_cpu_computes_what_the_base_computes(name, dtype):
     compare(name, get_ops("cpu", dtype))
+
+
+@pytest.mark.parametrize("name", ["products", "time-zero", "time-given", "sgd_update", "adam_update"])
+def test_threads_share_the_work(name, monkeypatch):
+    monkeypatch.setattr(CpuOps, "_product_worth_a_thread", 1)
+    monkeypatch.setattr(CpuOps, "_update_worth_a_thread", 1)
+    with threadpool_limits(2, "blas"):  # which CpuOps changes
+        compare(name, get_ops("cpu", threads=3))
 
 
 def test_unknown_device_is_named():

@@ -126,3 +126,26 @@ def test_a_diverged_gradient_stays_visible(ops):
     w, g, v = np.ones(20, np.float32), np.full(20, np.nan, np.float32), np.zeros(20, np.float32)
     ops.sgd_update(w, g, v, 0.1, 0.9, 0.0, -1.0, 1.0)
     assert np.isnan(w).all()
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_one_hot_rows_are_known_from_others(ops):
+    x = np.eye(5, dtype=np.float32)[[3, 0, 3]]
+    np.testing.assert_array_equal(ops.one_hot_columns(x), [3, 0, 3])
+    for value, row, column in ((1, 1, 4), (0, 2, 3), (0.5, 0, 3), (np.nan, 0, 1)):
+        other = x.copy()
+        other[row, column] = value
+        assert ops.one_hot_columns(other) is None
+
+
+def test_tanh_of_the_cells_is_exact_to_a_few_units_in_the_last_place():
+    ops = get_ops()
+    x = np.concatenate([np.linspace(-12, 12, 100_001), np.logspace(-30, 0, 1000), [0, 1e30, -np.inf]])
+    x = x.astype(np.float32)[None]
+    h = ops.empty(x.shape)
+    ops.rnn_cell(x, np.zeros_like(x), h)
+    exact = np.tanh(x.astype(np.float64))
+    assert (np.abs(h - exact) <= 5 * np.spacing(np.abs(exact).astype(np.float32))).all()
+    x[0, 5] = np.nan
+    ops.rnn_cell(x, np.zeros_like(x), h)
+    assert np.isnan(h[0, 5])

@@ -1,0 +1,102 @@
+"""The workloads as jobs of singa_dask. As a program: the layers of one on standard output, for `plain_net`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+from workloads import EXAMPLES, LEARNING_RATE, MOMENTUM, WORKLOADS, PlainLayer, Workload
+
+from singa_dask import layers
+from singa_dask.job import Job, load_job
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase
+from singa_dask.layers import layer_class
+from singa_dask.layers.base import Layer
+from singa_dask.net import Net
+from singa_dask.ops import Ops
+from singa_dask.updaters import SGD
+
+SEED = 1
+
+
+def vgg_job() -> JobProto:
+    """Pairs of 3 x 3 convolutions of 64, 128 and 256 filters, each pair halved by pooling, and a small classifier
+    (the shape of Simonyan and Zisserman 2015, for images of 32 x 32)."""
+    chain: list[Layer] = [layers.RecordInput(backend="hdf5", path="none", batchsize=32, shape=[3, 32, 32])]
+    for filters in (64, 128, 256):
+        for _ in range(2):
+            convolution = layers.Convolution(num_filters=filters, kernel=3, pad=1, param=_filled("kUniformSqrtFanIn"))
+            chain += [convolution, layers.ReLU()]
+        chain.append(layers.Pooling(pool="MAX", kernel=2, stride=2))
+    chain += [layers.InnerProduct(num_output=256, param=_filled("kUniformSqrtFanIn")), layers.ReLU()]
+    chain += [layers.InnerProduct(num_output=10, param=_filled("kUniformSqrtFanIn")), layers.SoftmaxLoss("loss")]
+    return Job(name="vgg", layers=chain, updater=SGD(LEARNING_RATE), train_steps=1).proto
+
+
+def _filled(init: str) -> list[dict[str, Any]]:
+    return [{"init": {"type": init}}, {"init": {"type": "kConstant", "value": 0}}]
+
+
+MADE = {"vgg": vgg_job}
+
+
+def job_of(workload: Workload) -> JobProto:
+    """The example's job with the workload's sample shape and momentum SGD at a fixed rate."""
+    made = MADE.get(workload.example)
+    job = made() if made else load_job(EXAMPLES / workload.example / "job.conf")
+    job.seed = SEED
+    # Every mini-batch is the same one, and begins anew.
+    job.train_one_batch.alg = job.train_one_batch.kBP
+    job.updater.Clear()
+    job.updater.type = job.updater.kSGD
+    job.updater.momentum = MOMENTUM
+    job.updater.learning_rate.type = job.updater.learning_rate.kFixed
+    job.updater.learning_rate.base_lr = LEARNING_RATE
+    for layer in job.neuralnet.layer:
+        if layer.HasField("store_conf"):
+            h, w, c = workload.shape
+            layer.store_conf.shape[:] = [c, h, w]
+        if layer_class(layer).recurrent:
+            _replace(layer, workload)
+        for param in layer.param:
+            param.ClearField("lr_scale")
+            param.ClearField("wd_scale")
+    return job
+
+
+def _replace(layer: LayerProto, workload: Workload) -> None:
+    """Put the workload's cell in the place of a recurrent layer."""
+    layer.ClearField(layer_class(layer).conf_field)
+    del layer.param[:]
+    layer.type = LayerType.Value(workload.cell)
+    getattr(layer, layer_class(layer).conf_field).dim_hidden = workload.units
+
+
+def reference_net(workload: Workload) -> Net:
+    """The training net on plain NumPy with its initial parameters: what every contestant starts from."""
+    net = Net(job_of(workload).neuralnet, Phase.kTrain, Ops())
+    net.initialise(SEED)
+    return net
+
+
+def _plain(layer: Layer, source: tuple[int, ...]) -> PlainLayer:
+    conf = {}
+    if layer.conf_field:
+        conf = {field.name: getattr(layer.conf, field.name) for field in layer.conf.DESCRIPTOR.fields}
+    return PlainLayer(type(layer).__name__, conf, source, [np.array(param.value) for param in layer.params])
+
+
+def main(name: str) -> None:
+    net = reference_net(WORKLOADS[name])
+    between = [
+        _plain(layer, net.shapes[layer.proto.srclayers[0]])
+        for name, layer in net.layers.items()
+        if layer.proto.srclayers and name != "loss" and type(layer).__name__ not in ("Frame", "RNNLabel")
+    ]
+    sys.stdout.buffer.write(pickle.dumps(between))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,100 @@
+"""Products of few rows with a matrix that is packed once: a register tile in LLVM IR for Numba, and kernels over it.
+
+A matrix (K, N) lies in panels of PANEL columns, (N / PANEL, K, PANEL), the last one filled up. A tile is ROWS rows of
+one panel, and stays in registers for the whole sum: 5 x 4 vectors of AVX-512 or 5 x 2 of AVX2. BLAS would pack the
+matrix anew in every product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.vectors import VECTOR
+
+ROWS = 5
+_VECTORS = 4 if VECTOR == 16 else 2
+PANEL = max(VECTOR, 1) * _VECTORS
+_i64, _f32 = ir.IntType(64), ir.FloatType()
+_vector, _mask = ir.VectorType(_f32, max(VECTOR, 1)), ir.VectorType(ir.IntType(1), max(VECTOR, 1))
+_lanes = ir.VectorType(_i64, max(VECTOR, 1))
+
+
+def _splat(builder: Any, scalar: Any, vector: Any) -> Any:
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.IntType(32)(0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+
+
+def _emit_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    a, a_step, length, b, c, c_step, width = arguments
+    module, size = builder.module, _vector.count
+    fma = cgutils.get_or_insert_function(module, ir.FunctionType(_vector, [_vector] * 3), f"llvm.fma.v{size}f32")
+    kinds = [_vector, _vector.as_pointer(), ir.IntType(32), _mask]
+    store = cgutils.get_or_insert_function(
+        module, ir.FunctionType(ir.VoidType(), kinds), f"llvm.masked.store.v{size}f32.p0"
+    )
+
+    def at(address: Any, index: int, step: Any, element: Any) -> Any:
+        return builder.inttoptr(builder.add(address, builder.mul(_i64(index), step)), element.as_pointer())
+
+    nbytes = _i64(4 * size)
+    zero = ir.Constant(_vector, None)
+    total = [[cgutils.alloca_once_value(builder, zero) for _ in range(_VECTORS)] for _ in range(ROWS)]
+    with cgutils.for_range(builder, length) as loop:
+        line = builder.add(b, builder.mul(loop.index, _i64(4 * PANEL)))
+        right = [builder.load(at(line, v, nbytes, _vector), align=4) for v in range(_VECTORS)]
+        column = builder.add(a, builder.shl(loop.index, _i64(2)))
+        for r in range(ROWS):
+            left = _splat(builder, builder.load(at(column, r, a_step, _f32)), _vector)
+            for place, part in zip(total[r], right, strict=True):
+                builder.store(builder.call(fma, [left, part, builder.load(place)]), place)
+    for v in range(_VECTORS):
+        lanes = ir.Constant(_lanes, [v * size + lane for lane in range(size)])
+        mask = builder.icmp_signed("<", lanes, _splat(builder, width, _lanes))
+        for r in range(ROWS):
+            row = builder.add(c, builder.mul(_i64(r), c_step))
+            builder.call(store, [builder.load(total[r][v]), at(row, v, nbytes, _vector), ir.IntType(32)(4), mask])
+    return context.get_dummy_value()
+
+
+@intrinsic
+def _tile(typingctx, a, a_step, length, b, c, c_step, width):  # pragma: no cover - Numba calls it
+    """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for the ROWS rows r.
+
+    a, b, c: addresses of float32 elements; a_step, c_step: bytes from row to row; b: a panel.
+    """
+    return types.void(*[types.int64] * 7), _emit_tile
+
+
+@kernel
+def pack(matrix, first, panels):
+    """The columns [first, first + N) of the packed matrix are those of `matrix` (K, N), of any strides."""
+    length, columns = matrix.shape
+    begin = 0
+    while begin < columns:
+        panel, column = (first + begin) // PANEL, (first + begin) % PANEL
+        width = min(PANEL - column, columns - begin)
+        for q in range(length):
+            for j in range(width):
+                panels[panel, q, column + j] = matrix[q, begin + j]
+        begin += width
+
+
+@kernel
+def product(a, panels, out):
+    """out = a (the packed matrix).   a: (M, K), out: (M, N) for M >= ROWS; rows are contiguous."""
+    rows, columns = out.shape
+    length = a.shape[1]
+    for p in range(panels.shape[0]):
+        b = panels.ctypes.data + 4 * p * length * PANEL
+        for begin in range(0, rows, ROWS):
+            r = min(begin, rows - ROWS)  # the last tile may overlap the one before
+            c = out.ctypes.data + r * out.strides[0] + 4 * p * PANEL
+            left = a.ctypes.data + r * a.strides[0]
+            width = min(PANEL, columns - p * PANEL)
+            _tile(left, a.strides[0], length, b, c, out.strides[0], width)  # type: ignore[call-arg]
