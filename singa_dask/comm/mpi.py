@@ -10,13 +10,15 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target, run_of
 from singa_dask.comm.polled import PolledCommunicator
+from singa_dask.comm.roll_call import RollCall
 from singa_dask.errors import ClusterError
 
 
 class MpiCommunicator(PolledCommunicator):
     """Collectives over an mpi4py communicator, each with a deadline.
 
-    timeout_s: seconds after which an operation raises CommTimeout.
+    timeout_s: seconds after which an operation raises CommTimeout, which names the ranks that half of the time before
+    had not come to it.
     abort_event: set by another thread, makes the operation in progress and all later ones raise ClusterError.
     interrupted: why operations must end, told from outside; "" while there is no reason.
     """
@@ -33,6 +35,7 @@ class MpiCommunicator(PolledCommunicator):
         super().__init__(mpi_comm.rank, mpi_comm.size, timeout_s)
         self._mpi, self._comm = MPI, mpi_comm
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._roll_call = RollCall(MPI, mpi_comm)
         self.abort_event = abort_event or threading.Event()
         self._interrupted = interrupted
 
@@ -50,6 +53,12 @@ class MpiCommunicator(PolledCommunicator):
     @property
     def _errors(self) -> tuple[type[Exception], ...]:
         return (self._mpi.Exception,)
+
+    def _answer(self) -> None:
+        self._roll_call.answer(self._number)
+
+    def _missing(self) -> list[int]:
+        return self._roll_call.missing(self._number)
 
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)

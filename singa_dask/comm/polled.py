@@ -40,6 +40,7 @@ class PolledCommunicator(Communicator):
         self._unfinished: Callable[[], bool] | None = None
         self._broken = ""
         self._aborted = ""
+        self._number = 0  # of the operation, the same on all ranks
 
     @property
     def broken(self) -> bool:
@@ -51,12 +52,20 @@ class PolledCommunicator(Communicator):
     def _errors(self) -> tuple[type[Exception], ...]:
         """What the library raises."""
 
+    def _answer(self) -> None:
+        """Half of the deadline has passed: tell the others that this rank has come to the operation."""
+
+    def _missing(self) -> list[int]:
+        """The ranks that have not told so; empty where that is not known."""
+        return []
+
     def _run(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> None:
         """Start an operation and wait for it. start: returns what tells, without waiting, whether it is done."""
         if self._broken:
             raise ClusterError(f"rank {self.rank}: {operation} after {self._broken}")
         if self._aborted:
             raise ClusterError(f"rank {self.rank}, {operation}: {self._aborted}")
+        self._number += 1
         began = time.perf_counter()
         try:
             self._finish(operation, start(), began)
@@ -69,19 +78,21 @@ class PolledCommunicator(Communicator):
 
     def _finish(self, operation: str, done: Callable[[], bool], began: float) -> None:
         """Poll until the operation is done, the deadline passes, or the group is told to abort."""
-        deadline = began + self.timeout_s
+        answered = False
         while not done():
             waited = time.perf_counter() - began
             if self.aborted:
                 self._give_up(operation, done)
                 what = f"rank {self.rank}: aborted during {operation}, after {waited:.1f} s"
                 raise ClusterError(f"{what}: {self.aborted}")
-            if began + waited >= deadline:
+            if waited >= self.timeout_s / 2 and not answered:
+                self._answer()
+                answered = True
+            if waited >= self.timeout_s:
+                late = _named(self._missing()) or f"at least one of the {self.size} ranks is"
                 self._give_up(operation, done)
-                raise CommTimeout(
-                    f"rank {self.rank}: {operation} did not finish within {waited:.1f} s; "
-                    f"at least one of the {self.size} ranks is lost, stopped or late"
-                )
+                what = f"rank {self.rank}: {operation} did not finish within {waited:.1f} s"
+                raise CommTimeout(f"{what}; {late} lost, stopped or late")
             if waited < _YIELD_S:
                 os.sched_yield()
             else:
@@ -93,3 +104,12 @@ class PolledCommunicator(Communicator):
 
     def _break(self, what: str) -> None:
         self._broken = what
+
+
+def _named(ranks: list[int]) -> str:
+    """
+    >>> _named([0, 2])
+    'ranks 0, 2 are'
+    """
+    several = f"ranks {', '.join(map(str, ranks))} are"
+    return several if len(ranks) > 1 else f"rank {ranks[0]} is" if ranks else ""

@@ -106,6 +106,27 @@ def test_under_mpiexec_a_lost_rank_ends_the_job(tmp_path, no_leaks, how):
     assert how == "dies" or "bad batch" in done.stderr
 
 
+def test_under_mpiexec_a_late_rank_is_named_by_all_others(tmp_path, no_leaks):
+    body = f"""
+from singa_dask.distopt.worlds import world
+comm = world(timeout_s=3.0)
+for _ in range(3):
+    comm.barrier()
+if comm.rank == 1:
+    time.sleep(5)
+try:
+    comm.all_reduce(np.ones(100_000))
+except ClusterError as error:
+    open(f"{tmp_path}/{{comm.rank}}.out", "w").write(str(error))
+time.sleep(4 - 2 * comm.rank)
+os._exit(0)
+"""
+    run(tmp_path, "\nfrom singa_dask.errors import ClusterError\n" + body, ranks=3)
+    for rank in (0, 2):
+        expected = f"rank {rank}: all_reduce did not finish within 3.0 s; rank 1 is lost, stopped or late"
+        assert (tmp_path / f"{rank}.out").read_text() == expected
+
+
 def test_processes_of_another_launcher_are_told_that_they_are_alone(tmp_path, no_leaks):
     script = tmp_path / "script.py"
     script.write_text(_COMMON + "\ntrain()\n")

@@ -31,6 +31,7 @@ class _Comm:
         load_mpi()
         self.polls = polls
         self.freed = False
+        self.told = []
 
     def Set_errhandler(self, handler):
         pass
@@ -41,6 +42,12 @@ class _Comm:
     def Ialltoallv(self, send, recv):
         self.runs = send, recv
         return _Request(self.polls)
+
+    def Isend(self, note, rank, tag):
+        self.told.append((int(note[0]), rank))
+
+    def Iprobe(self, source, tag, status):
+        return False
 
     def Free(self):
         self.freed = True
@@ -56,11 +63,15 @@ def test_a_collective_that_ends_is_counted():
 
 
 def test_a_collective_that_does_not_end_is_a_timeout_that_names_itself():
-    comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.1)
+    mpi = _Comm(NEVER)
+    comm = MpiCommunicator(mpi, timeout_s=0.1)
     start = time.monotonic()
-    with pytest.raises(CommTimeout, match=r"rank 1: all_reduce did not finish within 0\.1 s"):
+    with pytest.raises(
+        CommTimeout, match=r"rank 1: all_reduce did not finish within 0\.1 s; rank 0 is lost, stopped or"
+    ):
         comm.all_reduce(np.ones(1))
     assert 0.1 <= time.monotonic() - start < 1.0
+    assert mpi.told == [(1, 0)]
     with pytest.raises(ClusterError, match="after an unfinished all_reduce"):
         comm.all_reduce(np.ones(1))
 
