@@ -40,7 +40,7 @@ class Host:
 
     def limit(self, rate: str) -> None:
         """Let so much out of its network card, as "100mbit"."""
-        self.run("tc", "qdisc", "replace", "dev", CARD, "root", "tbf", "rate", rate, "burst", "128kb", "limit", "1mb")
+        self.run("tc", "qdisc", "replace", "dev", CARD, "root", "tbf", "rate", rate, "burst", "32kb", "limit", "1mb")
 
     def wait_up(self) -> None:
         """Until the network card is: Linux takes up to a second, and MPI would do without the card."""

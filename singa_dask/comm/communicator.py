@@ -71,6 +71,11 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
+    def one_machine(self) -> bool:
+        """Whether operations are copies in memory that all ranks share, made by the processors that compute: there is
+        no waiting for a network to be hidden. Every rank must call it; where it is not known, False."""
+        return False
+
     def split(self, color: int) -> Communicator:
         """A new communicator of the ranks that give the same color, in the order of this one. Every rank must call it.
 

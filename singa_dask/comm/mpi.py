@@ -117,6 +117,16 @@ class MpiCommunicator(PolledCommunicator):
     def barrier(self) -> None:
         self._call("barrier", 0, self._comm.Ibarrier)
 
+    def one_machine(self) -> bool:
+        self.barrier()  # has a deadline, which Split_type has not
+        try:
+            here = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        except self._mpi.Exception as error:
+            raise ClusterError(f"rank {self.rank}: it is not known which ranks share memory: {error}") from error
+        size = here.size
+        here.Free()
+        return size == self.size
+
     def _of_color(self, colors: list[int]) -> MpiCommunicator:
         # Blocking, and without a deadline: but all ranks were there a moment ago, in split's all-gather.
         members = self._comm.group.Incl(self._alike(colors))

@@ -52,6 +52,13 @@ class NestedCommunicator(Communicator):
         self._exchange.abort(ClusterError(reason))
         self._outer.abort(reason)
 
+    def one_machine(self) -> bool:
+        with self._operation("one_machine", np.empty(0), aside=[]) as (operation, _, asides):
+            if self._leads:
+                asides[0].append(self._outer.one_machine())
+            operation.meet()
+            return asides[0][0]
+
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
         check_flat("send", send, sum(counts))

@@ -58,7 +58,7 @@ class DistOpt:
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
-        self._lane = Lane(self.comm, threaded=self.comm.size > 1)
+        self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self.comm.one_machine())
         self._sums: tuple[Any, Sum, Readiness] | None = None
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1

@@ -82,10 +82,11 @@ class Replica:
         gradients of the own share  ->  reduce-scatter  ->  update by the servers  ->  all-gather
                                                             of the own runs
 
-    Where there are several buckets, each is on its way as soon as the backward pass has completed it, in a thread of
-    its own, while that goes on. links: to the servers, by number. Where none are given each worker's server is in its
-    own process, for it alone, and works on the worker's parameters in place. stub: keyword arguments of Stub.
-    wait_s: seconds so far that the worker could not compute for waiting for the others of its group.
+    Where there are several buckets, and a network between the workers, each is on its way as soon as the backward pass
+    has completed it, in a thread of its own, while that goes on. links: to the servers, by number. Where none are
+    given each worker's server is in its own process, for it alone, and works on the worker's parameters in place.
+    stub: keyword arguments of Stub. wait_s: seconds so far that the worker could not compute for waiting for the
+    others of its group.
 
     wire: of the same ranks as `comm`, for arrays where `ops` has them; carries the buckets, which then do not come to
     the host. Only where `suits_wire`. Everything else goes through `comm`.
@@ -147,7 +148,7 @@ class Replica:
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
-        threaded = comm.size > 1 and len(cut.buckets) > 1
+        threaded = comm.size > 1 and len(cut.buckets) > 1 and (wire is not None or not comm.one_machine())
         self._lane = Lane(wire or comm, threaded=threaded, initializer=ops.use)
         for net in self.nets.values():
             net.share_sums(self._lane.all_reduce)

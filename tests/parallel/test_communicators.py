@@ -187,6 +187,11 @@ def _in_parts(comm, colors):
     return part.rank, part.size, ranks.tolist(), float(x[0]), int(whole[0])
 
 
+def test_which_groups_are_on_one_machine(run, request):
+    known = "mpi" in request.node.name or "nested" in request.node.name
+    assert set(run(lambda comm: comm.one_machine())) == {known}
+
+
 @pytest.mark.parametrize("colors", [[0, 0, 0, 0], [7, 3, 7, 3], [1, 1, 0, 0], [3, 2, 1, 0]], ids=str)
 def test_ranks_of_one_color_are_a_group_of_their_own(run, colors):
     results = run(_in_parts, colors)
