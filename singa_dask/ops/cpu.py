@@ -82,7 +82,7 @@ class CpuOps(Ops):
         """Whether b is large and the transpose of an array, and a small enough to stay in the cache when packed."""
         return (
             VECTOR > 0
-            and a.dtype == b.dtype == np.float32
+            and a.dtype == b.dtype == self.dtype == np.float32
             and 2 * packed_product.ROWS <= a.shape[0] <= self.turned_rows
             and min(b.shape) >= 4 * packed_product.PANEL
             and b.flags.f_contiguous
@@ -90,6 +90,7 @@ class CpuOps(Ops):
 
     def _turned_gemm(self, a: Array, b: Array, out: Array, count: int) -> Array:
         """out' = b' a': b is read once, in the order of memory, where BLAS would pack it."""
+        count = min(count, b.shape[1] // packed_product.ROWS)
         shape = self.packed_shape(a.shape[1], a.shape[0], b.shape[1])
         packed, turned = self.pack([a.T], np.empty(shape, a.dtype)), np.empty((b.shape[1], a.shape[0]), a.dtype)
 
@@ -123,6 +124,10 @@ class CpuOps(Ops):
             return None
         return plan(x_shape, window, filters, self._team.size)
 
+    def _by_address(self, array: Array) -> Array:
+        """The array as kernels must have it that get its address alone: a layer of one's own may return float64."""
+        return np.ascontiguousarray(array, self.dtype)
+
     def workspace_shape(
         self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
     ) -> tuple[int, ...]:
@@ -137,6 +142,7 @@ class CpuOps(Ops):
         direct = self._plan(x.shape, window, out.shape[-1])
         if direct is None:
             return super().convolve(x, weight, bias, window, out, workspace)
+        x = self._by_address(x)
         panels = direct.panels_of(workspace, weight.shape[-1], weight.size // weight.shape[-1])
         numba_products.pack(weight.reshape(-1, *weight.shape[2:]), panels)
         self._gather(x, direct.forward, direct.spans, panels, bias, out)
@@ -148,6 +154,7 @@ class CpuOps(Ops):
         direct = self._plan(x.shape, window, dy.shape[-1])
         if direct is None:
             return super().convolve_backward_weight(x, dy, window, dweight, workspace, accumulate)
+        x, dy = self._by_address(x), self._by_address(dy)
         parts, sums = direct.parts(workspace), direct.weight
         targets = [dweight.reshape(-1), *parts.sums]
 
@@ -166,6 +173,7 @@ class CpuOps(Ops):
         direct = self._plan(dx.shape, window, dy.shape[-1])
         if direct is None:
             return super().convolve_backward_input(dy, weight, window, dx, workspace)
+        dy = self._by_address(dy)
         parts, filters = direct.parts(workspace), weight.shape[-1]
         if isinstance(direct.backward, Gather):
             turned = weight.reshape(-1, *weight.shape[2:])[::-1]
@@ -194,7 +202,7 @@ class CpuOps(Ops):
         bias: Array | None,
         out: Array,
     ) -> None:
-        start = tables.zeros if bias is None else bias
+        start = tables.zeros if bias is None else self._by_address(bias)
 
         def images(t: int) -> None:
             numba_products.convolve(

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from queue import SimpleQueue
 from weakref import finalize
 
 Task = Callable[[int], None]
+Done = SimpleQueue[BaseException | None]
+Job = tuple[Context, Task, Done]
 
 
 class Team:
-    """`size` threads, the caller among them; the others start with the first task and end with the team."""
+    """`size` threads, the caller among them; the others start with the first task and end with the team.
+
+    They work in the context of the caller (NumPy's errstate). A process that was forked starts threads of its own.
+    """
 
     def __init__(self, size: int = 1):
         if size < 1:
             raise ValueError(f"a team has at least one member. Received: size={size}.")
         self.size = size
+        self._disband()
+
+    def _disband(self) -> None:
         self._lock = threading.Lock()
-        self._tasks: list[SimpleQueue[Task | None]] = []
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._jobs: list[SimpleQueue[Job | None]] = []
+        self._process = os.getpid()
 
     def run(self, count: int, task: Task) -> None:
         """task(0), ..., task(count - 1) at once, count <= size; raises what one of them raised when all have ended.
 
         A second caller, while the team is at work, does its tasks alone.
         """
-        if count == 1 or not self._lock.acquire(blocking=False):
+        if count == 1:
+            task(0)
+            return
+        if self._process != os.getpid():
+            self._disband()
+        if not self._lock.acquire(blocking=False):
             for number in range(count):
                 task(number)
             return
@@ -36,39 +51,46 @@ class Team:
             self._lock.release()
 
     def _run(self, count: int, task: Task) -> None:
-        if not self._tasks:
+        if not self._jobs:
             self._start()
+        done: Done = SimpleQueue()  # of its own: who is interrupted while he waits leaves some in it
         for number in range(1, count):
-            self._tasks[number - 1].put(task)
+            self._jobs[number - 1].put((copy_context(), task, done))
         errors = []
         try:
             task(0)
         except BaseException as error:
             errors.append(error)
-        errors += filter(None, [self._done.get() for _ in range(1, count)])
+        errors += filter(None, [done.get() for _ in range(1, count)])
         if errors:
             raise errors[0]
 
     def _start(self) -> None:
-        self._tasks = [SimpleQueue() for _ in range(1, self.size)]
-        for number, tasks in enumerate(self._tasks, 1):
-            arguments = number, tasks, self._done
-            threading.Thread(target=_work, args=arguments, name=f"singa-dask-kernels-{number}", daemon=True).start()
-        finalize(self, _end, self._tasks)
-
-
-def _work(number: int, tasks: SimpleQueue[Task | None], done: SimpleQueue[BaseException | None]) -> None:
-    while (task := tasks.get()) is not None:
+        jobs: list[SimpleQueue[Job | None]] = [SimpleQueue() for _ in range(1, self.size)]
+        ending = finalize(self, _end, jobs)
         try:
-            task(number)
+            for number, queue in enumerate(jobs, 1):
+                name = f"singa-dask-kernels-{number}"
+                threading.Thread(target=_work, args=(number, queue), name=name, daemon=True).start()
+        except BaseException:
+            ending()
+            raise
+        self._jobs = jobs
+
+
+def _work(number: int, jobs: SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        context, task, done = job
+        try:
+            context.run(task, number)
         except BaseException as error:
             done.put(error)
         else:
             done.put(None)
         finally:
-            del task
+            del job, context, task, done
 
 
-def _end(tasks: list[SimpleQueue[Task | None]]) -> None:
-    for queue in tasks:
+def _end(jobs: list[SimpleQueue[Job | None]]) -> None:
+    for queue in jobs:
         queue.put(None)

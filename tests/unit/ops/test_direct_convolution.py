@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
+import warnings
 from itertools import pairwise
+from queue import SimpleQueue
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from singa_dask.ops import Ops, Window
+from singa_dask.ops import Ops, Window, packed_product
+from singa_dask.ops import team as team_module
 from singa_dask.ops.cpu import CpuOps
 from singa_dask.ops.team import Team
 from singa_dask.ops.vectors import VECTOR
@@ -78,6 +85,22 @@ def test_what_is_not_finite_shows_where_its_window_lies_and_nowhere_else(bad):
     assert np.isfinite(dweight[:, :, 2, 6]).all()
     finite[2], finite[3, 3:6, 3:6] = True, False
     np.testing.assert_array_equal(np.isfinite(dx).all(axis=3), finite)
+
+
+@needs_vectors
+@pytest.mark.parametrize("foreign", [lambda a: a.astype(np.float64), lambda a: np.repeat(a, 2, axis=1)[:, ::2]])
+def test_arrays_of_another_type_or_with_gaps_are_read_for_what_they_are(foreign):
+    window = Window((3, 3), (1, 1), (1, 1))
+    x, weight, bias, dy = arrays(window, (3, 7, 7, 5), 20)
+    expected = call_all(CpuOps(), window, x, weight, bias, dy)
+    ops = CpuOps()
+    workspace = ops.empty(ops.workspace_shape(x.shape, window, 20, 0))
+    x, dy = foreign(x), foreign(dy)
+    y = ops.convolve(x, weight, bias.astype(np.float64), window, np.empty((3, 7, 7, 20), np.float32), workspace)
+    dweight = ops.convolve_backward_weight(x, dy, window, np.empty_like(weight), workspace)
+    dx = ops.convolve_backward_input(dy, weight, window, np.empty((3, 7, 7, 5), np.float32), workspace)
+    for got, want in zip((y, dweight, dx), (expected[0], expected[2], expected[4]), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @needs_vectors
@@ -170,6 +193,68 @@ def test_a_team_does_every_task_once_and_raises_what_one_of_them_raised():
         Team(0)
 
 
+def test_a_team_forgets_what_a_task_that_was_broken_off_has_left():
+    team, seen, slow = Team(2), [], threading.Event()
+
+    def stuck(number: int) -> None:
+        if number == 1:
+            assert slow.wait(10)
+
+    interrupted = patch.object(team_module, "SimpleQueue", _Interrupting)
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        team.run(2, stuck)
+    slow.set()
+
+    def late(number: int) -> None:
+        time.sleep(0.05 * number)
+        seen.append(number)
+
+    for _ in range(3):
+        seen.clear()
+        team.run(2, late)
+        assert sorted(seen) == [0, 1]
+
+
+class _Interrupting(SimpleQueue):
+    """Of the thread that waits for the others: it is interrupted there."""
+
+    def get(self, *args, **settings):
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return super().get(*args, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_team_works_in_a_process_that_was_forked():
+    team, seen = Team(2), []
+    team.run(2, seen.append)
+    child = os.fork()
+    if child == 0:  # pragma: no cover - in the child
+        signal.alarm(20)
+        team.run(2, seen.append)
+        os._exit(len(seen))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+
+
+def test_a_team_that_could_not_start_can_be_asked_again(monkeypatch):
+    team, seen = Team(3), []
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        with pytest.raises(RuntimeError, match="no more threads"):
+            team.run(3, seen.append)
+    team.run(3, seen.append)
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_a_team_warns_where_its_caller_does():
+    a = np.full((64, 64), np.inf, np.float32)
+    ops = CpuOps(threads=2)
+    ops._product_worth_a_thread = 1
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("error")
+        assert np.isnan(ops.gemm(a, -a * np.eye(64, dtype=np.float32), out=np.zeros_like(a), accumulate=True)).all()
+
+
 @pytest.mark.parametrize("shape", [(64, 300, 200), (300, 64, 200), (1, 3000, 1000)])
 def test_products_by_several_threads_are_those_of_one(shape):
     rows, inner, columns = shape
@@ -179,6 +264,23 @@ def test_products_by_several_threads_are_those_of_one(shape):
     np.testing.assert_allclose(ops.gemm(a, b), a @ b, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(ops.gemm(a, b, out, accumulate=True), a @ b + 1, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(ops.gemm(b.T, a.T), (a @ b).T, rtol=1e-4, atol=1e-4)
+
+
+@needs_vectors
+def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
+    seen = []
+    product = packed_product.product
+    monkeypatch.setattr(packed_product, "product", lambda *arrays: (seen.append(len(arrays[2])), product(*arrays)))
+    rng, columns = np.random.default_rng(0), 4 * packed_product.PANEL
+    a, b = rng.standard_normal((100, 2200), np.float32), rng.standard_normal((columns, 2200), np.float32)
+    np.testing.assert_allclose(
+        CpuOps(threads=columns)._turned_gemm(a, b.T, np.empty((100, columns), np.float32), 99),
+        a @ b.T,
+        rtol=1e-4,
+        atol=1e-3,
+    )
+    assert sum(seen) == columns and min(seen) >= packed_product.ROWS
+    assert CpuOps(np.float64)._turns(a, b.T) is False
 
 
 def test_shares_cover_the_batch():
