@@ -151,3 +151,30 @@ def hanging() -> str:
 
 def test_waiting_has_a_timeout(client):
     assert client.submit(hanging, pure=False).result(60).startswith("timeout after 0.")
+
+
+def loading_something_that_is_no_argument() -> str:
+    secede()
+    future = dask_submit(get_client(), get_worker())(len, Unloadable())
+    began = time.monotonic()
+    try:
+        future.result(20)
+    except Exception as error:
+        return f"{type(error).__name__} after {time.monotonic() - began:.0f} s"
+    return "no error"
+
+
+class Unloadable:
+    """An argument that cannot be read on arrival."""
+
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise RuntimeError("cannot be read")
+
+
+def test_a_task_that_dask_cannot_start_is_not_waited_for(client):
+    found = client.submit(loading_something_that_is_no_argument, pure=False).result(60)
+    assert found.startswith("RuntimeError after ") and int(found.split()[-2]) < 10, found
