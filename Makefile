@@ -3,7 +3,7 @@ PYTHON  ?= python3
 VENV    ?= .venv
 JOB     ?= digits
 CLUSTER ?= allreduce
-BENCH   ?= step
+BENCH   ?= all
 ARGS    ?=
 
 BIN   := $(VENV)/bin
@@ -71,7 +71,7 @@ lock:  ## renew the lock file (needs uv)
 peers: setup  ## install the peers that the benchmarks compare with (PyTorch, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 
-bench: peers  ## run the benchmark BENCH=step against its peers
+bench: peers  ## run all benchmarks, or BENCH=step|scaling|exchange|server|loader|startup|accuracy
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs

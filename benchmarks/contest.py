@@ -102,18 +102,27 @@ def ratio(peer: Contestant, ours: Contestant) -> float:
 
 def serve(step: Callable[[], float], losses: Sequence[float]) -> None:
     """The contestant's side: run `step` as often as told on standard input, and time it."""
-    import resource
     import time
+
+    def turn(steps: int) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            step()
+        return time.perf_counter() - began
+
+    serve_turns(turn, losses)
+
+
+def serve_turns(turn: Callable[[int], float], losses: Sequence[float] = ()) -> None:
+    """The contestant's side, where it times itself: turn(steps) returns the seconds that so many steps took."""
+    import resource
 
     print(json.dumps({"losses": list(losses)}), flush=True)
     for line in sys.stdin:
         if line.strip() == "end":
             print(json.dumps({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
             return
-        began = time.perf_counter()
-        for _ in range(int(line)):
-            step()
-        print(json.dumps({"seconds": (time.perf_counter() - began) / int(line)}), flush=True)
+        print(json.dumps({"seconds": turn(int(line)) / int(line)}), flush=True)
 
 
 def absent(why: str) -> NoReturn:

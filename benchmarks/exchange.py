@@ -16,8 +16,8 @@ import against_ddp
 import click
 import limited
 from network import NotHere, congestion, two_hosts
+from report import load, machine, show
 from rich.console import Console
-from server import load, machine, show
 
 PARTS = ("networks", "ddp")
 

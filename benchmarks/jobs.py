@@ -10,8 +10,9 @@ import numpy as np
 from workloads import EXAMPLES, LEARNING_RATE, MOMENTUM, WORKLOADS, PlainLayer, Workload
 
 from singa_dask import layers
+from singa_dask.data import resolve
 from singa_dask.job import Job, load_job
-from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer
 from singa_dask.net import Net
@@ -79,6 +80,14 @@ def reference_net(workload: Workload) -> Net:
     net = Net(job_of(workload).neuralnet, Phase.kTrain, Ops())
     net.initialise(SEED)
     return net
+
+
+def training_data(example: str) -> StoreProto:
+    """Where an example's training samples lie, and what is done to them; the shards are made where there are none."""
+    layers_of = load_job(EXAMPLES / example / "job.conf").neuralnet.layer
+    store = next(layer.store_conf for layer in layers_of if layer.HasField("store_conf"))
+    store.path = str(resolve(store.path))
+    return store
 
 
 def _plain(layer: Layer, source: tuple[int, ...]) -> PlainLayer:

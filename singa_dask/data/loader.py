@@ -27,7 +27,7 @@ from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import row_shape
 
 MAX_RUN_NBYTES = 16 << 20
-LEAST_RUN_STEPS = 16
+LEAST_RUN_STEPS = 32
 
 
 class Future(Protocol):
@@ -72,7 +72,7 @@ class Loader:
 
     submit: `submit(function, *arguments) -> Future`, for instance a ThreadPoolExecutor's, or `dask_submit`'s.
     ahead: runs of steps that are loaded or loading besides the current one. A run is a block of the stream, but at
-        least 16 steps, and at most 16 MiB of this worker's rows.
+        least 32 steps, and at most 16 MiB of this worker's rows.
     stop_step: the first step that is not wanted.
     timeout_s: of one wait. `wait_s` adds up the seconds that `next` has waited.
     Raises ConfigError if the batch has fewer rows than the group has workers.

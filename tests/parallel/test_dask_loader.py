@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -151,3 +152,56 @@ def hanging() -> str:
 
 def test_waiting_has_a_timeout(client):
     assert client.submit(hanging, pure=False).result(60).startswith("timeout after 0.")
+
+
+def given_up() -> str:
+    secede()
+    submit = dask_submit(get_client(), get_worker())
+    future = submit(time.sleep, 3)
+    get_client().cancel(future._errands._tasks)
+    began = time.monotonic()
+    try:
+        future.result(20)
+    except CancelledError:
+        return f"cancelled after {time.monotonic() - began:.1f} s"
+    return "no error"
+
+
+def test_a_task_that_dask_gave_up_is_not_waited_for(client):
+    assert client.submit(given_up, pure=False).result(60).startswith(("cancelled after 0", "cancelled after 1"))
+
+
+def names_of_tasks(folder: str) -> tuple[int, int]:
+    """How many tasks Dask has had, and how many runs of steps were loaded, by a training loop that does nothing."""
+    secede()
+    worker = get_worker()
+    seen = set()
+    submit = dask_submit(get_client(), worker)
+
+    def noted(*args):
+        future = submit(*args)
+        seen.update(task.key for task in future._errands._tasks)
+        return future
+
+    stream = Stream(Manifest.load(folder), StreamConf(64, seed=3))
+    with Loader(stream, StoreProto(), noted) as loader:
+        for _ in range(2000):
+            loader.next()
+        return len(seen), 2000 // loader.run_steps
+
+
+def test_a_task_goes_on_while_there_is_more_to_load(client, folder):
+    tasks, runs = client.submit(names_of_tasks, folder, pure=False).result(60)
+    assert 1 <= tasks < runs / 2
+
+
+def in_turn() -> list[object]:
+    secede()
+    submit = dask_submit(get_client(), get_worker())
+    futures = [submit(time.sleep, 0.3), *(submit(pow, 2, n) for n in range(5))]
+    futures[2].cancel()
+    return [future.result(20) for n, future in enumerate(futures) if n != 2]
+
+
+def test_what_was_cancelled_is_left_out(client):
+    assert client.submit(in_turn, pure=False).result(60) == [None, 1, 4, 8, 16]

@@ -1,0 +1,95 @@
+"""MNIST with PyTorch's DistributedDataParallel (gloo): one of the processes, 1 thread, of the net and recipe of
+examples/mnist.
+
+The plan is a JSON object as the only argument; the first rank prints a JSON line with step, accuracy and time after
+every evaluation. Made to be quick: the shards are read into memory once, mini-batches are picked by an index (no
+DataLoader), each process computes half of every mini-batch and of every evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def samples(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (n, 1, 28, 28) uint8 and labels (n,) of a folder of shards."""
+    images, labels = [], []
+    for path in sorted(Path(folder).glob("shard-*.h5")):
+        with h5py.File(path) as file:
+            images.append(torch.from_numpy(file["features"][:]))
+            labels.append(torch.from_numpy(file["labels"][:]))
+    return torch.cat(images).permute(0, 3, 1, 2).contiguous(), torch.cat(labels)
+
+
+def net() -> nn.Sequential:
+    """The net of the example, with its initial distribution: U(-1, 1) sqrt(3 / fan in), biases 0."""
+    layers: list[nn.Module] = [nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    layers += [nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)]
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            bound = math.sqrt(3 / layer.weight[0].numel())
+            nn.init.uniform_(layer.weight, -bound, bound)
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+def batches(count: int, batch: int, rank: int, size: int) -> Iterator[torch.Tensor]:
+    """This process's part of every mini-batch, epoch after epoch, each in an order of its own."""
+    while True:
+        order = torch.randperm(count)  # of the same seed everywhere
+        for start in range(0, count - batch + 1, batch):
+            yield order[start + batch * rank // size : start + batch * (rank + 1) // size]
+
+
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, plan: dict[str, Any]) -> float:
+    """Of all test images, shared by the processes."""
+    right = torch.zeros(())
+    with torch.no_grad():
+        for start in range(plan["rank"] * plan["test_rows"], len(labels), plan["test_rows"] * plan["size"]):
+            rows = slice(start, start + plan["test_rows"])
+            right += (model(images[rows].float().div_(255)).argmax(1) == labels[rows]).sum()
+    dist.all_reduce(right)
+    return float(right) / len(labels)
+
+
+def main(plan: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(plan["seed"])
+    rank, size = plan["rank"], plan["size"]
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{plan['port']}", rank=rank, world_size=size)
+    images, labels = samples(plan["train"])
+    test_images, test_labels = samples(plan["test"])
+    model = nn.parallel.DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=plan["rate"], momentum=plan["momentum"], weight_decay=plan["decay"]
+    )
+    criterion = nn.CrossEntropyLoss()
+    rows = batches(len(labels), plan["batch"], rank, size)
+    for step in range(plan["steps"] + 1):
+        if step % plan["every"] == 0:
+            reached = accuracy(model.module, test_images, test_labels, plan)
+            if rank == 0:
+                print(json.dumps({"step": step, "accuracy": reached, "time": time.time()}), flush=True)
+            if reached >= plan["target"]:
+                break
+        mine = next(rows)
+        optimizer.zero_grad()
+        criterion(model(images[mine].float().div_(255)), labels[mine]).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
