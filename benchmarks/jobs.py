@@ -33,7 +33,7 @@ def vgg_job() -> JobProto:
         chain.append(layers.Pooling(pool="MAX", kernel=2, stride=2))
     chain += [layers.InnerProduct(num_output=256, param=_filled("kUniformSqrtFanIn")), layers.ReLU()]
     chain += [layers.InnerProduct(num_output=10, param=_filled("kUniformSqrtFanIn")), layers.SoftmaxLoss("loss")]
-    return Job(name="vgg", layers=chain, updater=SGD(LEARNING_RATE), train_steps=1).proto
+    return Job(name="vgg", layers=chain, updater=SGD(lr=LEARNING_RATE), train_steps=1).proto
 
 
 def _filled(init: str) -> list[dict[str, Any]]:
