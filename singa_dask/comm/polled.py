@@ -67,11 +67,17 @@ class PolledCommunicator(Communicator):
             raise ClusterError(f"rank {self.rank}, {operation}: {self._aborted}")
         self._number += 1
         began = time.perf_counter()
+        done: Callable[[], bool] | None = None
         try:
-            self._finish(operation, start(), began)
+            done = start()
+            self._finish(operation, done, began)
         except self._errors as error:
             self._break(f"a failed {operation}")
             raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
+        except (KeyboardInterrupt, SystemExit):
+            if done is not None:
+                self._give_up(operation, done)
+            raise
         finally:
             self.seconds[operation] += time.perf_counter() - began
         self.nbytes[operation] += nbytes

@@ -195,7 +195,7 @@ class Stub:
         return reply
 
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
-        if self._codec is None or i in self._exactly or self._links[s.server].local:
+        if self._codec is None or not self._codes(s, i):
             return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
         from singa_dask.comm.codecs import ErrorFeedback, codec
 
@@ -209,11 +209,6 @@ class Stub:
         return Coded(s.size, part.dtype.name, self._codec, payload)
 
     @property
-    def codes(self) -> bool:
-        """Whether any gradient goes through a codec."""
-        return self._codec is not None and not all(link.local for link in self._links.values())
-
-    @property
     def overflows(self) -> int:
         """Values so far that a codec could not hold."""
         return sum(feedback.codec.overflows for feedback in self._feedback.values())
@@ -223,16 +218,23 @@ class Stub:
         """What codecs have kept back, by position of the slice."""
         return {i: feedback.residual for i, feedback in self._feedback.items()}
 
-    @residual.setter
-    def residual(self, residual: Mapping[int, Array]) -> None:
-        from singa_dask.comm.codecs import ErrorFeedback, codec
-
-        assert self._codec is not None
+    def take_over(self, residual: Mapping[int, Array]) -> dict[int, Array]:
+        """Keep what codecs have kept back elsewhere, by position of the slice; returns that of slices without one."""
+        rest = {}
         for i, values in residual.items():
-            if i in self._exactly or self._links[self.slices[i].server].local:
+            if not self._codes(self.slices[i], i):
+                rest[i] = values
                 continue
+            from singa_dask.comm.codecs import ErrorFeedback, codec
+
+            assert self._codec is not None
             self._feedback[i] = ErrorFeedback(codec(**self._codec), values.size, values.dtype)
             self._feedback[i].residual[...] = values
+        return rest
+
+    def _codes(self, s: Slice, i: int) -> bool:
+        """Whether the gradient of a slice goes through a codec."""
+        return self._codec is not None and i not in self._exactly and not self._links[s.server].local
 
     def _keep(self, step: int, gradient: Array, s: Slice) -> Array:
         """A copy of a slice that stays as it is until `behind` further updates have been answered."""

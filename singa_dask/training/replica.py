@@ -321,11 +321,10 @@ class Replica:
             self._mirror[...] = unsent.values
             if not self._on_host:
                 self.net.flat.values[...] = self.ops.asarray(self._mirror)
-        if self.stub.codes:
-            slices = enumerate(self.stub.slices)
-            self.stub.residual = {i: unsent.pushes[s.start : s.stop].copy() for i, s in slices}
-        elif self.comm.rank == 0:
-            owed += unsent.pushes
+        slices = self.stub.slices
+        kept = {i: unsent.pushes[s.start : s.stop].copy() for i, s in enumerate(slices)}
+        for i, rest in self.stub.take_over(kept).items():
+            owed[slices[i].start : slices[i].stop] += rest
         self._owed = owed if owed.any() else None
 
     def _gather_carried(self) -> dict[str, list[np.ndarray]]:

@@ -86,6 +86,21 @@ def test_an_abort_ends_a_collective_at_once():
     assert time.monotonic() - start < 2.0 and comm.broken
 
 
+def test_an_interrupted_collective_breaks_the_communicator(monkeypatch):
+    """MPI goes on writing into the buffers, so the request must stay, and nothing may follow it."""
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    comm = MpiCommunicator(_Comm(NEVER))
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        comm.all_reduce(np.ones(1))
+    assert comm.broken and comm._unfinished is not None
+    with pytest.raises(ClusterError, match="after an unfinished all_reduce"):
+        comm.all_reduce(np.ones(1))
+
+
 def test_a_broken_communicator_is_abandoned_not_freed():
     """MPI_Comm_free is collective."""
     healthy, broken = _Comm(0), _Comm(NEVER)

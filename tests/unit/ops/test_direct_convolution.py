@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import tracemalloc
 import warnings
 from itertools import pairwise
+from pathlib import Path
 from queue import SimpleQueue
 from unittest.mock import patch
 
@@ -19,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+import singa_dask
 from singa_dask.ops import Ops, Window, packed_product
 from singa_dask.ops import team as team_module
 from singa_dask.ops.cpu import CpuOps
@@ -168,6 +171,20 @@ def test_the_cache_on_disk_knows_kernels_of_different_cpus_apart(tmp_path):
     assert run_python(ONE_CONVOLUTION, **cache).split() == [str(VECTOR), "1", "0"]
     assert run_python(ONE_CONVOLUTION, **haswell).split() == ["8", "1", "0"]
     assert run_python(ONE_CONVOLUTION, **generic).split() == ["0", "0", "0"]
+
+
+@needs_vectors
+@pytest.mark.timeout(240)
+def test_kernels_are_compiled_anew_where_another_file_of_theirs_has_changed(tmp_path):
+    package = tmp_path / "singa_dask"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(singa_dask.__file__).parent, package, ignore=ignored)
+    place = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
+    assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "0", "1"]
+    tile = package / "ops" / "micro_kernel.py"
+    tile.write_text(tile.read_text().replace("_ROWS = {16: 12, 8: 6,", "_ROWS = {16: 10, 8: 5,"))
+    assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "0", "1"]
+    assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "1", "0"]
 
 
 def test_a_team_does_every_task_once_and_raises_what_one_of_them_raised():

@@ -335,8 +335,19 @@ def test_gradients_that_travel_are_coded_and_nothing_is_lost(name, sparsity, nby
     assert per_step - 448 == pytest.approx(nbytes * 1.12, rel=0.1)  # besides the reply
     other = Stub(cut.slices, {0: Remote(server)}, codec={"name": name, "sparsity": sparsity})
     if name != "kFull":
-        other.residual = stub.residual
+        assert not other.take_over(stub.residual)
         np.testing.assert_array_equal(other.residual[0], kept)
+
+
+def test_what_was_kept_back_of_a_slice_that_is_not_coded_any_more_comes_back():
+    cut = partition(112, 1, 2, beside=False)
+    links = {i: Remote(server) for i, server in servers(cut, 2).items()}
+    stub = Stub(cut.slices, links, codec={"name": "kTopK", "sparsity": 0.01}, exactly={0})
+    kept = {i: np.full(s.size, i + 1, np.float32) for i, s in enumerate(cut.slices)}
+    rest = stub.take_over(kept)
+    assert list(rest) == [0] and (rest[0] == 1).all()
+    assert list(stub.residual) == [1] and (stub.residual[1] == 2).all()
+    assert list(Stub(cut.slices, links).take_over(kept)) == [0, 1]
 
 
 def test_nothing_is_coded_for_a_server_in_the_same_process(one):
