@@ -86,10 +86,10 @@ class CodedExchange(BucketExchange):
     so that what one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values
     at any step.
 
-    A threshold is one for gradients: back travel as many of the largest differences as elements arrived, and all of
-    them where `shared`, since the updates of other groups have not arrived here. aside: elements that nothing may be
-    kept back of, which travel as they are (running statistics: what is sent is their distance from where they shall
-    be, and would be sent again). still: elements that do not change.
+    A threshold is one for gradients: back travel as many of the largest differences as elements arrived or, of the own
+    gradient, would have, and all of them where `shared`, since the updates of other groups have not arrived here.
+    aside: elements that nothing may be kept back of, which travel as they are (running statistics: what is sent is
+    their distance from where they shall be, and would be sent again). still: elements that do not change.
     """
 
     exact = False
@@ -156,7 +156,8 @@ class CodedExchange(BucketExchange):
         own[run] = grads[run]
         nbytes = self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
         if self._by_count:
-            self._arrived[index] = self.codec.elements(nbytes, run.stop - run.start, self.dtype)
+            arrived = self.codec.elements(nbytes, run.stop - run.start, self.dtype)
+            self._arrived[index] = arrived + self.codec.count(grads[run])
         mine = _within(aside, run)
         own[aside[mine]] = exact[mine]
 
