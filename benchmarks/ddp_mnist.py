@@ -29,7 +29,8 @@ def samples(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
         with h5py.File(path) as file:
             images.append(torch.from_numpy(file["features"][:]))
             labels.append(torch.from_numpy(file["labels"][:]))
-    return torch.cat(images).permute(0, 3, 1, 2).contiguous(), torch.cat(labels)
+    # With one channel `contiguous` would leave the strides as they are, which DDP warns of.
+    return torch.cat(images).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format), torch.cat(labels)
 
 
 def net() -> nn.Sequential:

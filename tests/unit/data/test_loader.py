@@ -130,11 +130,11 @@ def test_nothing_is_loaded_beyond_the_stop_step(images):
         future.set_result(function(*arguments))
         return future
 
-    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, start_step=3, stop_step=22)
-    batches = [loader.next() for _ in range(19)]
-    assert asked == [(3, 16), (19, 3)]
-    assert len(batches) == 19
-    with pytest.raises(IndexError, match="before step 22"):
+    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, start_step=3, stop_step=38)
+    batches = [loader.next() for _ in range(35)]
+    assert asked == [(3, 32), (35, 3)]
+    assert len(batches) == 35
+    with pytest.raises(IndexError, match="before step 38"):
         loader.next()
 
 
@@ -153,7 +153,7 @@ def test_only_so_many_runs_are_loaded_ahead(images):
     assert len(asked) == 3
     for _ in range(loader.run_steps):
         loader.next()
-    assert asked == [0, 16, 32, 48]
+    assert asked == [0, 32, 64, 96]
 
 
 def test_large_samples_are_loaded_few_steps_at_a_time(images, pool, monkeypatch):
@@ -196,7 +196,7 @@ def test_loading_that_hangs_is_an_error_after_the_timeout(images):
         return futures[-1]
 
     loader = Loader(Stream(images, StreamConf(5)), STORE, submit, timeout_s=0.2)
-    with pytest.raises(DataError, match=r"steps 0 to 15 were not loaded within 0\.2 s"):
+    with pytest.raises(DataError, match=r"steps 0 to 31 were not loaded within 0\.2 s"):
         loader.next()
     assert loader.wait_s >= 0.2
     loader.close()
