@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from distributed import get_worker
-
 from singa_dask.errors import ClusterError
 from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
 from singa_dask.server.messages import (
@@ -42,6 +40,8 @@ class ServerActor:
     def __init__(self, plan: ServerPlan) -> None:
         self.server = Server(plan.shard())
         publish(plan.key, self.server)
+        from distributed import get_worker  # what only reads a job does without Dask
+
         self._worker = get_worker()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
         # While the workers get ready. What it raises, the first update raises again, for whoever sent that.

@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from distributed.protocol import to_serialize
-
 from singa_dask.errors import ClusterError
 from singa_dask.server.messages import Array, NotYet, Refused, Reply, Request
 from singa_dask.server.server import Server, server_here
@@ -73,6 +71,8 @@ async def ask(worker: Any, where: Address, request: Request, timeout_s: float) -
 
     Raises ClusterError when nothing at all has come from it for `timeout_s` seconds, or it refuses.
     """
+    from distributed.protocol import to_serialize
+
     heard = time.monotonic()
     message = to_serialize(request)
     while True:
