@@ -3,7 +3,7 @@
 import pytest
 from support.commands import cluster, example, metrics, sets, summary
 
-STEPS = sets(train_steps=300, test_freq=300, test_steps=9, checkpoint_freq=0, disp_freq=300)
+STEPS = sets(train_steps=200, test_freq=200, test_steps=1, checkpoint_freq=0, disp_freq=200)
 
 
 def train(singa_dask, folder, framework, *options):
