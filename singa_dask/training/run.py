@@ -227,6 +227,8 @@ def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         "step": report["step"],
         "samples_per_s": round(report["samples_per_s"], 1),
+        "wait": [round(share, 4) for share in report["wait"]],
+        "loading": [round(share, 4) for share in report["loading"]],
         "operations": operations,
     }
     server = report["server"]

@@ -136,6 +136,14 @@ class _Window:
         """A figure's sum, per rank."""
         return np.atleast_2d(self.ranks)[_RANK_FIGURES.index(name)]
 
+    def waits(self) -> dict[str, list[float]]:
+        """Shares of the time, per rank: waiting for other ranks, and for data."""
+        if not self.steps:
+            return {"wait": [], "loading": []}
+        # Buckets are waited for side by side with what is computed, and with each other.
+        shares = {name: np.minimum(self.of_ranks(name) / max(self.seconds, 1e-9), 1.0) for name in ("wait", "loading")}
+        return {name: share.tolist() for name, share in shares.items()}
+
     def servers(self) -> dict[str, float]:
         """The exchange with the servers."""
         total = {name: float(self.of_ranks(name).sum()) for name in _RANK_FIGURES}
@@ -386,8 +394,7 @@ class _Run:
             "step": self.step,
             "metrics": window.means(),
             "samples_per_s": window.steps * self.batch / seconds,
-            "wait": (window.of_ranks("wait") / seconds).tolist(),
-            "loading": (window.of_ranks("loading") / seconds).tolist(),
+            **window.waits(),
         }
         return figures if self.replica.private else {**figures, "server": window.servers()}
 
@@ -416,6 +423,7 @@ class _Run:
             "checkpoint": str(self.saved) if self.saved else None,
             "steps": self.whole.steps,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
+            **self.whole.waits(),
             "exchanged_bytes": sum(int(done["bytes"]) for done in operations.values()),
             "operations": operations,
             "overflows": int(overflows[0]),

@@ -30,7 +30,8 @@ def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
     assert told["step"] == told["train_steps"] == 600
     assert told["test"]["accuracy"] >= 0.97
     assert told["samples_per_s"] > 0
-    operations = told["groups"]["0"]["operations"]
+    operations, shares = told["groups"]["0"]["operations"], [told["groups"]["0"][name] for name in ("wait", "loading")]
+    assert all(len(share) == 3 and all(0 <= part <= 1 for part in share) for share in shares)
     assert sum(done["bytes"] for done in operations.values()) == told["exchanged_bytes"]
     assert all(done["seconds"] > 0 for done in operations.values()) and "reduce_scatter" in operations
     assert f"test loss {told['test']['loss']:.4f}  accuracy {told['test']['accuracy']:.4f}" in ran.last_line
