@@ -159,9 +159,10 @@ class CpuOps(Ops):
         targets = [dweight.reshape(-1), *parts.sums]
 
         def images(t: int) -> None:
+            panel = parts.padded[t][sums.padded : sums.padded + sums.panel]
             numba_products.convolve_backward_weight(
                 x, dy, *direct.spans[t], sums.block, *sums.pad, sums.rows, sums.step, sums.runs, sums.targets,
-                parts.padded[t], accumulate and t == 0, targets[t],
+                parts.padded[t], panel, accumulate and t == 0, targets[t],
             )  # fmt: skip
 
         self._team.run(len(direct.spans), images)
@@ -227,7 +228,9 @@ class CpuOps(Ops):
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
-        self._share(dx, lambda n: numba_pooling.max_pool_backward(dy[n], argmax[n], *_geometry(window), dx[n]))
+        in_vectors = VECTOR > 0 and dx.dtype == np.float32 and argmax.dtype == np.uint8
+        run = numba_pooling.max_pool_backward_vectors if in_vectors else numba_pooling.max_pool_backward
+        self._share(dx, lambda n: run(dy[n], argmax[n], *_geometry(window), dx[n]))
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:

@@ -22,6 +22,8 @@ Array = Any
 _BLOCK_ELEMENTS = 1 << 17
 # Positions of the same convolution as gather for each of the scatter, up to which gather is the faster one.
 _GATHER_LIMIT = 1.3
+# Weights of a filter, so tiles that read the same columns of dy, from which on a copy of these pays.
+_WORTH_A_PANEL = 16 * ROWS
 _CACHE_LINE = 16
 
 
@@ -133,7 +135,8 @@ class WeightSums:
     """Tables of the gradient for the weight.
 
     rows: pixel under each weight at the first position; runs: each line of positions; targets: each weight's place;
-    step: between pixels of neighbouring positions.
+    step: between pixels of neighbouring positions. padded, panel: elements of a block of padded images, and of a
+    panel of dy, where there are such.
     """
 
     pad: tuple[int, int]
@@ -143,11 +146,12 @@ class WeightSums:
     targets: Array
     step: int
     padded: int
+    panel: int
 
     @classmethod
     def of(cls, shape: tuple[int, int, int], window: Window, filters: int, images: int) -> WeightSums:
         (height, width, channels), (kh, kw), (sh, sw) = shape, window.kernel, window.stride
-        oh = window.output_size(height, width)[0]
+        oh, ow = window.output_size(height, width)
         h, w = height + 2 * window.pad[0], width + 2 * window.pad[1]
         line, image = w * channels, h * w * channels
         block = max(1, min(images, _BLOCK_ELEMENTS // image))
@@ -159,6 +163,7 @@ class WeightSums:
             _table(_grid((kh * kw * channels, filters))),
             sw * channels,
             block * image if any(window.pad) else 0,
+            block * oh * ow * PANEL if filters > 2 * PANEL and kh * kw * channels >= _WORTH_A_PANEL else 0,
         )
 
 
@@ -211,7 +216,8 @@ def _transposed(window: Window, height: int, width: int) -> Window | None:
 
 @dataclass(frozen=True)
 class Parts:
-    """A workspace's parts. panels: packed weights; padded: a block of images; sums: weight gradients, per thread."""
+    """A workspace's parts. panels: packed weights; per thread padded: a block of images, and behind it a panel of dy;
+    sums: weight gradients."""
 
     panels: Array
     padded: Array
@@ -281,7 +287,7 @@ def plan(x_shape: tuple[int, ...], window: Window, filters: int, threads: int) -
         weight,
         backward,
         panels,
-        max(weight.padded, backward.padded),
+        max(weight.padded + weight.panel, backward.padded),
         kh * kw * channels * filters,
     )
 

@@ -12,7 +12,7 @@ change `_ROWS`; every table must be padded to a multiple of it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -75,3 +75,19 @@ def _tile(vectors: int) -> Any:
 
 
 tile_of_one, tile_of_two = _tile(1), _tile(2)
+
+
+@cast(Any, intrinsic)
+def copy_lines(typingctx, source, step, target, target_step, count, lanes):  # pragma: no cover - Numba calls it
+    """`lanes` elements, at most VECTOR, of each of `count` lines. Addresses of float32; steps in elements."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        source, step, target, target_step, count, lanes = arguments
+        v = Vectors(builder)
+        source, target, mask = v.address(source), v.address(target), v.first_lanes(lanes)
+        with cgutils.for_range(builder, count) as line:
+            part = v.load(v.at(source, builder.mul(line.index, step)), mask)
+            v.store(part, v.at(target, builder.mul(line.index, target_step)), mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), emit

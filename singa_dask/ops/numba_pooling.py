@@ -3,7 +3,7 @@
 import numpy as np
 
 from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.pooling_kernel import largest_of_window
+from singa_dask.ops.pooling_kernel import gradient_of_whole_window, gradient_of_window, largest_of_window
 from singa_dask.ops.vectors import VECTOR
 
 
@@ -52,6 +52,41 @@ def max_pool(x, kh, kw, sh, sw, ph, pw, out, argmax):
                             larger = pixel[c] > best[c]
                             best[c] = pixel[c] if larger else best[c]
                             where[c] = position if larger else where[c]
+
+
+@kernel
+def max_pool_backward_vectors(dy, argmax, kh, kw, sh, sw, ph, pw, dx):
+    """`max_pool_backward` of float32 with an argmax of uint8."""
+    count, height, width, channels = dx.shape
+    gradient, where, pixels = dy.ctypes.data, argmax.ctypes.data, dx.ctypes.data
+    line = width * channels
+    # Windows side by side write every pixel once.
+    tiled = (kh, kw) == (sh, sw) and ph == pw == 0 and dy.shape[1] * kh == height and dy.shape[2] * kw == width
+    for b in range(count):
+        if not tiled:
+            image = dx[b].reshape(height * line)
+            for k in range(image.size):
+                image[k] = 0
+        for oh in range(dy.shape[1]):
+            h0 = oh * sh - ph
+            i0, i1 = max(0, -h0), min(kh, height - h0)
+            for ow in range(dy.shape[2]):
+                w0 = ow * sw - pw
+                j0, j1 = max(0, -w0), min(kw, width - w0)
+                start = ((b * height + h0 + i0) * width + w0 + j0) * channels
+                source = ((b * dy.shape[1] + oh) * dy.shape[2] + ow) * channels
+                whole = channels // VECTOR * VECTOR
+                for c in range(0, whole, VECTOR):
+                    gradient_of_whole_window(
+                        gradient + 4 * (source + c), where + source + c, i0 * kw + j0, kw, pixels + 4 * (start + c),
+                        max(0, i1 - i0), max(0, j1 - j0), line, channels, 0 if tiled else 1, VECTOR,
+                    )  # fmt: skip
+                if whole < channels:
+                    gradient_of_window(
+                        gradient + 4 * (source + whole), where + source + whole, i0 * kw + j0, kw,
+                        pixels + 4 * (start + whole), max(0, i1 - i0), max(0, j1 - j0), line, channels,
+                        0 if tiled else 1, channels - whole,
+                    )  # fmt: skip
 
 
 @kernel

@@ -1,6 +1,6 @@
 """Sums of matrix products over tables of offsets: the micro-kernel's tiles, set side by side; and panels for them."""
 
-from singa_dask.ops.micro_kernel import PANEL, ROWS, tile_of_one, tile_of_two
+from singa_dask.ops.micro_kernel import PANEL, ROWS, copy_lines, tile_of_one, tile_of_two
 from singa_dask.ops.numba_kernel import kernel
 from singa_dask.ops.vectors import VECTOR
 
@@ -84,39 +84,35 @@ def convolve(x, first, stop, block, regions, rows, runs, panels, start, starts, 
 
 @kernel
 def convolve_backward_weight(
-    x, dy, first, stop, block, ph, pw, rows, step, runs, targets, padded, accumulate, dweight
+    x, dy, first, stop, block, ph, pw, rows, step, runs, targets, padded, panel, accumulate, dweight
 ):
-    """dweight = sum over images [first, stop) of x's pixels under each weight times dy, or dweight += it; flat."""
+    """dweight = sum over images [first, stop) of x's pixels under each weight times dy, or dweight += it; flat.
+
+    panel: where dy's columns of a tile are copied to, all positions of a block; empty where they are read in place.
+    Lines a power of two apart would share few sets of the first cache.
+    """
     oh, ow, filters = dy.shape[1:]
     image, result = x.size // x.shape[0], oh * ow * filters
     if not accumulate:
         for k in range(dweight.size):
             dweight[k] = 0
-    c = dweight.ctypes.data
     for b in range(first, stop, block):
         count = min(block, stop - b)
         a = x.ctypes.data + _FLOAT * b * image
         if ph > 0 or pw > 0:
             _pad(x, b, count, ph, pw, padded)
             a = padded.ctypes.data
-        gradient = dy.ctypes.data + _FLOAT * b * result
-        products(
-            a,
-            rows,
-            step,
-            runs,
-            count * oh,
-            ow,
-            gradient,
-            ow * filters,
-            filters,
-            PANEL,
-            c,
-            targets,
-            c,
-            targets,
-            filters,
-        )
+        for j in range(0, filters, PANEL):
+            gradient, line = dy.ctypes.data + _FLOAT * (b * result + j), filters
+            if panel.size > 0:
+                for k in range(0, min(PANEL, filters - j), VECTOR):
+                    to, lanes = panel.ctypes.data + _FLOAT * k, min(VECTOR, filters - j - k)
+                    copy_lines(gradient + _FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
+                gradient, line = panel.ctypes.data, PANEL
+            c, width = dweight.ctypes.data + _FLOAT * j, min(PANEL, filters - j)
+            products(
+                a, rows, step, runs, count * oh, ow, gradient, ow * line, line, 0, c, targets, c, targets, width
+            )  # fmt: skip
 
 
 @kernel

@@ -39,3 +39,41 @@ def largest_of_window(typingctx, x, height, width, h_step, w_step, position, ker
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 10), emit
+
+
+def _gradient_of_window(whole: bool) -> Any:
+    """dx = dy where argmax = position + i kernel_width + j, else 0, over height x width pixels; where `add` is not 0,
+    dx += it. Of `lanes` channels, or of a whole vector: a load that follows a store with a mask must wait for it.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        dy, argmax, position, kernel_width, dx, height, width, h_step, w_step, add, lanes = arguments
+        v = Vectors(builder)
+        mask = v.every_lane if whole else v.first_lanes(lanes)
+        gradient = v.load(v.address(dy), mask)
+        where = v.load(v.address(argmax, I8), mask, I8)
+        adds = builder.icmp_signed("!=", add, add.type(0))
+        with cgutils.for_range(builder, height) as i:
+            line = v.at(v.address(dx), builder.mul(i.index, h_step))
+            first = builder.add(position, builder.mul(i.index, kernel_width))
+            with cgutils.for_range(builder, width) as j:
+                pixel = v.at(line, builder.mul(j.index, w_step))
+                here = v.splat(builder.trunc(builder.add(first, j.index), I8))
+                part = builder.select(builder.icmp_unsigned("==", where, here), gradient, v.zero)
+                with builder.if_else(adds) as (then, otherwise):
+                    with then:
+                        v.store(builder.fadd(v.load(pixel, mask), part), pixel, mask)
+                    with otherwise:
+                        v.store(part, pixel, mask)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def gradient(
+        typingctx, dy, argmax, position, kernel_width, dx, height, width, h_step, w_step, add, lanes
+    ):  # pragma: no cover - Numba calls it
+        return types.void(*[types.int64] * 11), emit
+
+    return gradient
+
+
+gradient_of_window, gradient_of_whole_window = (_gradient_of_window(whole) for whole in (False, True))

@@ -34,6 +34,7 @@ class Vectors:
         self.builder = builder
         self.floats = ir.VectorType(F32, VECTOR)
         self.zero = ir.Constant(self.floats, None)
+        self.every_lane = ir.Constant(ir.VectorType(ir.IntType(1), VECTOR), [1] * VECTOR)
 
     def _call(self, name: str, result: ir.Type, arguments: list[Any]) -> Any:
         signature = ir.FunctionType(result, [a.type for a in arguments])

@@ -75,6 +75,16 @@ def test_any_shape_computes_what_numpy_computes(kernel, stride, pad, size, count
 
 
 @needs_vectors
+@pytest.mark.parametrize("pad", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_filters_over_many_weights_compute_what_numpy_computes(pad, threads):
+    window = Window((3, 3), (1, 1), (pad, pad))
+    drawn = arrays(window, (7, 8, 9, 32), 75)
+    expected = call_all(Ops(), window, *drawn)
+    for want, got in zip(expected, call_all(CpuOps(threads=threads), window, *drawn), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * float(np.abs(want).max()))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_shows_where_its_window_lies_and_nowhere_else(bad):
     window = Window((3, 3), (1, 1), (1, 1))
