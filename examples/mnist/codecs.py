@@ -77,6 +77,9 @@ def draw(curves: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         by_bytes.plot(sent, errors, marker="o", markersize=3, label=name)
     by_epoch.set(xlabel="epoch", ylabel="test error, %", yscale="log")
     by_bytes.set(xlabel="MB that a worker has sent", xscale="log")
+    by_epoch.yaxis.set_major_formatter("{x:g}")
+    by_epoch.yaxis.set_minor_formatter("{x:g}")
+    by_bytes.xaxis.set_major_formatter("{x:g}")
     for panel in (by_epoch, by_bytes):
         panel.grid(alpha=0.3, which="both")
     by_epoch.legend(frameon=False)
