@@ -47,7 +47,6 @@ class CpuOps(Ops):
     _worth_a_thread: ClassVar[int] = 1 << 15
     # Multiplications of a matrix product that take some twenty microseconds.
     _product_worth_a_thread: ClassVar[int] = 1 << 20
-
     # Rows of a factor up to which a product is turned round; its packed columns should fit in one core's cache.
     turned_rows: ClassVar[int] = 128
     # Parameters of an update that keep a thread busy for about ten times as long as it takes to wake it.
@@ -67,15 +66,10 @@ class CpuOps(Ops):
         if count == 1:
             return product(a, b, out, accumulate)
 
-        def task(t: int) -> None:
-            if rows > columns:
-                share = slice(rows * t // count, rows * (t + 1) // count)
-                product(a[share], b, out[share], accumulate)
-            else:
-                share = slice(columns * t // count, columns * (t + 1) // count)
-                product(a, b[:, share], out[:, share], accumulate)
-
-        self._team.run(count, task)
+        if rows > columns:
+            self._team.share(rows, count, lambda share: product(a[share], b, out[share], accumulate))
+        else:
+            self._team.share(columns, count, lambda share: product(a, b[:, share], out[:, share], accumulate))
         return out
 
     def _turns(self, a: Array, b: Array) -> bool:
@@ -94,11 +88,7 @@ class CpuOps(Ops):
         shape = self.packed_shape(a.shape[1], a.shape[0], b.shape[1])
         packed, turned = self.pack([a.T], np.empty(shape, a.dtype)), np.empty((b.shape[1], a.shape[0]), a.dtype)
 
-        def task(t: int) -> None:
-            share = slice(len(turned) * t // count, len(turned) * (t + 1) // count)
-            packed_product.product(b.T[share], packed, turned[share])
-
-        self._team.run(count, task)
+        self._team.share(len(turned), count, lambda share: packed_product.product(b.T[share], packed, turned[share]))
         out[...] = turned.T
         return out
 
@@ -116,7 +106,7 @@ class CpuOps(Ops):
         """task(rows) on shares of x's rows, at once where they are worth a thread each."""
         rows = x.shape[0]
         count = max(1, min(self._team.size, rows, x.size // self._worth_a_thread))
-        self._team.run(count, lambda t: task(slice(rows * t // count, rows * (t + 1) // count)))
+        self._team.share(rows, count, task)
 
     def _plan(self, x_shape: tuple[int, ...], window: Window, filters: int) -> Plan | None:
         """How to convolve without columns; None where there is no micro-kernel for it."""
@@ -357,7 +347,7 @@ class CpuOps(Ops):
     def _share_steps(self, batch: int, steps: Callable[..., None], *arguments: Any) -> None:
         """steps(*arguments, first, last) in every thread, for its rows of the batch."""
         count = max(1, min(self._team.size, batch // packed_product.ROWS))
-        self._team.run(count, lambda t: steps(*arguments, batch * t // count, batch * (t + 1) // count))
+        self._team.share(batch, count, lambda rows: steps(*arguments, rows.start, rows.stop))
 
     def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
         if w.ndim == 2:
@@ -422,10 +412,7 @@ class CpuOps(Ops):
         size = arrays[0].size
         count = max(1, min(self._team.size, size // self._update_worth_a_thread))
 
-        def task(t: int) -> None:
-            rule(*(array[size * t // count : size * (t + 1) // count] for array in arrays), *settings)
-
-        self._team.run(count, task)
+        self._team.share(size, count, lambda run: rule(*(array[run] for array in arrays), *settings))
 
     def sgd_update(
         self,
