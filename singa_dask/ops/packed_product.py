@@ -9,56 +9,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.vectors import I64, VECTOR, Vectors
 
 ROWS = 5
 _VECTORS = 4 if VECTOR == 16 else 2
 PANEL = max(VECTOR, 1) * _VECTORS
-_i64, _f32 = ir.IntType(64), ir.FloatType()
-_vector, _mask = ir.VectorType(_f32, max(VECTOR, 1)), ir.VectorType(ir.IntType(1), max(VECTOR, 1))
-_lanes = ir.VectorType(_i64, max(VECTOR, 1))
-
-
-def _splat(builder: Any, scalar: Any, vector: Any) -> Any:
-    undefined = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(undefined, scalar, ir.IntType(32)(0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
 
 
 def _emit_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     a, a_step, length, b, c, c_step, width = arguments
-    module, size = builder.module, _vector.count
-    fma = cgutils.get_or_insert_function(module, ir.FunctionType(_vector, [_vector] * 3), f"llvm.fma.v{size}f32")
-    kinds = [_vector, _vector.as_pointer(), ir.IntType(32), _mask]
-    store = cgutils.get_or_insert_function(
-        module, ir.FunctionType(ir.VoidType(), kinds), f"llvm.masked.store.v{size}f32.p0"
-    )
-
-    def at(address: Any, index: int, step: Any, element: Any) -> Any:
-        return builder.inttoptr(builder.add(address, builder.mul(_i64(index), step)), element.as_pointer())
-
-    nbytes = _i64(4 * size)
-    zero = ir.Constant(_vector, None)
-    total = [[cgutils.alloca_once_value(builder, zero) for _ in range(_VECTORS)] for _ in range(ROWS)]
+    v = Vectors(builder)
+    total = [[v.variable(v.zero) for _ in range(_VECTORS)] for _ in range(ROWS)]
     with cgutils.for_range(builder, length) as loop:
-        line = builder.add(b, builder.mul(loop.index, _i64(4 * PANEL)))
-        right = [builder.load(at(line, v, nbytes, _vector), align=4) for v in range(_VECTORS)]
-        column = builder.add(a, builder.shl(loop.index, _i64(2)))
+        line = v.address(builder.add(b, builder.mul(loop.index, I64(4 * PANEL))))
+        right = [v.load(v.at(line, I64(i * VECTOR))) for i in range(_VECTORS)]
+        column = builder.add(a, builder.shl(loop.index, I64(2)))
         for r in range(ROWS):
-            left = _splat(builder, builder.load(at(column, r, a_step, _f32)), _vector)
+            left = v.splat(builder.load(v.address(builder.add(column, builder.mul(I64(r), a_step))), align=4))
             for place, part in zip(total[r], right, strict=True):
-                builder.store(builder.call(fma, [left, part, builder.load(place)]), place)
-    for v in range(_VECTORS):
-        lanes = ir.Constant(_lanes, [v * size + lane for lane in range(size)])
-        mask = builder.icmp_signed("<", lanes, _splat(builder, width, _lanes))
+                builder.store(v.fma(left, part, builder.load(place)), place)
+    for i in range(_VECTORS):
+        mask = v.first_lanes(builder.sub(width, I64(i * VECTOR)))
         for r in range(ROWS):
-            row = builder.add(c, builder.mul(_i64(r), c_step))
-            builder.call(store, [builder.load(total[r][v]), at(row, v, nbytes, _vector), ir.IntType(32)(4), mask])
+            row = v.address(builder.add(c, builder.mul(I64(r), c_step)))
+            v.store(builder.load(total[r][i]), v.at(row, I64(i * VECTOR)), mask)
     return context.get_dummy_value()
 
 
