@@ -27,7 +27,7 @@ from typing import Any
 
 import click
 from contest import FOLDER, environment
-from report import load, machine, show, write
+from report import begun, end, show
 from rich.console import Console
 from workloads import EXAMPLES
 
@@ -138,12 +138,10 @@ def main(target: float, every: int, steps: int, repeats: int, out: Path | None) 
     console = Console(width=120)
     if len(os.sched_getaffinity(0)) < WORKERS:
         console.print(f"{WORKERS} workers share one core here")
-    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    figures = begun()
     rows = figures["accuracy"] = measure(target, every, steps, repeats)
     show(console, f"seconds to a test accuracy of {target}, evaluated every {every} steps", rows)
-    figures["load_after"] = load()
-    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
-    write(out, figures)
+    end(console, figures, out)
 
 
 if __name__ == "__main__":

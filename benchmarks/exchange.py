@@ -7,7 +7,6 @@ Limited networks are namespaces of Linux with a token bucket filter, for which i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import against_ddp
 import click
 import limited
 from network import NotHere, congestion, two_hosts
-from report import load, machine, show
+from report import begun, end, show
 from rich.console import Console
 
 PARTS = ("networks", "ddp")
@@ -39,7 +38,7 @@ def main(
 ) -> None:
     """Time the steps of a group of 2 workers, one thread each, with each codec, with overlap and without."""
     console = Console(width=150)
-    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    figures = begun()
     nets, missing = nets or limited.NETS, ""
     if not parts or "networks" in parts:
         try:
@@ -49,10 +48,7 @@ def main(
     if not parts or "ddp" in parts:
         rows = figures["ddp"] = [row for net in nets for row in against_ddp.measure(net, rounds)]
         show(console, "2 processes, 1 thread each; ratio = our overhead / that of PyTorch DDP (gloo)", rows)
-    figures["load_after"] = load()
-    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
-    if out:
-        out.write_text(json.dumps(figures, indent=1) + "\n")
+    end(console, figures, out)
     if missing:
         raise click.ClickException(missing)
 

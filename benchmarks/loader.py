@@ -22,7 +22,7 @@ import click
 from contest import Contestant, contest, ratio
 from contestant_loader import STEP, WAYS
 from jobs import training_data
-from report import load, machine, show, write
+from report import begun, end, show
 from rich.console import Console
 
 DATA = ("mnist", "cifar10")
@@ -58,12 +58,10 @@ def _speed(entry: Contestant, samples: int) -> int:
 def main(sets: Sequence[str], rounds: int, out: Path | None) -> None:
     """Time the loader against a bare reader of the same shards and PyTorch's DataLoader."""
     console = Console(width=150)
-    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    figures = begun()
     rows = figures["loader"] = [row for data in sets for row in measure(data, rounds)]
     show(console, "samples/s without training; to X = our samples/s / those of X", rows)
-    figures["load_after"] = load()
-    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
-    write(out, figures)
+    end(console, figures, out)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,18 @@ def machine() -> dict[str, Any]:
     }
 
 
+def begun() -> dict[str, Any]:
+    """The head of a benchmark's figures: the machine, and how busy it is before."""
+    return {"machine": machine(), "load_before": load()}
+
+
+def end(console: Console, figures: dict[str, Any], out: Path | None) -> None:
+    """The end of them: how busy the machine is now; and the file of --json, where there is one."""
+    figures["load_after"] = load()
+    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
+    write(out, figures)
+
+
 def show(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Print rows of figures; lists stay out."""
     table = Table(title=title, box=None)

@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 from groups import Group, ddp_group, our_group
-from report import load, machine, show, write
+from report import begun, end, show
 from rich.console import Console
 from workloads import WORKLOADS
 
@@ -77,15 +77,13 @@ def _paired(one: Sequence[float], other: Sequence[float]) -> float:
 def main(nets: tuple[str, ...], workers: tuple[int, ...], rounds: int, out: Path | None) -> None:
     """Time 1, 2 and 4 workers of one thread each against as many processes of PyTorch DDP."""
     console = Console(width=120)
-    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    figures = begun()
     rows = figures["scaling"] = [row for net in nets for row in measure(net, workers, rounds)]
     show(console, "1 thread per worker, a whole mini-batch for each; ratio = ours / PyTorch DDP (gloo)", rows)
     cores = len(os.sched_getaffinity(0))
     if max(workers) > cores:
         console.print(f"{max(workers)} workers share {cores} cores here: their efficiency is at most {cores}/workers")
-    figures["load_after"] = load()
-    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
-    write(out, figures)
+    end(console, figures, out)
 
 
 if __name__ == "__main__":

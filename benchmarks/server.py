@@ -5,16 +5,14 @@ make bench BENCH=server                  # or: python benchmarks/server.py --par
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 import round_trips
 import waiting
 from contest import UNSET
-from report import load, machine, show
+from report import begun, end, show
 from rich.console import Console
 
 SIZES = tuple(round_trips.PAIRS)
@@ -42,7 +40,7 @@ def main(
     for name in UNSET:
         os.environ.pop(name, None)
     console = Console(width=120)
-    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    figures = begun()
     if not parts or "round-trips" in parts:
         rows = figures["round_trips"] = round_trips.measure(sizes, rounds)
         show(console, "one update and back / a raw Dask actor", rows)
@@ -58,10 +56,7 @@ def main(
             "Downpour, layout = groups x workers + servers; stall = share of a step; ratios to no one_behind",
             rows,
         )
-    figures["load_after"] = load()
-    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
-    if out:
-        out.write_text(json.dumps(figures, indent=1) + "\n")
+    end(console, figures, out)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 import click
 from contest import UNSET
 from jobs import training_data
-from report import load, machine, show, write
+from report import begun, end, show
 from rich.console import Console
 from workloads import EXAMPLES
 
@@ -80,12 +80,10 @@ def _run(job: str, workers: int, kernels: Path, workspace: Path) -> dict[str, fl
 def main(jobs: Sequence[str], workers: Sequence[int], repeats: int, out: Path | None) -> None:
     """Time the start of a run, with kernels to compile and with kernels in the cache."""
     console = Console(width=120)
-    figures: dict[str, Any] = {"machine": machine(), "load_before": load()}
+    figures = begun()
     rows = figures["startup"] = [row for job in jobs for count in workers for row in measure(job, count, repeats)]
     show(console, "seconds since the command was called; later runs: medians", rows)
-    figures["load_after"] = load()
-    console.print(f"load of the machine: {figures['load_before']} before, {figures['load_after']} after")
-    write(out, figures)
+    end(console, figures, out)
 
 
 if __name__ == "__main__":
