@@ -359,12 +359,12 @@ class Threshold(_Sparse):
     def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
         return self._sized(size, size, dtype) if size else 0
 
-    def count(self, values: np.ndarray) -> int:
+    def exceeding(self, values: np.ndarray) -> int:
         """How many of the values travel."""
         return int(numba_codec.count_from(_bits(values), self._least(values)))
 
     def _nbytes_of(self, values: np.ndarray) -> int:
-        return self._sized(self.count(values), values.size, values.dtype) if values.size else 0
+        return self._sized(self.exceeding(values), values.size, values.dtype) if values.size else 0
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
         bits = _bits(values)

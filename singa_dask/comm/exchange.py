@@ -157,7 +157,7 @@ class CodedExchange(BucketExchange):
         nbytes = self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
         if self._by_count:
             arrived = self.codec.elements(nbytes, run.stop - run.start, self.dtype)
-            self._arrived[index] = arrived + self.codec.count(grads[run])
+            self._arrived[index] = arrived + self.codec.exceeding(grads[run])
         mine = _within(aside, run)
         own[aside[mine]] = exact[mine]
 
