@@ -1,4 +1,4 @@
-"""Time per training step of one worker against PyTorch on the CPU, interleaved in one run.
+"""Time per training step of one worker against PyTorch and jax on the CPU, interleaved in one run.
 
 make bench BENCH=step                    # or: python benchmarks/step.py --threads 1 --json step.json
 """
@@ -17,32 +17,36 @@ from rich.console import Console
 from rich.table import Table
 from workloads import WORKLOADS, Workload
 
-EAGER = "eager"
+EAGER, JAX = "eager", "jax"
 
 
 def peers_of(workload: Workload) -> tuple[str, ...]:
-    """PyTorch's variants (contestant_torch.py) that may be its fastest on this net."""
-    peers = (EAGER, "fused", "foreach", "compiled")
-    return (*peers, "channels_last", "channels_last+fused") if workload.images else peers
+    """PyTorch's variants (contestant_torch.py) that may be its fastest on this net, and jax."""
+    variants = (EAGER, "fused", "foreach", "compiled")
+    return (*variants, "channels_last", "channels_last+fused", JAX) if workload.images else (*variants, JAX)
 
 
 def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant.
+    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant;
+    ratio_jax: jax's time / ours, where it takes part.
 
-    loss_difference: largest relative one to PyTorch eager in the first steps. absent: who cannot take part, and why.
+    loss_difference: largest relative one to PyTorch eager and to jax in the first steps. absent: who cannot take part,
+    and why.
     """
     arguments = [workload.name, str(threads)]
     ours = Contestant.start("contestant_singa_dask", arguments, threads)
     theirs: dict[str, Contestant] = {}
     missing = {}
     for peer in peers:
+        program, *variant = ("contestant_jax",) if peer == JAX else ("contestant_torch", peer)
         try:
-            theirs[peer] = Contestant.start("contestant_torch", [*arguments, peer], threads)
+            theirs[peer] = Contestant.start(program, [*arguments, *variant], threads)
         except Absent as why:
             missing[peer] = str(why)
     contest([ours, *theirs.values()], rounds)
-    eager = theirs[EAGER]
+    eager, jax = theirs[EAGER], theirs.pop(JAX, None)
     best = min(theirs, key=lambda peer: theirs[peer].median_ms)
+    of_jax = {} if jax is None else {"jax_ms": round(jax.median_ms, 3), "ratio_jax": round(ratio(jax, ours), 3)}
     return {
         "workload": workload.name,
         "threads": threads,
@@ -54,40 +58,41 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
         "best": best,
         "best_ms": round(theirs[best].median_ms, 3),
         "ratio_best": round(ratio(theirs[best], ours), 3),
-        "loss_difference": _loss_difference(ours, eager),
+        **of_jax,
+        "loss_difference": max(_loss_difference(ours, peer) for peer in (eager, jax) if peer),
         "variants_ms": {peer: round(entry.median_ms, 3) for peer, entry in theirs.items()},
         "absent": missing,
     }
 
 
-def _loss_difference(ours: Contestant, torch: Contestant) -> float:
-    return float(f"{max(abs(a - b) / abs(b) for a, b in zip(ours.first_losses, torch.first_losses, strict=True)):.2g}")
+def _loss_difference(ours: Contestant, peer: Contestant) -> float:
+    return float(f"{max(abs(a - b) / abs(b) for a, b in zip(ours.first_losses, peer.first_losses, strict=True)):.2g}")
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print the rows as a table."""
     missing = {peer: why for row in rows for peer, why in row["absent"].items()}
     caption = "; ".join(f"without {peer}: {why}" for peer, why in missing.items())
-    title = "one training step, same initial parameters; ratio = PyTorch's time / singa_dask's"
+    title = "one training step, same initial parameters; ratio = PyTorch's or jax's time / singa_dask's"
     table = Table(title=title, caption=caption or None, box=None)
     for name in (key for key, value in rows[0].items() if not isinstance(value, dict)):
         shown = name.replace("torch", "PyTorch").replace("mb", "MB").replace("_", " ")
         table.add_column(shown, justify="left" if name in ("workload", "best") else "right")
     for row in rows:
         table.add_row(*(str(value) for value in row.values() if not isinstance(value, dict)))
-    Console(width=150).print(table)
+    Console(width=170).print(table)
 
 
 @click.command()
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(list(WORKLOADS)), help="Default: all.")
 @click.option("--threads", multiple=True, type=int, default=[1, 2], show_default=True)
 @click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
-@click.option("--peer", "peers", multiple=True, help="Variants of PyTorch beside eager. Default: all that make sense.")
+@click.option("--peer", "peers", multiple=True, help="Variants of PyTorch beside eager, or jax. Default: all.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(
     workloads: tuple[str, ...], threads: tuple[int, ...], rounds: int, peers: tuple[str, ...], out: Path | None
 ) -> None:
-    """Time a training step against PyTorch; ratio = PyTorch's time / ours (above 1: we are faster)."""
+    """Time a training step against PyTorch and jax; ratio = a peer's time / ours (above 1: we are faster)."""
     rows = []
     for count in threads:
         if count > len(os.sched_getaffinity(0)):
