@@ -68,10 +68,10 @@ lock:  ## renew the lock file (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra mpich --extra datasets --extra dev \
 		--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -o requirements.lock
 
-peers: setup  ## install the peers that the benchmarks compare with (PyTorch, CPU)
+peers: setup  ## install the peers that the benchmarks compare with (PyTorch and jax, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 
-bench: peers  ## run all benchmarks, or BENCH=step|scaling|exchange|server|loader|startup|accuracy
+bench: peers  ## run all benchmarks, or BENCH=step|limits|scaling|exchange|server|loader|startup|accuracy
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
