@@ -2,7 +2,7 @@
 
 from singa_dask.comm.buckets import Bucket, bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import BucketExchange, FullExchange
+from singa_dask.comm.exchange import BucketExchange, FullExchange, SharedExchange
 from singa_dask.comm.mpi import MpiCommunicator
 from singa_dask.comm.nccl import NcclCommunicator, nccl_beside
 from singa_dask.comm.nested import NestedCommunicator
@@ -17,6 +17,7 @@ __all__ = [
     "MpiCommunicator",
     "NcclCommunicator",
     "NestedCommunicator",
+    "SharedExchange",
     "SoloCommunicator",
     "ThreadCommunicator",
     "bucket_bounds",

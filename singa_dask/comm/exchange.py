@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from singa_dask.comm.buckets import Bucket
-from singa_dask.comm.buffers import check_counts, run_of
+from singa_dask.comm.buffers import check_counts
 from singa_dask.comm.communicator import Communicator
 
 
@@ -78,169 +78,39 @@ class FullExchange(BucketExchange):
         self.gather_exactly(index, values, own)
 
 
-class CodedExchange(BucketExchange):
-    """Both ways through a codec, whatever is lost being made up for later.
+class SharedExchange(BucketExchange):
+    """Every value as it is, in memory that all ranks see (`share_memory`): nothing is sent.
 
-    Out, every rank encodes its gradient of the others' runs with error feedback (Seide et al. 2014), and the owner
-    adds what arrives to its own. Back, the owner encodes what its new values differ by from those that all ranks have,
-    so that what one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values
-    at any step.
-
-    A threshold is one for gradients: back travel as many of the largest differences as elements arrived or, of the own
-    gradient, would have, and all of them where `shared`, since the updates of other groups have not arrived here.
-    aside: elements that nothing may be kept back of, which travel as they are (running statistics: what is sent is
-    their distance from where they shall be, and would be sent again). still: elements that do not change.
+    grads: every rank's gradients, by rank. The new values are written where all ranks read them: `values` is one array
+    for all. The ranks meet when the gradients of a bucket are complete, and again when its values are new: seconds
+    of waiting are those of `barrier`. Bytes are counted as if they had been sent.
     """
 
-    exact = False
+    exact = True
 
-    def __init__(
-        self,
-        comm: Communicator,
-        buckets: Sequence[Bucket],
-        codec: Any,
-        dtype: Any = np.float32,
-        *,
-        aside: np.ndarray | None = None,
-        still: np.ndarray | None = None,
-        shared: bool = False,
-    ) -> None:
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket], grads: Sequence[np.ndarray]) -> None:
         super().__init__(comm, buckets)
-        self._aside = [inside(aside, bucket.elements) for bucket in buckets]
-        self._mute = [inside(_joined(aside, still), bucket.elements) for bucket in buckets]
-        from singa_dask.comm.codecs import ErrorFeedback, Threshold
-        from singa_dask.comm.scatter import CodedScatter
-
-        self.codec, self.dtype = codec, np.dtype(dtype)
-        self._out = [
-            {rank: ErrorFeedback(codec, count, dtype) for rank, count in enumerate(bucket.counts) if rank != comm.rank}
-            for bucket in buckets
-        ]
-        self._by_count = isinstance(codec, Threshold)
-        self._exactly_back = self._by_count and shared
-        self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
-        self._difference = np.empty(self._scatter.longest, self.dtype)
-        self._arrived = [0] * len(buckets)
-
-    def begin(self, step: int) -> None:
-        self.codec.begin(step)
-
-    @property
-    def overflows(self) -> int:  # type: ignore[override]
-        return self.codec.overflows
-
-    @property
-    def residual(self) -> np.ndarray:
-        flat = np.zeros(self.buckets[-1].stop if self.buckets else 0, self.dtype)
-        for bucket, feedback in zip(self.buckets, self._out, strict=True):
-            for rank, each in feedback.items():
-                flat[bucket.run(rank)] = _residual(each)
-        return flat
-
-    def take_over(self, residual: np.ndarray) -> np.ndarray:
-        rest = residual.copy()
-        for bucket, feedback in zip(self.buckets, self._out, strict=True):
-            for rank, each in feedback.items():
-                _residual(each)[...] = residual[bucket.run(rank)]
-                rest[bucket.run(rank)] = 0
-        return rest
+        self._grads = grads
 
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
-        bucket, run = self.buckets[index], self.runs[index]
-        aside = self._aside[index]
-        exact = grads[aside]
-        if aside.size:
-            self.comm.all_reduce(exact)
-        grads[self._mute[index]] = 0
-        out = self._out[index]
-        own[run] = grads[run]
-        nbytes = self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
-        if self._by_count:
-            arrived = self.codec.elements(nbytes, run.stop - run.start, self.dtype)
-            self._arrived[index] = arrived + self.codec.exceeding(grads[run])
-        mine = _within(aside, run)
-        own[aside[mine]] = exact[mine]
+        run = self.runs[index]
+        self.comm.barrier()
+        began = time.perf_counter()
+        if own is not grads:
+            own[run] = grads[run]
+        for rank, others in enumerate(self._grads):
+            if rank != self.comm.rank:
+                own[run] += others[run]
+        self.comm.seconds["reduce_scatter"] += time.perf_counter() - began
+        self._count("reduce_scatter", index, grads)
 
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
-        if self._exactly_back:
-            self.gather_exactly(index, values, own)
-            return
-        comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
-        aside = self._aside[index]
-        if aside.size:
-            mine = _within(aside, run)
-            exact = np.zeros(aside.size, self.dtype)
-            exact[mine] = own[aside[mine]]
-            comm.all_reduce(exact)
-            values[aside] = exact
-        difference = np.subtract(own[run], values[run], out=self._difference[: run.stop - run.start])
-        codecs = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
-        sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(codecs, bucket.counts, strict=True)]
-        payloads = self._scatter.received[: sum(sizes)]
-        codecs[comm.rank].encode(difference, payloads[run_of(comm.rank, sizes)])
-        comm.all_gather(payloads, sizes)
-        for rank, codec in enumerate(codecs):
-            codec.decode(payloads[run_of(rank, sizes)], values[bucket.run(rank)], add=True)
+        self.gather_exactly(index, values, own)
 
-    def warm_up(self) -> None:
-        """Compile what the codec needs."""
-        from singa_dask.comm.codecs import ErrorFeedback
+    def gather_exactly(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        self.comm.barrier()
+        self._count("all_gather", index, values)
 
-        values = np.zeros(16, self.dtype)
-        payload = ErrorFeedback(self.codec, 16, self.dtype).encode(values)
-        for add in (False, True):
-            self.codec.decode(payload, values, add=add)
-
-    def _all_arrived(self, index: int) -> list[int]:
-        """How many elements of every rank's run have changed; by rank."""
-        if not self._by_count:
-            return [0] * self.comm.size
-        arrived = np.zeros(self.comm.size)
-        arrived[self.comm.rank] = self._arrived[index]
-        self.comm.all_reduce(arrived)
-        return [int(n) for n in arrived]
-
-    def _back(self, arrived: int, count: int) -> Any:
-        from singa_dask.comm.codecs import TopK
-
-        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self.codec
-
-
-def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
-    """Those of the sorted indices that lie in the bucket."""
-    if indices is None:
-        return np.empty(0, np.int64)
-    return indices[_within(indices, elements)]
-
-
-def _within(indices: np.ndarray, elements: slice) -> np.ndarray:
-    return (indices >= elements.start) & (indices < elements.stop)
-
-
-def _joined(*indices: np.ndarray | None) -> np.ndarray:
-    return np.unique(np.concatenate([np.empty(0, np.int64), *(each for each in indices if each is not None)]))
-
-
-def _residual(feedback: Any) -> np.ndarray:
-    assert feedback.residual is not None, "an exact codec keeps nothing back"
-    return feedback.residual
-
-
-def bucket_exchange(
-    comm: Communicator,
-    buckets: Sequence[Bucket],
-    settings: Mapping[str, Any],
-    dtype: Any = np.float32,
-    **options: Any,
-) -> BucketExchange:
-    """The exchange that a job's cluster block asks for. settings: of `codecs.codec`, with `name`; options: of
-    CodedExchange.
-
-    A rank on its own sends nothing, so nothing is lost. Raises ConfigError where the settings are wrong.
-    """
-    if settings["name"] == "kFull":
-        return FullExchange(comm, buckets)
-    from singa_dask.comm.codecs import codec
-
-    made = codec(**settings)
-    return FullExchange(comm, buckets) if comm.size == 1 else CodedExchange(comm, buckets, made, dtype, **options)
+    def _count(self, operation: str, index: int, array: np.ndarray) -> None:
+        elements = self.buckets[index].size - (self.runs[index].stop - self.runs[index].start)
+        self.comm.nbytes[operation] += elements * array.itemsize

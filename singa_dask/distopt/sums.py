@@ -12,7 +12,7 @@ import numpy as np
 from singa_dask.comm import Bucket, Communicator, FullExchange
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codecs import Codec
-from singa_dask.comm.exchange import inside
+from singa_dask.comm.coded_exchange import inside
 from singa_dask.comm.scatter import CodedScatter
 from singa_dask.net.flat import Entry
 

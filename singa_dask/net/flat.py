@@ -43,11 +43,12 @@ class Entry:
 
 @dataclass
 class FlatParams:
-    """values, grads: (size,) arrays of the net's Ops; entries: the parameters in them, by position."""
+    """values, grads: (size,) arrays of the net's Ops; params: those in them, by position; entries: where each is."""
 
     values: Array
     grads: Array
     entries: list[Entry]
+    params: Sequence[Param]
     size: int
 
     @classmethod
@@ -55,11 +56,16 @@ class FlatParams:
         """Allocate zeroed arrays for `params` and bind them to their places."""
         entries = layout(params)
         size = _aligned(entries[-1].stop) if entries else 0
-        flat = cls(ops.zeros((size,)), ops.zeros((size,)), entries, size)
-        for param, entry in zip(params, entries, strict=True):
-            where = slice(entry.start, entry.stop)
-            param.bind(flat.values[where].reshape(entry.shape), flat.grads[where].reshape(entry.shape))
+        flat = cls(ops.zeros((size,)), ops.zeros((size,)), entries, params, size)
+        flat.move(flat.values, flat.grads)
         return flat
+
+    def move(self, values: Array, grads: Array) -> None:
+        """Let all parameters live in these arrays, as they are."""
+        self.values, self.grads = values, grads
+        for param, entry in zip(self.params, self.entries, strict=True):
+            where = slice(entry.start, entry.stop)
+            param.bind(values[where].reshape(entry.shape), grads[where].reshape(entry.shape))
 
     def places(self, holds: Callable[[Entry], bool]) -> np.ndarray:
         """Where the elements of the parameters for which `holds` is true lie, in order: int64."""

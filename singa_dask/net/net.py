@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from singa_dask.errors import SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
@@ -109,8 +111,11 @@ class Net:
 
     def initialise(self, seed: int) -> None:
         """Give every parameter its initial value, a function of (seed, its name) and its `init` block."""
-        values = {param.name: initial_value(param, seed) for param in self._parameter_net.params}
-        self.flat.values[...] = self.ops.asarray(self.flat.flattened(values))
+        self.flat.values[...] = self.ops.asarray(self.flat.flattened(self.initial_values(seed)))
+
+    def initial_values(self, seed: int) -> dict[str, np.ndarray]:
+        """What `initialise` gives every parameter, by name; float64."""
+        return {param.name: initial_value(param, seed) for param in self._parameter_net.params}
 
     @property
     def drawn(self) -> frozenset[str]:

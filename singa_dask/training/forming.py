@@ -15,8 +15,8 @@ from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.crew import CrewPlan, on_dask_worker
+from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.replica import server_plan
 from singa_dask.training.server_group import ServerGroup
 from singa_dask.training.worker import GroupPlan, WorkerPlan
 

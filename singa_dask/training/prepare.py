@@ -31,7 +31,7 @@ from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
 from singa_dask.training.feed import group_stream
-from singa_dask.training.replica import parameter_partition
+from singa_dask.training.placement import parameter_partition
 from singa_dask.training.schedule import PHASE_NAMES
 from singa_dask.updaters import make_updater
 

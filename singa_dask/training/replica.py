@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.comm.buckets import Readiness, bucket_bounds
+from singa_dask.comm.buckets import Readiness
+from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import bucket_exchange
+from singa_dask.comm.exchange import BucketExchange, SharedExchange
 from singa_dask.comm.lane import Lane
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
@@ -21,56 +22,12 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import Metric, Step
 from singa_dask.layers.param import Array, Param
 from singa_dask.net import Batch, Net
-from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
-from singa_dask.server import Link, LocalLink, Partition, Server, ServerPlan, Slice, Stub, partition
+from singa_dask.server import Link, LocalLink, Server, Stub
 from singa_dask.training.checkpoint import Checkpoint, fitting
+from singa_dask.training.placement import parameter_partition, server_plan, share_parameters
 from singa_dask.training.unsent import Unsent, gather_unsent, share_unsent
 from singa_dask.updaters import updater_class
-
-
-def parameter_partition(topology: ClusterTopology, entries: Sequence[Entry], size: int) -> Partition:
-    """How `size` elements of parameters are cut for the workers and servers of this topology.
-
-    A worker on its own sends nothing, so it has one bucket.
-    """
-    alone = topology.nworkers_per_group == 1
-    starts = () if alone else [entry.start for entry in entries]
-    return partition(
-        size,
-        topology.nworkers_per_group,
-        topology.nservers_per_group,
-        beside=not topology.server_worker_separate,
-        bounds=bucket_bounds(starts, size, topology.bucket_size),
-    )
-
-
-def server_plan(
-    job: JobProto,
-    entries: tuple[Entry, ...],
-    slices: tuple[Slice, ...],
-    key: str,
-    groups: tuple[int, ...],
-    **more: Any,
-) -> ServerPlan:
-    """What a server of this job must know that these worker groups will come to."""
-    topology = ClusterTopology.from_proto(job.cluster)
-    return ServerPlan(
-        key=key,
-        updater=job.updater.SerializeToString(),
-        entries=entries,
-        slices=slices,
-        groups=groups,
-        max_staleness=topology.max_staleness,
-        sync_freq=topology.sync_freq,
-        **more,
-    )
-
-
-def suits_wire(job: JobProto, *, private: bool) -> bool:
-    """Whether the buckets of this job may travel between GPUs: as they are, to servers beside the workers."""
-    topology = ClusterTopology.from_proto(job.cluster)
-    return bool(job.gpu) and private and topology.nworkers_per_group > 1 and topology.codec == "kFull"
 
 
 class Replica:
@@ -83,7 +40,8 @@ class Replica:
                                                             of the own runs
 
     Where there are several buckets, and a network between the workers, each is on its way as soon as the backward pass
-    has completed it, in a thread of its own, while that goes on. links: to the servers, by number. Where none are
+    has completed it, in a thread of its own, while that goes on. On one machine the parameters of all CPU workers are
+    the same memory, and nothing is sent, unless a codec is asked for. links: to the servers, by number. Where none are
     given each worker's server is in its own process, for it alone, and works on the worker's parameters in place.
     stub: keyword arguments of Stub. wait_s: seconds so far that the worker could not compute for waiting for the
     others of its group.
@@ -116,18 +74,25 @@ class Replica:
 
         flat = self.net.flat
         topology = ClusterTopology.from_proto(job.cluster)
-        cut = parameter_partition(topology, flat.entries, flat.size)
-        settings = {"name": topology.codec, "sparsity": topology.sparsity}
-        self.exchange = bucket_exchange(
-            wire or comm,
-            cut.buckets,
-            settings,
-            flat.values.dtype,
-            aside=flat.places(lambda entry: entry.statistic),
-            still=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
-            shared=topology.nworker_groups > 1,
-        )
         self.private = links is None
+        beside = comm.size > 1 and wire is None and comm.one_machine()
+        suits = beside and ops.device == "cpu" and topology.codec == "kFull"
+        every_grads = share_parameters(flat, comm) if suits else None
+        cut = parameter_partition(topology, flat.entries, flat.size, whole=self.private and every_grads is not None)
+        settings = {"name": topology.codec, "sparsity": topology.sparsity}
+        self.exchange: BucketExchange
+        if every_grads is not None:
+            self.exchange = SharedExchange(comm, cut.buckets, every_grads)
+        else:
+            self.exchange = bucket_exchange(
+                wire or comm,
+                cut.buckets,
+                settings,
+                flat.values.dtype,
+                aside=flat.places(lambda entry: entry.statistic),
+                still=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
+                shared=topology.nworker_groups > 1,
+            )
         slices = cut.of_worker(comm.rank)
         if links is None:
             plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
@@ -141,14 +106,14 @@ class Replica:
         self._own = flat.values if self.private else self._mirror
         if not self.exchange.exact:  # the servers' values are not those that everybody has
             self._own = ops.empty((flat.size,)) if self.private else np.empty_like(self._mirror)
-        self._summed = np.empty(flat.size, flat.values.dtype)
+        self._summed = np.empty(flat.size, flat.values.dtype) if every_grads is None else flat.grads
         self._staged = self._summed if self._on_host else np.empty_like(self._summed)
         if wire is not None:
             self._summed = ops.empty((flat.size,))
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
-        threaded = comm.size > 1 and len(cut.buckets) > 1 and (wire is not None or not comm.one_machine())
+        threaded = comm.size > 1 and not beside and len(cut.buckets) > 1
         self._lane = Lane(wire or comm, threaded=threaded, initializer=ops.use)
         for net in self.nets.values():
             net.share_sums(self._lane.all_reduce)
@@ -180,14 +145,11 @@ class Replica:
 
         The first worker's reach every worker. Raises CheckpointError where the given ones do not fit (`fitting`).
         """
-        self.net.initialise(self.job.seed)
+        values = self.net.initial_values(self.job.seed)
         if given:
-            flat = self.net.flat
-            values = flat.named(self.ops.to_host(flat.values).copy())
             shapes = {name: value.shape for name, value in values.items()}
-            fit = fitting(given, shapes, self.net.drawn)
-            flat.values[...] = self.ops.asarray(flat.flattened(values | fit))
-        self._put({}, 0)
+            values = values | fitting(given, shapes, self.net.drawn)
+        self._put(self.net.flat.flattened(values), {}, 0)
 
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
         """Put the first worker's checkpoint (None on the others) on the servers. Every worker must call it.
@@ -197,13 +159,14 @@ class Replica:
         """
         flat = self.net.flat
         names = self._state_names()
+        values = np.zeros(flat.size, flat.values.dtype)
         if checkpoint is not None:
             if set(checkpoint.updater) != set(names):
                 raise CheckpointError(
                     f"the checkpoint holds updater state {sorted(checkpoint.updater)}, this job's updater has "
                     f"{sorted(names)}. Resume with the updater of the job.conf beside it."
                 )
-            flat.values[...] = self.ops.asarray(flat.flattened(checkpoint.parameters))
+            values = flat.flattened(checkpoint.parameters)
         states = {}
         for name in names:
             states[name] = np.zeros(flat.size, flat.values.dtype)
@@ -212,7 +175,7 @@ class Replica:
             self.comm.broadcast(states[name])
         step = np.array([checkpoint.step if checkpoint else 0])
         self.comm.broadcast(step)
-        self._put(states, int(step[0]))
+        self._put(values, states, int(step[0]))
         if not carry:
             return
         kept, at = ({}, 0) if checkpoint is None else (checkpoint.unsent, checkpoint.step)
@@ -362,12 +325,12 @@ class Replica:
     def _state_names(self) -> tuple[str, ...]:
         return tuple(updater_class(self.job.updater).states)
 
-    def _put(self, states: Mapping[str, np.ndarray], step: int) -> None:
-        flat = self.net.flat
-        values = self.ops.to_host(flat.values)
+    def _put(self, values: np.ndarray, states: Mapping[str, np.ndarray], step: int) -> None:
+        """Begin, here and on the servers, with the first worker's flat values."""
         self.comm.broadcast(values)
+        self.net.flat.values[...] = self.ops.asarray(values)
+        self.comm.barrier()  # memory that workers share is written by all of them
         if not self._on_host:
-            flat.values[...] = self.ops.asarray(values)
             self._mirror[...] = values
         if not self.exchange.exact:
             self._own[...] = self.ops.asarray(values) if self.private else values

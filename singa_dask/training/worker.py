@@ -26,8 +26,9 @@ from singa_dask.ops import get_ops
 from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import group_stream, next_feed
+from singa_dask.training.placement import suits_wire
 from singa_dask.training.prepare import data_key
-from singa_dask.training.replica import Replica, suits_wire
+from singa_dask.training.replica import Replica
 from singa_dask.training.schedule import (
     PHASE_NAMES,
     batches_of,

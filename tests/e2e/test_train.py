@@ -33,7 +33,8 @@ def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
     operations, shares = told["groups"]["0"]["operations"], [told["groups"]["0"][name] for name in ("wait", "loading")]
     assert all(len(share) == 3 and all(0 <= part <= 1 for part in share) for share in shares)
     assert sum(done["bytes"] for done in operations.values()) == told["exchanged_bytes"]
-    assert all(done["seconds"] > 0 for done in operations.values()) and "reduce_scatter" in operations
+    assert operations["reduce_scatter"]["seconds"] > 0 and operations["reduce_scatter"]["bytes"] > 0
+    assert operations["barrier"]["seconds"] > 0  # nothing is sent on one machine, but the workers meet
     assert f"test loss {told['test']['loss']:.4f}  accuracy {told['test']['accuracy']:.4f}" in ran.last_line
     assert str(workspace) in ran.last_line
     assert (workspace / "curves.png").read_bytes().startswith(b"\x89PNG")

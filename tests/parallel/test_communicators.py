@@ -13,6 +13,7 @@ from support import nccl_on_cpu
 from singa_dask.cluster import GroupFailed, form_group
 from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.comm.nccl import nccl_beside
+from singa_dask.comm.shared_memory import share_memory
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -190,6 +191,18 @@ def _in_parts(comm, colors):
 def test_which_groups_are_on_one_machine(run, request):
     known = "mpi" in request.node.name or "nested" in request.node.name
     assert set(run(lambda comm: comm.one_machine())) == {known}
+
+
+def _share(comm):
+    arrays = share_memory(comm, 1000, np.float32)
+    arrays[comm.rank][:] = 2.0**comm.rank
+    comm.barrier()
+    return [float(array.sum()) for array in arrays]
+
+
+def test_ranks_of_one_machine_can_share_memory(run):
+    found = run(_share)
+    assert found == [[1000 * 2.0**rank for rank in range(len(found))]] * len(found)
 
 
 @pytest.mark.parametrize("colors", [[0, 0, 0, 0], [7, 3, 7, 3], [1, 1, 0, 0], [3, 2, 1, 0]], ids=str)

@@ -18,8 +18,8 @@ from singa_dask.comm.threads import ThreadCommunicator
 from singa_dask.errors import ClusterError
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.server import LocalLink, Server
+from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.replica import server_plan
 from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
 
 

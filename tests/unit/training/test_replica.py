@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from support.one_machine import run_on_one_machine
 from support.patient import Patient
 
 from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
@@ -18,7 +19,8 @@ from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
 from singa_dask.training.checkpoint import load, path_of, save
-from singa_dask.training.replica import Replica, parameter_partition, server_plan
+from singa_dask.training.placement import parameter_partition, server_plan
+from singa_dask.training.replica import Replica
 
 BATCH, STEPS = 22, 6
 UPDATERS = {
@@ -381,6 +383,81 @@ def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():
     for kind, message in (found[0], found[2]):
         assert kind is ClusterError
         assert "MemoryError: of the exchange" in message
+
+
+@pytest.mark.parametrize("updater", UPDATERS)
+@pytest.mark.parametrize("n", [2, 3])
+def test_workers_that_share_memory_equal_one(n, updater):
+    serial = train(SoloCommunicator(), job_of(1, updater))
+    found = run_on_one_machine(n, train, job_of(n, updater))
+    np.testing.assert_allclose(found[0], serial, rtol=1e-5, atol=1e-7)
+    for values in found:
+        np.testing.assert_array_equal(values, found[0])
+    if n == 2:  # with more the sums run in another order
+        np.testing.assert_array_equal(found[0], run_threads(2, train, job_of(2, updater))[0])
+
+
+def test_workers_that_share_memory_have_one_bucket_and_count_what_they_would_send():
+    job = job_of(2, "SGD")
+    job.cluster.bucket_size = 16
+
+    def member(comm):
+        replica = Replica(job, comm, get_ops("cpu"))
+        replica.initialise()
+        advance(replica, comm, 0, STEPS)
+        return len(replica.exchange.buckets), {name: done["bytes"] for name, done in replica.operations.items()}
+
+    for (buckets, shared), (several, sent) in zip(run_on_one_machine(2, member), run_threads(2, member), strict=True):
+        assert buckets == 1 < several
+        assert shared["reduce_scatter"] == pytest.approx(sent["reduce_scatter"], rel=0.05)  # cut elsewhere
+        assert shared["all_gather"] == pytest.approx(sent["all_gather"], rel=0.05)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
+    job = job_of(3, "SGD")
+    job.cluster.bucket_size = 300
+
+    def links():
+        if beside:
+            return None
+        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+        plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(3)]
+        return {i: LocalLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+
+    def whole(comm, first):
+        replica = Replica(job, comm, get_ops("cpu"), first)
+        replica.initialise()
+        replica.fetch()
+        advance(replica, comm, 0, STEPS)
+        return replica.net.flat.values.copy()
+
+    def interrupted(comm, first, second):
+        one = Replica(job, comm, get_ops("cpu"), first)
+        one.initialise()
+        one.fetch()
+        advance(one, comm, 0, 3)
+        snapshot = one.snapshot(3, "", {})
+        other = Replica(job, comm, get_ops("cpu"), second)
+        other.restore(snapshot if comm.rank == 0 else None)
+        assert other.fetch() == 3
+        advance(other, comm, 3, STEPS)
+        return other.net.flat.values.copy()
+
+    expected = run_on_one_machine(3, whole, links())
+    for values in run_on_one_machine(3, interrupted, links(), links()):
+        np.testing.assert_array_equal(values, expected[0])
+
+
+def test_the_first_workers_given_parameters_reach_all_that_share_memory():
+    def member(comm):
+        replica = Replica(job_of(3, "SGD"), comm, get_ops("cpu"))
+        given = {name: value + 7 for name, value in replica.net.initial_values(5).items()}
+        replica.initialise(given if comm.rank == 0 else None)
+        return replica.net.flat.flattened(given), replica.net.flat.values.copy()
+
+    for given, values in run_on_one_machine(3, member):
+        np.testing.assert_array_equal(values, given)
 
 
 def test_buckets_go_in_one_order_in_whatever_order_they_are_told():

@@ -17,7 +17,8 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.training.replica import Replica, suits_wire
+from singa_dask.training.placement import suits_wire
+from singa_dask.training.replica import Replica
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

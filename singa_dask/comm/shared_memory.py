@@ -1,0 +1,75 @@
+"""Arrays in memory that the processes of one machine share, without a name that a lost process could leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from singa_dask.comm.communicator import Communicator
+
+
+def share_memory(comm: Communicator, size: int, dtype: Any) -> list[np.ndarray] | None:
+    """Zeroed arrays (size,), one of every rank, by rank, which all ranks see; None where any cannot see them all.
+
+    Every rank must call it. A rank makes its own by memfd_create (Linux), and the others open it by way of /proc: no
+    file in /dev/shm, whose size containers limit, and the memory is given back with the last process that has it.
+    """
+    nbytes = max(1, size * np.dtype(dtype).itemsize)
+    with _own_memory(nbytes) as (descriptor, token):
+        told = np.zeros((comm.size, 3), np.int64)
+        told[comm.rank] = os.getpid(), descriptor, token
+        comm.all_gather(told.reshape(-1), [3] * comm.size)
+        found = [_mapped(int(pid), int(fd), int(mark), nbytes) for pid, fd, mark in told] if told.all() else []
+        seen = np.array([float(len(found) == comm.size and all(memory is not None for memory in found))])
+        comm.all_reduce(seen)  # all have opened what they can: the descriptors may go
+    if seen[0] < comm.size:
+        return None
+    return [np.frombuffer(memory, dtype, size) for memory in found if memory is not None]
+
+
+@contextlib.contextmanager
+def _own_memory(nbytes: int) -> Iterator[tuple[int, int]]:
+    """A descriptor of new memory and the mark that tells it from others'; zeros where this system has none."""
+    if not hasattr(os, "memfd_create"):
+        yield 0, 0
+        return
+    token = 1 + secrets.randbits(60)
+    try:
+        descriptor = os.memfd_create(_name(token))
+        os.ftruncate(descriptor, nbytes)
+    except OSError:
+        yield 0, 0
+        return
+    try:
+        yield descriptor, token
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(pid: int, descriptor: int, token: int, nbytes: int) -> mmap.mmap | None:
+    """A process's memory; None where it is not on this machine, or not to be seen."""
+    path = f"/proc/{pid}/fd/{descriptor}"
+    try:
+        if _name(token) not in os.readlink(path):  # a process of the same number elsewhere
+            return None
+        opened = os.open(path, os.O_RDWR)
+        try:
+            memory = mmap.mmap(opened, nbytes)
+        finally:
+            os.close(opened)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _name(token: int) -> str:
+    return f"singa_dask-{token:x}"
