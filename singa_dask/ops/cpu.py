@@ -236,22 +236,29 @@ class CpuOps(Ops):
         self._share(source, lambda n: numba_elementwise.relu(source[n], slope, target[n]))
         return out
 
-    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
-        value, gradient, target = y.reshape(-1), dy.reshape(-1), out.reshape(-1)
-        self._share(value, lambda n: numba_elementwise.relu_backward(value[n], gradient[n], slope, target[n]))
+    def _in_place(self, dy: Array, out: Array, task: Callable[[Array, slice], None]) -> Array:
+        """out = dy, then task(out, n) on runs n of its elements, by the threads."""
+        if out is not dy:
+            np.copyto(out, dy)
+        flat = out.reshape(-1)
+        self._share(flat, lambda n: task(flat, n))
         return out
+
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: numba_elementwise.relu_backward(value[n], slope, d[n]))
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
-        numba_elementwise.sigmoid_backward(y.reshape(-1), dy.reshape(-1), out.reshape(-1))
-        return out
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: numba_elementwise.sigmoid_backward(value[n], d[n]))
 
     def tanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
-        numba_elementwise.tanh_backward(y.reshape(-1), dy.reshape(-1), out.reshape(-1))
-        return out
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: numba_elementwise.tanh_backward(value[n], d[n]))
 
     def stanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
-        numba_elementwise.stanh_backward(y.reshape(-1), dy.reshape(-1), out.reshape(-1))
-        return out
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: numba_elementwise.stanh_backward(value[n], d[n]))
 
     def lrn(
         self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
@@ -274,11 +281,13 @@ class CpuOps(Ops):
         if beta != 0.75:
             return super().lrn_backward(x, y, scale, dy, local_size, alpha, beta, out)
         channels = x.shape[-1]
-        x, y, scale, dy, result = (a.reshape(-1, channels) for a in (x, y, scale, dy, out))
+        if out is not dy:
+            np.copyto(out, dy)
+        x, y, scale, gradient = (a.reshape(-1, channels) for a in (x, y, scale, out))
 
         def rows(n: slice) -> None:
             padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
-            numba_lrn.lrn_backward(x[n], y[n], scale[n], dy[n], local_size, alpha, result[n], padded, sums)
+            numba_lrn.lrn_backward(x[n], y[n], scale[n], local_size, alpha, gradient[n], padded, sums)
 
         self._share(x, rows)
         return out
@@ -289,8 +298,8 @@ class CpuOps(Ops):
         return out
 
     def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
-        numba_elementwise.dropout_backward(dy.reshape(-1), mask.reshape(-1), 1 - ratio, out.reshape(-1))
-        return out
+        kept = mask.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: numba_elementwise.dropout_backward(kept[n], 1 - ratio, d[n]))
 
     def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
         numba_elementwise.crop(x, top, left, mirror, mean, scale, out)

@@ -1,4 +1,8 @@
-"""Activations, dropout, bias and cropping, each in one pass over memory."""
+"""Activations, dropout, bias and cropping, each in one pass over memory.
+
+`*_backward` turn the gradient d for the output into that for the input, in place: with one array more LLVM would check
+whether two of them overlap, and where they are the same take the loop without vectors.
+"""
 
 import numpy as np
 
@@ -17,32 +21,32 @@ def relu(x, slope, out):
 
 
 @kernel
-def relu_backward(y, dy, slope, out):
+def relu_backward(y, slope, d):
     slope = y.dtype.type(slope)
     for k in range(y.size):
-        out[k] = dy[k] if y[k] > 0 else slope * dy[k]
+        d[k] = d[k] if y[k] > 0 else slope * d[k]
 
 
 @kernel
-def sigmoid_backward(y, dy, out):
+def sigmoid_backward(y, d):
     one = y.dtype.type(1)
     for k in range(y.size):
-        out[k] = dy[k] * y[k] * (one - y[k])
+        d[k] = d[k] * y[k] * (one - y[k])
 
 
 @kernel
-def tanh_backward(y, dy, out):
+def tanh_backward(y, d):
     one = y.dtype.type(1)
     for k in range(y.size):
-        out[k] = dy[k] * (one - y[k] * y[k])
+        d[k] = d[k] * (one - y[k] * y[k])
 
 
 @kernel
-def stanh_backward(y, dy, out):
+def stanh_backward(y, d):
     constant = y.dtype.type(STANH_INNER * STANH_OUTER)
     square = y.dtype.type(STANH_INNER / STANH_OUTER)
     for k in range(y.size):
-        out[k] = dy[k] * (constant - square * (y[k] * y[k]))
+        d[k] = d[k] * (constant - square * (y[k] * y[k]))
 
 
 @kernel
@@ -81,11 +85,11 @@ def dropout(x, threshold, kept, key, first, out, mask):
 
 
 @kernel
-def dropout_backward(dy, mask, kept, out):
-    factor = dy.dtype.type(1.0 / kept)
-    zero = dy.dtype.type(0)
-    for k in range(dy.size):
-        out[k] = dy[k] * factor if mask[k] else zero
+def dropout_backward(mask, kept, d):
+    factor = d.dtype.type(1.0 / kept)
+    zero = d.dtype.type(0)
+    for k in range(d.size):
+        d[k] = d[k] * factor if mask[k] else zero
 
 
 @kernel

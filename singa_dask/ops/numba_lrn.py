@@ -32,24 +32,27 @@ def lrn(x, local_size, alpha, knorm, out, scale, padded):
 
 
 @kernel
-def lrn_backward(x, y, scale, dy, local_size, alpha, out, padded, sums):
-    """out = dy scale^-3/4 - 3/2 alpha / local_size * x * (sum of dy y / scale around each channel)."""
+def lrn_backward(x, y, scale, local_size, alpha, d, padded, sums):
+    """d = d scale^-3/4 - 3/2 alpha / local_size * x * (sum of d y / scale around each channel), in place.
+
+    Each loop has few arrays, and none that overlap, so that LLVM vectorises it.
+    """
     pixels, channels = x.shape
     half = local_size // 2
     weight = x.dtype.type(-1.5 * alpha / local_size)
     padded[:] = 0
     inside = padded[half : half + channels]
     for i in range(pixels):
-        source, result, total, gradient, target = x[i], y[i], scale[i], dy[i], out[i]
+        source, result, total, gradient = x[i], y[i], scale[i], d[i]
         for c in range(channels):
             inside[c] = gradient[c] * result[c] / total[c]
             sums[c] = 0
-        for d in range(local_size):
-            shifted = padded[d : d + channels]
+        for k in range(local_size):
+            shifted = padded[k : k + channels]
             for c in range(channels):
                 sums[c] += shifted[c]
         for c in range(channels):
             sums[c] *= weight * source[c]
         for c in range(channels):
             root = np.sqrt(total[c])
-            target[c] = gradient[c] / (root * np.sqrt(root)) + sums[c]
+            gradient[c] = gradient[c] / (root * np.sqrt(root)) + sums[c]
