@@ -15,7 +15,7 @@ import click
 from contest import FOLDER
 from report import write
 
-AREAS = ("step", "limits", "scaling", "exchange", "server", "loader", "startup", "accuracy")
+AREAS = ("step", "limits", "inside", "scaling", "exchange", "server", "loader", "startup", "accuracy")
 
 
 @click.command()
