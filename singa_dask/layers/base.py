@@ -350,7 +350,7 @@ class Layer:
         None for a source that needs none).
 
         `ctx.needs_input_grad` is False where no layer below wants it. `dy` belongs to the callee, which may
-        overwrite it and return it.
+        overwrite it and return it. Called at most once after a forward call, whose arrays it may overwrite too.
         """
         raise NotImplementedError
 

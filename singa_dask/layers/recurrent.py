@@ -22,8 +22,7 @@ class Recurrent(Layer):
     """What the recurrent layers share: parameters, the time loop, the gradients of the weights.
 
     gates: their names, in the order of the parameters and of the kernel. carried: names of the arrays (B, H) that a
-    step hands to the next one, the output first. keeps_ah: whether the backward pass needs the state's
-    part of the gates of all steps.
+    step hands to the next one, the output first.
     """
 
     gates: ClassVar[tuple[str, ...]]
@@ -31,7 +30,6 @@ class Recurrent(Layer):
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
-    keeps_ah: ClassVar[bool] = False
 
     def setup(self, *src: Shape) -> Shape:
         shape, *context = self.sources(src)
@@ -62,15 +60,14 @@ class Recurrent(Layer):
         ctx.x_RI = x[0].reshape(rows, -1)
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
-        ax = self._from_inputs(ctx, ctx.buffer("ax", (rows, width)))
+        gates = self._from_inputs(ctx, ctx.buffer("gates", (rows, width)))
         # The gates' matrices (H, H), each transposed, side by side: one product for all.
         w = ctx.buffer("wh_T", ops.packed_shape(units, width, batch))
         ops.pack([weight.value.T for weight in self.state_weights], w)
-        ctx.ah = ctx.buffer("ah", (rows if self.keeps_ah else batch, width))
         # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
-        self._steps(ctx, ax, w)
+        self._steps(ctx, gates, w, ctx.buffer("ah", (batch, width)))
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
 
@@ -105,20 +102,20 @@ class Recurrent(Layer):
     def backward(self, ctx: Context, dy: Array) -> Any:
         ops, batch, rows = ctx.ops, ctx.rows, ctx.x_RI.shape[0]
         width = len(self.gates) * self._units
-        da, dah = ctx.buffer("da", (rows, width)), self._state_gradient(ctx, (rows, width))
-        dbefore = ctx.buffer("dbefore", (batch, self._units))
+        da, dbefore = ctx.buffer("gates", (rows, width)), ctx.buffer("dbefore", (batch, self._units))
+        dbefore[...] = 0
         below = ctx.buffer("wh", (width, self._units))  # each other
         for k, weight in enumerate(self.state_weights):
             below[k * self._units : (k + 1) * self._units] = weight.value
         w = ops.pack([below], ctx.buffer("wh_packed", ops.packed_shape(width, self._units, batch)))
-        self._steps_backward(ctx, dy, w, da, dah, dbefore)
-        self._learn(ctx, da, dah)
+        self._steps_backward(ctx, dy, w, da, dbefore)
+        self._learn(ctx, da)
         dx = None
         if ctx.needs_input_grad:
             dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
         return (dx, dbefore) if ctx.given else dx
 
-    def _learn(self, ctx: Context, da: Array, dah: Array) -> None:
+    def _learn(self, ctx: Context, da: Array) -> None:
         """The gradients of the parameters, all steps in one product; of one-hot inputs the sums of the rows with the
         same symbol."""
         ops, units = ctx.ops, self._units
@@ -136,22 +133,24 @@ class Recurrent(Layer):
                 ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
             else:
                 _add(weight, table[:, gate].T)
-            ops.gemm(dah[nonzero, gate].T, before[nonzero], out=state.grad, accumulate=state.claim())
+            dah = self._state_gradient(ctx, da, k)[nonzero]
+            ops.gemm(dah.T, before[nonzero], out=state.grad, accumulate=state.claim())
             if self.biases:
                 _add(self.biases[k], sums[gate])
 
-    def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
-        """Where the gradient for ah goes: that for ax, unless the cell tells the two apart."""
-        return ctx.buffer("da", shape)
+    def _state_gradient(self, ctx: Context, da: Array, gate: int) -> Array:
+        """The gradient for a gate's part of ah: that for ax, unless the cell tells the two apart."""
+        return da[:, gate * self._units : (gate + 1) * self._units]
 
     # What a cell writes; w: the packed weights of the state.
 
-    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
-        """Compute all states from ax, the inputs' part of the gates."""
+    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
+        """Compute all states. gates: comes as ax, the inputs' part; it is kept for the way back. ah: (B, G H), for use
+        in between."""
         raise NotImplementedError
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
-        """Fill da and dah and, where the first state is given, its gradient."""
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
+        """Fill da, which comes as `_steps` left the gates, and add to dbefore, where the first state is given."""
         raise NotImplementedError
 
 
@@ -169,10 +168,10 @@ class RNN(Recurrent):
     conf_field: ClassVar[str | None] = "rnn_conf"
     gates: ClassVar[tuple[str, ...]] = ("",)
 
-    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
-        ctx.ops.rnn_steps(ax, w, ctx.begun, ctx.ah, ctx.states[0])
+    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
+        ctx.ops.rnn_steps(gates, w, ctx.begun, ah, ctx.states[0])
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
         ctx.ops.rnn_steps_backward(dy, w, ctx.given, ctx.states[0], da, dbefore)
 
 
@@ -186,18 +185,16 @@ class GRU(Recurrent):
     type: ClassVar[str] = "kGRU"
     conf_field: ClassVar[str | None] = "gru_conf"
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
-    keeps_ah: ClassVar[bool] = True
 
-    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
-        ctx.gates = ctx.buffer("gates", ax.shape)
-        ctx.ops.gru_steps(ax, w, ctx.begun, ctx.ah, ctx.gates, ctx.states[0])
+    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
+        ctx.ahc = ctx.buffer("ahc", (gates.shape[0], self._units))
+        ctx.ops.gru_steps(gates, w, ctx.begun, ah, ctx.ahc, ctx.states[0])
 
-    def _state_gradient(self, ctx: Context, shape: Shape) -> Array:
-        return ctx.buffer("dah", shape)
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
+        ctx.ops.gru_steps_backward(dy, w, ctx.given, da, ctx.ahc, ctx.states[0], dbefore)
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
-        dpast = ctx.buffer("dpast", dbefore.shape)
-        ctx.ops.gru_steps_backward(dy, w, ctx.given, ctx.gates, ctx.ah, ctx.states[0], da, dah, dpast, dbefore)
+    def _state_gradient(self, ctx: Context, da: Array, gate: int) -> Array:
+        return ctx.ahc if gate == 2 else super()._state_gradient(ctx, da, gate)
 
 
 class LSTM(Recurrent):
@@ -217,14 +214,13 @@ class LSTM(Recurrent):
         value = 1.0 if gate == "f" else None
         return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
 
-    def _steps(self, ctx: Context, ax: Array, w: Array) -> None:
+    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
         h, cell = ctx.states
-        ctx.gates = ctx.buffer("gates", ax.shape)
-        ctx.ops.lstm_steps(ax, w, ctx.begun, ctx.ah, ctx.gates, cell, h)
+        ctx.ops.lstm_steps(gates, w, ctx.begun, ah, cell, h)
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dah: Array, dbefore: Array) -> None:
+    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
         dcell, cell = ctx.buffer("dcell", dbefore.shape), ctx.states[1]
         dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
-        ctx.ops.lstm_steps_backward(dy, w, ctx.given, dcell, ctx.gates, cell, da, dbefore)
+        ctx.ops.lstm_steps_backward(dy, w, ctx.given, dcell, da, cell, dbefore)
         if self.proto.unroll_index:
             ctx.memory.gradients = dcell  # for the instance before

@@ -323,21 +323,17 @@ class CpuOps(Ops):
     def rnn_cell_backward(self, dh: Array, h: Array, da: Array) -> None:
         numba_recurrent.rnn_cell_backward(dh, h, da)
 
-    def gru_cell(self, ax: Array, ah: Array, before: Array, gates: Array, h: Array) -> None:
-        numba_recurrent.gru_cell(ax, ah, before, gates, h)
+    def gru_cell(self, gates: Array, ah: Array, before: Array, ahc: Array, h: Array) -> None:
+        numba_recurrent.gru_cell(gates, ah, before, ahc, h)
 
-    def gru_cell_backward(
-        self, dh: Array, gates: Array, ah: Array, before: Array, da: Array, dah: Array, dbefore: Array
-    ) -> None:
-        numba_recurrent.gru_cell_backward(dh, gates, ah, before, da, dah, dbefore)
+    def gru_cell_backward(self, dh: Array, gates: Array, ahc: Array, before: Array, dbefore: Array) -> None:
+        numba_recurrent.gru_cell_backward(dh, gates, ahc, before, dbefore)
 
-    def lstm_cell(self, ax: Array, ah: Array, cell_before: Array, gates: Array, cell: Array, h: Array) -> None:
-        numba_recurrent.lstm_cell(ax, ah, cell_before, gates, cell, h)
+    def lstm_cell(self, gates: Array, ah: Array, cell_before: Array, cell: Array, h: Array) -> None:
+        numba_recurrent.lstm_cell(gates, ah, cell_before, cell, h)
 
-    def lstm_cell_backward(
-        self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array, da: Array
-    ) -> None:
-        numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell, da)
+    def lstm_cell_backward(self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array) -> None:
+        numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell)
 
     def packed_shape(self, length: int, columns: int, batch: int) -> tuple[int, ...]:
         if VECTOR == 0 or self.dtype != np.float32 or batch < packed_product.ROWS:
@@ -361,46 +357,35 @@ class CpuOps(Ops):
     def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
         if w.ndim == 2:
             return super().rnn_steps(ax, w, begun, ah, h)
-        return self._share_steps(h.shape[0] - ax.shape[0], numba_recurrent.rnn_steps, ax, w, begun, ah, h)
+        return self._share_steps(len(ah), numba_recurrent.rnn_steps, ax, w, begun, ah, h)
 
-    def rnn_steps_backward(self, dy: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
+    def rnn_steps_backward(self, dh: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
         if w.ndim == 2:
-            return super().rnn_steps_backward(dy, w, given, h, da, dbefore)
-        return self._share_steps(len(dbefore), numba_recurrent.rnn_steps_backward, dy, w, given, h, da, dbefore)
+            return super().rnn_steps_backward(dh, w, given, h, da, dbefore)
+        return self._share_steps(len(dbefore), numba_recurrent.rnn_steps_backward, dh, w, given, h, da, dbefore)
 
-    def gru_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, h: Array) -> None:
+    def gru_steps(self, gates: Array, w: Array, begun: bool, ah: Array, ahc: Array, h: Array) -> None:
         if w.ndim == 2:
-            return super().gru_steps(ax, w, begun, ah, gates, h)
-        return self._share_steps(h.shape[0] - ax.shape[0], numba_recurrent.gru_steps, ax, w, begun, ah, gates, h)
+            return super().gru_steps(gates, w, begun, ah, ahc, h)
+        return self._share_steps(len(ah), numba_recurrent.gru_steps, gates, w, begun, ah, ahc, h)
 
     def gru_steps_backward(
-        self,
-        dy: Array,
-        w: Array,
-        given: bool,
-        gates: Array,
-        ah: Array,
-        h: Array,
-        da: Array,
-        dah: Array,
-        dpast: Array,
-        dbefore: Array,
+        self, dh: Array, w: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
     ) -> None:
-        arguments = dy, w, given, gates, ah, h, da, dah, dpast, dbefore
+        arguments = dh, w, given, gates, ahc, h, dbefore
         if w.ndim == 2:
             return super().gru_steps_backward(*arguments)
         return self._share_steps(len(dbefore), numba_recurrent.gru_steps_backward, *arguments)
 
-    def lstm_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, cell: Array, h: Array) -> None:
-        arguments = ax, w, begun, ah, gates, cell, h
+    def lstm_steps(self, gates: Array, w: Array, begun: bool, ah: Array, cell: Array, h: Array) -> None:
         if w.ndim == 2:
-            return super().lstm_steps(*arguments)
-        return self._share_steps(h.shape[0] - ax.shape[0], numba_recurrent.lstm_steps, *arguments)
+            return super().lstm_steps(gates, w, begun, ah, cell, h)
+        return self._share_steps(len(ah), numba_recurrent.lstm_steps, gates, w, begun, ah, cell, h)
 
     def lstm_steps_backward(
-        self, dy: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, da: Array, dbefore: Array
+        self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array
     ) -> None:
-        arguments = dy, w, given, dcell, gates, cell, da, dbefore
+        arguments = dh, w, given, dcell, gates, cell, dbefore
         if w.ndim == 2:
             return super().lstm_steps_backward(*arguments)
         return self._share_steps(len(dbefore), numba_recurrent.lstm_steps_backward, *arguments)

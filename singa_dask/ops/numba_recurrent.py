@@ -1,6 +1,6 @@
 """Recurrent cells and rows of tables in one pass over memory; singa_dask.ops.recurrent states the formulas.
 
-Each loop writes one array: LLVM gives up vectorising where it would have to check many arrays for overlap.
+Loops are short: LLVM gives up vectorising where it would have to check many arrays for overlap.
 `*_steps` run the whole time loop for the rows [first, last) of every step, so that threads share a batch.
 """
 
@@ -67,55 +67,53 @@ def rnn_cell_backward(dh, h, da):
 
 
 @kernel
-def _gates(ax, ah, out, sigmoids):
-    """The sum of both parts, its first `sigmoids` elements through sigmoid, the others through tanh."""
+def _gates(ax, ah, sigmoids):
+    """ax += ah; its first `sigmoids` elements through sigmoid, the others through tanh."""
     for j in range(sigmoids):
-        out[j] = _sigmoid(ax[j] + ah[j])
-    for j in range(sigmoids, out.size):
-        out[j] = tanh(ax[j] + ah[j])
+        ax[j] = _sigmoid(ax[j] + ah[j])
+    for j in range(sigmoids, ax.size):
+        ax[j] = tanh(ax[j] + ah[j])
 
 
 @kernel
-def gru_cell(ax, ah, before, gates, h):
+def gru_cell(gates, ah, before, ahc, h):
     units = h.shape[1]
     for i in range(h.shape[0]):
         z, r, c = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units :]
-        axc, ahc, past, out = ax[i, 2 * units :], ah[i, 2 * units :], before[i], h[i]
-        _gates(ax[i, : 2 * units], ah[i, : 2 * units], gates[i, : 2 * units], 2 * units)
+        part, kept, past, out = ah[i, 2 * units :], ahc[i], before[i], h[i]
+        _gates(gates[i, : 2 * units], ah[i], 2 * units)
         for j in range(units):
-            c[j] = tanh(axc[j] + r[j] * ahc[j])
+            kept[j] = part[j]
+        for j in range(units):
+            c[j] = tanh(c[j] + r[j] * part[j])
         for j in range(units):
             out[j] = c[j] + z[j] * (past[j] - c[j])
 
 
 @kernel
-def gru_cell_backward(dh, gates, ah, before, da, dah, dbefore):
+def gru_cell_backward(dh, gates, ahc, before, dbefore):
     units = dh.shape[1]
     one = dh.dtype.type(1)
     for i in range(dh.shape[0]):
         z, r, c = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units :]
-        dz, dr, dc = da[i, :units], da[i, units : 2 * units], da[i, 2 * units :]
-        d, ahc, past, through, dpast = dh[i], ah[i, 2 * units :], before[i], dah[i], dbefore[i]
-        dahc = through[2 * units :]
+        d, part, past, dpast = dh[i], ahc[i], before[i], dbefore[i]
         for j in range(units):
-            dz[j] = d[j] * (past[j] - c[j]) * z[j] * (one - z[j])
+            dpast[j] += d[j] * z[j]
         for j in range(units):
-            dc[j] = d[j] * (one - z[j]) * (one - c[j] * c[j])
+            through, state = d[j] * (one - z[j]), c[j]
+            c[j] = through * (one - state * state)
+            z[j] = through * (past[j] - state) * z[j]
         for j in range(units):
-            dr[j] = dc[j] * ahc[j] * r[j] * (one - r[j])
-        for j in range(2 * units):
-            through[j] = da[i, j]
-        for j in range(units):
-            dahc[j] = dc[j] * r[j]
-        for j in range(units):
-            dpast[j] = d[j] * z[j]
+            through = c[j] * r[j]
+            r[j] = through * part[j] * (one - r[j])
+            part[j] = through
 
 
 @kernel
-def lstm_cell(ax, ah, cell_before, gates, cell, h):
+def lstm_cell(gates, ah, cell_before, cell, h):
     units = h.shape[1]
     for i in range(h.shape[0]):
-        _gates(ax[i], ah[i], gates[i], 3 * units)
+        _gates(gates[i], ah[i], 3 * units)
         gi, gf, go = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units : 3 * units]
         g, past, now, out = gates[i, 3 * units :], cell_before[i], cell[i], h[i]
         for j in range(units):
@@ -125,117 +123,98 @@ def lstm_cell(ax, ah, cell_before, gates, cell, h):
 
 
 @kernel
-def lstm_cell_backward(dh, dcell, gates, cell_before, cell, da):
+def lstm_cell_backward(dh, dcell, gates, cell_before, cell):
     units = dh.shape[1]
     one = dh.dtype.type(1)
     for i in range(dh.shape[0]):
         gi, gf, go = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units : 3 * units]
         g, d, dc, past, now = gates[i, 3 * units :], dh[i], dcell[i], cell_before[i], cell[i]
-        di, df = da[i, :units], da[i, units : 2 * units]
-        do, dg = da[i, 2 * units : 3 * units], da[i, 3 * units :]
         for j in range(units):
-            do[j] = tanh(now[j])
+            squashed, through = tanh(now[j]), d[j] * go[j]
+            dc[j] += through * (one - squashed * squashed)
+            go[j] = through * squashed * (one - go[j])
         for j in range(units):
-            dc[j] += d[j] * go[j] * (one - do[j] * do[j])
+            through, new = dc[j] * gi[j], g[j]
+            gi[j] = through * new * (one - gi[j])
+            g[j] = through * (one - new * new)
         for j in range(units):
-            do[j] = d[j] * do[j] * go[j] * (one - go[j])
-        for j in range(units):
-            di[j] = dc[j] * g[j] * gi[j] * (one - gi[j])
-        for j in range(units):
-            df[j] = dc[j] * past[j] * gf[j] * (one - gf[j])
-        for j in range(units):
-            dg[j] = dc[j] * gi[j] * (one - g[j] * g[j])
-        for j in range(units):
-            dc[j] = dc[j] * gf[j]
+            through = dc[j] * gf[j]
+            gf[j] = through * past[j] * (one - gf[j])
+            dc[j] = through
 
 
 @kernel
-def _from_state(h, panels, begun, t, first, last, ah):
+def _from_state(h, panels, begun, t, ah):
     """ah = the state before step t times the packed weights; nothing where it is known to be zero."""
     if t > 0 or begun:
-        product(h[first:last], panels, ah)
+        product(h, panels, ah)
     else:
         ah[:] = 0
 
 
 @kernel
 def rnn_steps(ax, panels, begun, ah, h, first, last):
-    batch = h.shape[0] - ax.shape[0]
+    batch, part = ah.shape[0], ah[first:last]
     for t in range(ax.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
-        _from_state(h, panels, begun, t, a, b, ah[first:last])
-        rnn_cell(ax[a:b], ah[first:last], h[a + batch : b + batch])
+        _from_state(h[a:b], panels, begun, t, part)
+        rnn_cell(ax[a:b], part, h[a + batch : b + batch])
 
 
 @kernel
-def gru_steps(ax, panels, begun, ah, gates, h, first, last):
-    batch = h.shape[0] - ax.shape[0]
-    for t in range(ax.shape[0] // batch):
+def gru_steps(gates, panels, begun, ah, ahc, h, first, last):
+    batch, part = ah.shape[0], ah[first:last]
+    for t in range(gates.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
-        _from_state(h, panels, begun, t, a, b, ah[a:b])
-        gru_cell(ax[a:b], ah[a:b], h[a:b], gates[a:b], h[a + batch : b + batch])
+        _from_state(h[a:b], panels, begun, t, part)
+        gru_cell(gates[a:b], part, h[a:b], ahc[a:b], h[a + batch : b + batch])
 
 
 @kernel
-def lstm_steps(ax, panels, begun, ah, gates, cell, h, first, last):
-    batch = h.shape[0] - ax.shape[0]
-    for t in range(ax.shape[0] // batch):
+def lstm_steps(gates, panels, begun, ah, cell, h, first, last):
+    batch, part = ah.shape[0], ah[first:last]
+    for t in range(gates.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
-        _from_state(h, panels, begun, t, a, b, ah[first:last])
-        lstm_cell(
-            ax[a:b], ah[first:last], cell[a:b], gates[a:b], cell[a + batch : b + batch], h[a + batch : b + batch]
-        )
+        _from_state(h[a:b], panels, begun, t, part)
+        lstm_cell(gates[a:b], part, cell[a:b], cell[a + batch : b + batch], h[a + batch : b + batch])
 
 
 @kernel
-def _add_to(x, out):
-    for i in range(out.shape[0]):
-        row, target = x[i], out[i]
-        for j in range(target.size):
-            target[j] += row[j]
-
-
-@kernel
-def rnn_steps_backward(dy, panels, given, h, da, dbefore, first, last):
+def _before(dh, dbefore, t, first, last):
+    """Where the gradient for the state before step t is summed up: in that of the step before, or `dbefore`."""
     batch = dbefore.shape[0]
-    through = dbefore[first:last]
-    steps = dy.shape[0] // batch
-    for t in range(steps - 1, -1, -1):
-        a, b = t * batch + first, t * batch + last
-        if t < steps - 1:
-            _add_to(through, dy[a:b])
-        rnn_cell_backward(dy[a:b], h[a + batch : b + batch], da[a:b])
-        if t > 0 or given:
-            product(da[a:b], panels, through)
+    return dh[(t - 1) * batch + first : (t - 1) * batch + last] if t > 0 else dbefore[first:last]
 
 
 @kernel
-def gru_steps_backward(dy, panels, given, gates, ah, h, da, dah, dpast, dbefore, first, last):
+def rnn_steps_backward(dh, panels, given, h, da, dbefore, first, last):
     batch = dbefore.shape[0]
-    through = dbefore[first:last]
-    steps = dy.shape[0] // batch
-    for t in range(steps - 1, -1, -1):
-        a, b = t * batch + first, t * batch + last
-        if t < steps - 1:
-            _add_to(through, dy[a:b])
-        gru_cell_backward(dy[a:b], gates[a:b], ah[a:b], h[a:b], da[a:b], dah[a:b], dpast[first:last])
+    for t in range(dh.shape[0] // batch - 1, -1, -1):
+        a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
+        rnn_cell_backward(dh[a:b], h[a + batch : b + batch], da[a:b])
         if t > 0 or given:
-            product(dah[a:b], panels, through)
-            _add_to(dpast[first:last], through)
+            product(da[a:b], panels, before, 0, True)
 
 
 @kernel
-def lstm_steps_backward(dy, panels, given, dcell, gates, cell, da, dbefore, first, last):
-    batch = dbefore.shape[0]
-    through = dbefore[first:last]
-    steps = dy.shape[0] // batch
-    for t in range(steps - 1, -1, -1):
-        a, b = t * batch + first, t * batch + last
-        if t < steps - 1:
-            _add_to(through, dy[a:b])
-        lstm_cell_backward(dy[a:b], dcell[first:last], gates[a:b], cell[a:b], cell[a + batch : b + batch], da[a:b])
+def gru_steps_backward(dh, panels, given, gates, ahc, h, dbefore, first, last):
+    batch, units = dbefore.shape
+    for t in range(dh.shape[0] // batch - 1, -1, -1):
+        a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
+        gru_cell_backward(dh[a:b], gates[a:b], ahc[a:b], h[a:b], before)
         if t > 0 or given:
-            product(da[a:b], panels, through)
+            product(gates[a:b, : 2 * units], panels, before, 0, True)
+            product(ahc[a:b], panels, before, 2 * units, True)
+
+
+@kernel
+def lstm_steps_backward(dh, panels, given, dcell, gates, cell, dbefore, first, last):
+    batch = dbefore.shape[0]
+    for t in range(dh.shape[0] // batch - 1, -1, -1):
+        a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
+        lstm_cell_backward(dh[a:b], dcell[first:last], gates[a:b], cell[a:b], cell[a + batch : b + batch])
+        if t > 0 or given:
+            product(gates[a:b], panels, before, 0, True)
 
 
 @kernel

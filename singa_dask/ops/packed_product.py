@@ -13,7 +13,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.vectors import I64, VECTOR, Vectors
+from singa_dask.ops.vectors import I1, I64, VECTOR, Vectors
 
 ROWS = 5
 _VECTORS = 4 if VECTOR == 16 else 2
@@ -21,32 +21,39 @@ PANEL = max(VECTOR, 1) * _VECTORS
 
 
 def _emit_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    a, a_step, length, b, c, c_step, width = arguments
+    a, a_row, a_column, length, b, c, c_row, rows, width, accumulate = arguments
     v = Vectors(builder)
-    total = [[v.variable(v.zero) for _ in range(_VECTORS)] for _ in range(ROWS)]
+    masks = [v.first_lanes(builder.sub(width, I64(i * VECTOR))) for i in range(_VECTORS)]
+    known = [builder.and_(mask, v.splat(builder.trunc(accumulate, I1))) for mask in masks]
+    last = builder.sub(rows, I64(1))
+    places = [builder.select(builder.icmp_signed("<", I64(r), last), I64(r), last) for r in range(ROWS)]
+    left = [builder.add(a, builder.mul(place, a_row)) for place in places]
+    lines = [v.address(builder.add(c, builder.mul(place, c_row))) for place in places]
+    total = [[v.variable(v.load(v.at(line, I64(i * VECTOR)), known[i])) for i in range(_VECTORS)] for line in lines]
     with cgutils.for_range(builder, length) as loop:
         line = v.address(builder.add(b, builder.mul(loop.index, I64(4 * PANEL))))
         right = [v.load(v.at(line, I64(i * VECTOR))) for i in range(_VECTORS)]
-        column = builder.add(a, builder.shl(loop.index, I64(2)))
-        for r in range(ROWS):
-            left = v.splat(builder.load(v.address(builder.add(column, builder.mul(I64(r), a_step))), align=4))
-            for place, part in zip(total[r], right, strict=True):
-                builder.store(v.fma(left, part, builder.load(place)), place)
-    for i in range(_VECTORS):
-        mask = v.first_lanes(builder.sub(width, I64(i * VECTOR)))
-        for r in range(ROWS):
-            row = v.address(builder.add(c, builder.mul(I64(r), c_step)))
-            v.store(builder.load(total[r][i]), v.at(row, I64(i * VECTOR)), mask)
+        column = builder.mul(loop.index, a_column)
+        for start, sums in zip(left, total, strict=True):
+            element = v.splat(builder.load(v.address(builder.add(start, column)), align=4))
+            for place, part in zip(sums, right, strict=True):
+                builder.store(v.fma(element, part, builder.load(place)), place)
+    for line, sums in zip(lines, total, strict=True):
+        for i, mask in enumerate(masks):
+            v.store(builder.load(sums[i]), v.at(line, I64(i * VECTOR)), mask)
     return context.get_dummy_value()
 
 
 @intrinsic
-def _tile(typingctx, a, a_step, length, b, c, c_step, width):  # pragma: no cover - Numba calls it
-    """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for the ROWS rows r.
+def _tile(
+    typingctx, a, a_row, a_column, length, b, c, c_row, rows, width, accumulate
+):  # pragma: no cover - Numba calls it
+    """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, at most ROWS, or c += it.
 
-    a, b, c: addresses of float32 elements; a_step, c_step: bytes from row to row; b: a panel.
+    a, b, c: addresses of float32 elements; a_row, a_column, c_row: bytes from one to the next; b: a panel. Where there
+    are fewer rows than ROWS, the last one is computed, and written, more than once.
     """
-    return types.void(*[types.int64] * 7), _emit_tile
+    return types.void(*[types.int64] * 10), _emit_tile
 
 
 @kernel
@@ -64,15 +71,17 @@ def pack(matrix, first, panels):
 
 
 @kernel
-def product(a, panels, out):
-    """out = a (the packed matrix).   a: (M, K), out: (M, N) for M >= ROWS; rows are contiguous."""
+def product(a, panels, out, line=0, accumulate=False):
+    """out = a (the lines [line, line + K) of the packed matrix), or out += it.   a: (M, K), out: (M, N); rows are
+    contiguous."""
     rows, columns = out.shape
-    length = a.shape[1]
     for p in range(panels.shape[0]):
-        b = panels.ctypes.data + 4 * p * length * PANEL
-        for begin in range(0, rows, ROWS):
-            r = min(begin, rows - ROWS)  # the last tile may overlap the one before
+        b = panels.ctypes.data + 4 * (p * panels.shape[1] + line) * PANEL
+        for r in range(0, rows, ROWS):
             c = out.ctypes.data + r * out.strides[0] + 4 * p * PANEL
-            left = a.ctypes.data + r * a.strides[0]
-            width = min(PANEL, columns - p * PANEL)
-            _tile(left, a.strides[0], length, b, c, out.strides[0], width)  # type: ignore[call-arg]
+            left, height, width = (
+                a.ctypes.data + r * a.strides[0],
+                min(ROWS, rows - r),
+                min(PANEL, columns - p * PANEL),
+            )
+            _tile(left, a.strides[0], 4, a.shape[1], b, c, out.strides[0], height, width, accumulate)  # type: ignore[call-arg]

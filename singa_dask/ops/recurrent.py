@@ -2,12 +2,14 @@
 
 A step's sums come in two parts: ax = x Wx' + b, which is computed for all steps at once, and ah = h Wh' of the state
 before. Gates stand side by side, in the order of the kernel's formula. `da` is the gradient for ax, `dah` that for ah,
-which differ for GRU only; the part of dh_before that goes through ah is not a cell's.
+which differ for GRU only. What only the next pass reads takes the place of what it is made from: `gates` of GRU and
+LSTM come as ax, are the gates after the forward and da after the backward pass.
 
-`*_steps` run all T steps. ax, gates, da, dah: (T B, G H), the first step's rows first; h, cell: ((T + 1) B, H), whose
-first block is the state before the first step; dy: (T B, H), which they overwrite; dbefore: (B, H), the gradient for
-that first state, if it is `given` from elsewhere. w: the weights of ah as `pack` has laid them out, (H, G H), on the
-way back (G H, H). begun: False where the first state is zero. ah: (T B, G H) for GRU, else (B, G H), used in between.
+`*_steps` run all T steps. ax, gates, da: (T B, G H), the first step's rows first; h, cell: ((T + 1) B, H), whose first
+block is the state before the first step; dh: (T B, H), which comes as the gradient for the outputs; dbefore: (B, H);
+the gradient for the first state is added to it, if that is `given` from elsewhere. w: the weights of ah as `pack` has
+laid them out, (H, G H), on the way back (G H, H). begun: False where the first state is zero. ah: (B, G H), used in
+between.
 """
 
 from __future__ import annotations
@@ -43,91 +45,74 @@ class RecurrentOps:
             first += matrix.shape[1]
         return out
 
-    def _steps(self, w: Array, begun: bool, ah: Array, h: Array, rows: int, cell: Callable[..., None]) -> None:
-        """cell(this step's rows, those of the state after it, ah of this step), step by step."""
-        batch = h.shape[0] - rows
-        for start in range(0, rows, batch):
-            now = slice(start, start + batch)
-            part = ah[now] if ah.shape[0] == rows else ah
+    def _steps(self, w: Array, begun: bool, ah: Array, h: Array, cell: Callable[[slice, slice], None]) -> None:
+        """cell(this step's rows, those of the state after it), step by step."""
+        batch = ah.shape[0]
+        for start in range(0, h.shape[0] - batch, batch):
+            now, after = slice(start, start + batch), slice(start + batch, start + 2 * batch)
             if start or begun:
-                self.gemm(h[now], w, out=part)
+                self.gemm(h[now], w, out=ah)
             else:
-                part[...] = 0
-            cell(now, slice(start + batch, start + 2 * batch), part)
+                ah[...] = 0
+            cell(now, after)
 
     def _steps_backward(
-        self, dy: Array, w: Array, given: bool, dah: Array, dbefore: Array, cell: Callable[..., None]
+        self, dh: Array, w: Array, given: bool, dah: Array, dbefore: Array, cell: Callable[..., None]
     ) -> None:
-        """cell(this step's rows, those of the state after it, its dh), from the last step to the first."""
-        batch, rows = dbefore.shape[0], dy.shape[0]
-        for start in range(rows - batch, -1, -batch):
-            now = slice(start, start + batch)
-            if start < rows - batch:
-                dy[now] += dbefore
-            cell(now, slice(start + batch, start + 2 * batch), dy[now])
+        """cell(this step's rows, those of the state after it, where the gradient for the state before it is summed
+        up), from the last step to the first."""
+        batch = dbefore.shape[0]
+        for start in range(dh.shape[0] - batch, -1, -batch):
+            now, after = slice(start, start + batch), slice(start + batch, start + 2 * batch)
+            before = dh[start - batch : start] if start else dbefore
+            cell(now, after, before)
             if start or given:
-                self.gemm(dah[now], w, out=dbefore)
+                line = 0
+                for part in dah:
+                    self.gemm(part[now], w[line : line + part.shape[1]], out=before, accumulate=True)
+                    line += part.shape[1]
 
     def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
         """`rnn_cell` T times."""
-        self._steps(w, begun, ah, h, ax.shape[0], lambda now, after, part: self.rnn_cell(ax[now], part, h[after]))
+        self._steps(w, begun, ah, h, lambda now, after: self.rnn_cell(ax[now], ah, h[after]))
 
-    def rnn_steps_backward(self, dy: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
+    def rnn_steps_backward(self, dh: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
         """`rnn_cell_backward` T times."""
-        self._steps_backward(
-            dy, w, given, da, dbefore, lambda now, after, dh: self.rnn_cell_backward(dh, h[after], da[now])
-        )
 
-    def gru_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, h: Array) -> None:
-        """`gru_cell` T times."""
+        def cell(now: slice, after: slice, before: Array) -> None:
+            self.rnn_cell_backward(dh[now], h[after], da[now])
 
-        def cell(now: slice, after: slice, part: Array) -> None:
-            self.gru_cell(ax[now], part, h[now], gates[now], h[after])
+        self._steps_backward(dh, w, given, [da], dbefore, cell)
 
-        self._steps(w, begun, ah, h, ax.shape[0], cell)
+    def gru_steps(self, gates: Array, w: Array, begun: bool, ah: Array, ahc: Array, h: Array) -> None:
+        """`gru_cell` T times. ahc: (T B, H)."""
+        self._steps(w, begun, ah, h, lambda now, after: self.gru_cell(gates[now], ah, h[now], ahc[now], h[after]))
 
     def gru_steps_backward(
-        self,
-        dy: Array,
-        w: Array,
-        given: bool,
-        gates: Array,
-        ah: Array,
-        h: Array,
-        da: Array,
-        dah: Array,
-        dpast: Array,
-        dbefore: Array,
+        self, dh: Array, w: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
     ) -> None:
-        """`gru_cell_backward` T times. dpast: (B, H), for use in between."""
-        last = dy.shape[0] - dbefore.shape[0]
+        """`gru_cell_backward` T times."""
 
-        def cell(now: slice, after: slice, dh: Array) -> None:
-            if now.start < last:
-                dh += dpast
-            self.gru_cell_backward(dh, gates[now], ah[now], h[now], da[now], dah[now], dpast)
+        def cell(now: slice, after: slice, before: Array) -> None:
+            self.gru_cell_backward(dh[now], gates[now], ahc[now], h[now], before)
 
-        self._steps_backward(dy, w, given, dah, dbefore, cell)
-        if given:
-            dbefore += dpast
+        self._steps_backward(dh, w, given, [gates[:, : 2 * dh.shape[1]], ahc], dbefore, cell)
 
-    def lstm_steps(self, ax: Array, w: Array, begun: bool, ah: Array, gates: Array, cell: Array, h: Array) -> None:
+    def lstm_steps(self, gates: Array, w: Array, begun: bool, ah: Array, cell: Array, h: Array) -> None:
         """`lstm_cell` T times."""
-
-        def step(now: slice, after: slice, part: Array) -> None:
-            self.lstm_cell(ax[now], part, cell[now], gates[now], cell[after], h[after])
-
-        self._steps(w, begun, ah, h, ax.shape[0], step)
+        self._steps(
+            w, begun, ah, h, lambda now, after: self.lstm_cell(gates[now], ah, cell[now], cell[after], h[after])
+        )
 
     def lstm_steps_backward(
-        self, dy: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, da: Array, dbefore: Array
+        self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array
     ) -> None:
         """`lstm_cell_backward` T times. dcell: (B, H), which becomes the gradient for the first cell."""
 
-        def step(now: slice, after: slice, dh: Array) -> None:
-            self.lstm_cell_backward(dh, dcell, gates[now], cell[now], cell[after], da[now])
+        def step(now: slice, after: slice, before: Array) -> None:
+            self.lstm_cell_backward(dh[now], dcell, gates[now], cell[now], cell[after])
 
-        self._steps_backward(dy, w, given, da, dbefore, step)
+        self._steps_backward(dh, w, given, [gates], dbefore, step)
 
     def rnn_cell(self, ax: Array, ah: Array, h: Array) -> None:
         """h = tanh(ax + ah).   All (B, H)."""
@@ -140,52 +125,49 @@ class RecurrentOps:
         self.xp.subtract(1, da, out=da)
         da *= dh
 
-    def gru_cell(self, ax: Array, ah: Array, before: Array, gates: Array, h: Array) -> None:
+    def gru_cell(self, gates: Array, ah: Array, before: Array, ahc: Array, h: Array) -> None:
         """z, r = sigmoid(ax + ah); c = tanh(ax + r ah); h = z before + (1 - z) c.   (Cho et al. 2014, as in SINGA)
 
-        ax, ah, gates (z, r, c): (B, 3 H); before, h: (B, H).
+        gates: (B, 3 H), comes as ax and becomes z, r, c; ah: (B, 3 H); before, h: (B, H); ahc: (B, H), becomes the
+        part of ah for c.
         """
         xp, units = self.xp, h.shape[1]
         both, z, r, c = gates[:, : 2 * units], *_columns(gates, 3)
-        xp.add(ax[:, : 2 * units], ah[:, : 2 * units], out=both)
+        both += ah[:, : 2 * units]
         self.sigmoid(both, both)
-        xp.multiply(r, ah[:, 2 * units :], out=c)
-        c += ax[:, 2 * units :]
+        ahc[...] = ah[:, 2 * units :]
+        c += r * ahc
         xp.tanh(c, out=c)
         xp.subtract(before, c, out=h)
         h *= z
         h += c
 
-    def gru_cell_backward(
-        self, dh: Array, gates: Array, ah: Array, before: Array, da: Array, dah: Array, dbefore: Array
-    ) -> None:
-        """da = (dz, dr, dc) before their nonlinearities, dah = (dz, dr, r dc), dbefore = z dh."""
-        xp, units = self.xp, dh.shape[1]
+    def gru_cell_backward(self, dh: Array, gates: Array, ahc: Array, before: Array, dbefore: Array) -> None:
+        """gates = da = (dz, dr, dc) before their nonlinearities; ahc = the part of dah for c, r dc, whose others are
+        those of da; dbefore += z dh. dh is used in between."""
         z, r, c = _columns(gates, 3)
-        dz, dr, dc = _columns(da, 3)
-        xp.subtract(before, c, out=dz)
-        dz *= dh
-        dz *= z
-        dz *= 1 - z
-        xp.multiply(c, c, out=dc)
-        xp.subtract(1, dc, out=dc)
-        dc *= dh
-        dc *= 1 - z
-        xp.multiply(dc, ah[:, 2 * units :], out=dr)
-        dr *= r
-        dr *= 1 - r
-        dah[:, : 2 * units] = da[:, : 2 * units]
-        xp.multiply(dc, r, out=dah[:, 2 * units :])
-        xp.multiply(dh, z, out=dbefore)
+        dbefore += z * dh
+        dh *= 1 - z
+        z *= before - c
+        z *= dh
+        c *= c
+        c[...] = 1 - c
+        c *= dh
+        through = c * r
+        ahc *= through
+        r[...] = 1 - r
+        r *= ahc
+        ahc[...] = through
 
-    def lstm_cell(self, ax: Array, ah: Array, cell_before: Array, gates: Array, cell: Array, h: Array) -> None:
+    def lstm_cell(self, gates: Array, ah: Array, cell_before: Array, cell: Array, h: Array) -> None:
         """i, f, o = sigmoid(ax + ah); g = tanh(ax + ah); cell = f cell_before + i g; h = o tanh(cell).
 
-        ax, ah, gates (i, f, o, g): (B, 4 H); the others: (B, H).   (Gers, Schmidhuber & Cummins 2000)
+        gates: (B, 4 H), comes as ax and becomes i, f, o, g; ah: (B, 4 H); the others: (B, H).
+        (Gers, Schmidhuber & Cummins 2000)
         """
         xp, units = self.xp, h.shape[1]
         i, f, o, g = _columns(gates, 4)
-        xp.add(ax, ah, out=gates)
+        gates += ah
         self.sigmoid(gates[:, : 3 * units], gates[:, : 3 * units])
         xp.tanh(g, out=g)
         xp.multiply(f, cell_before, out=cell)
@@ -194,34 +176,20 @@ class RecurrentOps:
         xp.tanh(cell, out=h)
         h *= o
 
-    def lstm_cell_backward(
-        self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array, da: Array
-    ) -> None:
-        """da = (di, df, do, dg) before their nonlinearities; dcell, the gradient for `cell`, becomes that for
-        `cell_before`."""
+    def lstm_cell_backward(self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array) -> None:
+        """gates = da = (di, df, do, dg) before their nonlinearities; dcell, the gradient for `cell`, becomes that for
+        `cell_before`. dh is used in between."""
         xp = self.xp
         i, f, o, g = _columns(gates, 4)
-        di, df, do, dg = _columns(da, 4)
         squashed = xp.tanh(cell)
-        xp.multiply(dh, squashed, out=do)
-        do *= o
-        do *= 1 - o
-        squashed *= squashed
-        xp.subtract(1, squashed, out=squashed)
-        squashed *= dh
-        squashed *= o
-        dcell += squashed
-        xp.multiply(dcell, g, out=di)
-        di *= i
-        di *= 1 - i
-        xp.multiply(dcell, cell_before, out=df)
-        df *= f
-        df *= 1 - f
-        xp.multiply(g, g, out=dg)
-        xp.subtract(1, dg, out=dg)
-        dg *= dcell
-        dg *= i
+        dh *= o
+        dcell += dh * (1 - squashed * squashed)
+        o[...] = dh * squashed * (1 - o)
+        through = dcell * i
+        i[...] = through * g * (1 - i)
+        g[...] = through * (1 - g * g)
         dcell *= f
+        f[...] = dcell * cell_before * (1 - f)
 
     def one_hot_columns(self, x: Array) -> Array:
         """columns[i]: where row i of x has its 1. None unless every row has one 1 and else zeros.

@@ -24,7 +24,7 @@ def _vector() -> int:
 
 VECTOR = _vector()
 
-I64, I32, I8, F32 = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.FloatType()
+I64, I32, I8, I1, F32 = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.IntType(1), ir.FloatType()
 
 
 class Vectors:
@@ -34,7 +34,7 @@ class Vectors:
         self.builder = builder
         self.floats = ir.VectorType(F32, VECTOR)
         self.zero = ir.Constant(self.floats, None)
-        self.every_lane = ir.Constant(ir.VectorType(ir.IntType(1), VECTOR), [1] * VECTOR)
+        self.every_lane = ir.Constant(ir.VectorType(I1, VECTOR), [1] * VECTOR)
 
     def _call(self, name: str, result: ir.Type, arguments: list[Any]) -> Any:
         signature = ir.FunctionType(result, [a.type for a in arguments])

@@ -145,26 +145,26 @@ def _rnn(ops: Ops, rng: np.random.Generator) -> list[Any]:
 def _gru(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, units in SIZES:
-        ax, ah = draw(ops, rng, rows, 3 * units) * 3, draw(ops, rng, rows, 3 * units)
-        before, dh = draw(ops, rng, rows, units), draw(ops, rng, rows, units)
-        gates, da, dah = (ops.empty(ax.shape) for _ in range(3))
-        h, dbefore = ops.empty(dh.shape), ops.empty(dh.shape)
-        ops.gru_cell(ax, ah, before, gates, h)
-        ops.gru_cell_backward(dh, gates, ah, before, da, dah, dbefore)
-        results += [gates, h, da, dah, dbefore]
+        gates, ah = draw(ops, rng, rows, 3 * units) * 3, draw(ops, rng, rows, 3 * units)
+        before, dh, dbefore = (draw(ops, rng, rows, units) for _ in range(3))
+        h, ahc = ops.empty(dh.shape), ops.empty(dh.shape)
+        ops.gru_cell(gates, ah, before, ahc, h)
+        results += [gates.copy(), ahc.copy(), h]
+        ops.gru_cell_backward(dh, gates, ahc, before, dbefore)
+        results += [gates, ahc, dbefore]
     return results
 
 
 def _lstm(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, units in SIZES:
-        ax, ah = draw(ops, rng, rows, 4 * units) * 3, draw(ops, rng, rows, 4 * units)
+        gates, ah = draw(ops, rng, rows, 4 * units) * 3, draw(ops, rng, rows, 4 * units)
         before, dh, dcell = (draw(ops, rng, rows, units) for _ in range(3))
-        gates, da = ops.empty(ax.shape), ops.empty(ax.shape)
         cell, h = ops.empty(dh.shape), ops.empty(dh.shape)
-        ops.lstm_cell(ax, ah, before, gates, cell, h)
-        ops.lstm_cell_backward(dh, dcell, gates, before, cell, da)
-        results += [gates, cell, h, dcell, da]
+        ops.lstm_cell(gates, ah, before, cell, h)
+        results += [gates.copy(), cell, h]
+        ops.lstm_cell_backward(dh, dcell, gates, before, cell)
+        results += [gates, dcell]
     return results
 
 
@@ -179,25 +179,29 @@ def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
             ax, weight = draw(ops, rng, rows, width), draw(ops, rng, units, width)
             w = ops.pack([weight[:, :3], weight[:, 3:]], ops.empty(ops.packed_shape(units, width, batch)))
             back = ops.pack([weight.T], ops.empty(ops.packed_shape(width, units, batch)))
-            ah = ops.empty((rows if name == "gru" else batch, width))
+            ah = ops.empty((batch, width))
             h, cell = draw(ops, rng, rows + batch, units), draw(ops, rng, rows + batch, units)
             if not begun:
                 h[:batch] = 0
-            dy, dcell = draw(ops, rng, rows, units), draw(ops, rng, batch, units)
-            values, da, dah = (ops.empty((rows, width)) for _ in range(3))
-            dpast, dbefore = ops.empty((batch, units)), ops.empty((batch, units))
+            dh, dcell, dbefore = (
+                draw(ops, rng, rows, units),
+                draw(ops, rng, batch, units),
+                draw(ops, rng, batch, units),
+            )
+            da, ahc = ops.empty((rows, width)), ops.empty((rows, units))
             if name == "rnn":
                 ops.rnn_steps(ax, w, begun, ah, h)
-                ops.rnn_steps_backward(dy, back, given, h, da, dbefore)
+                ops.rnn_steps_backward(dh, back, given, h, da, dbefore)
+                results.append(da)
             elif name == "gru":
-                ops.gru_steps(ax, w, begun, ah, values, h)
-                ops.gru_steps_backward(dy, back, given, values, ah, h, da, dah, dpast, dbefore)
-                results.append(dah)
+                ops.gru_steps(ax, w, begun, ah, ahc, h)
+                ops.gru_steps_backward(dh, back, given, ax, ahc, h, dbefore)
+                results += [ax, ahc]
             else:
-                ops.lstm_steps(ax, w, begun, ah, values, cell, h)
-                ops.lstm_steps_backward(dy, back, given, dcell, values, cell, da, dbefore)
-                results += [cell, dcell]
-            results += [h, da, *([dbefore] if given else [])]
+                ops.lstm_steps(ax, w, begun, ah, cell, h)
+                ops.lstm_steps_backward(dh, back, given, dcell, ax, cell, dbefore)
+                results += [ax, cell, dcell]
+            results += [h, *([dbefore] if given else [])]
         return results
 
     return case

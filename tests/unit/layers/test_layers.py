@@ -92,6 +92,7 @@ def test_a_second_contribution_adds_to_the_gradient(name, ops):
     weights = set_up.weights()
     set_up.backward(weights)
     once = [param.grad.copy() for param in set_up.layer.params]
+    set_up.forward()
     set_up.layer.backward(set_up.ctx, weights[0].copy())
     for param, grad in zip(set_up.layer.params, once, strict=True):
         np.testing.assert_allclose(param.grad, 2 * grad)
