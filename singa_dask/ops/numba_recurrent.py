@@ -67,12 +67,10 @@ def rnn_cell_backward(dh, h, da):
 
 
 @kernel
-def _gates(ax, ah, sigmoids):
-    """ax += ah; its first `sigmoids` elements through sigmoid, the others through tanh."""
-    for j in range(sigmoids):
+def _sigmoid_gates(ax, ah):
+    """ax = sigmoid(ax + ah)"""
+    for j in range(ax.size):
         ax[j] = _sigmoid(ax[j] + ah[j])
-    for j in range(sigmoids, ax.size):
-        ax[j] = tanh(ax[j] + ah[j])
 
 
 @kernel
@@ -81,7 +79,7 @@ def gru_cell(gates, ah, before, ahc, h):
     for i in range(h.shape[0]):
         z, r, c = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units :]
         part, kept, past, out = ah[i, 2 * units :], ahc[i], before[i], h[i]
-        _gates(gates[i, : 2 * units], ah[i], 2 * units)
+        _sigmoid_gates(gates[i, : 2 * units], ah[i])
         for j in range(units):
             kept[j] = part[j]
         for j in range(units):
@@ -113,9 +111,11 @@ def gru_cell_backward(dh, gates, ahc, before, dbefore):
 def lstm_cell(gates, ah, cell_before, cell, h):
     units = h.shape[1]
     for i in range(h.shape[0]):
-        _gates(gates[i], ah[i], 3 * units)
         gi, gf, go = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units : 3 * units]
-        g, past, now, out = gates[i, 3 * units :], cell_before[i], cell[i], h[i]
+        g, part, past, now, out = gates[i, 3 * units :], ah[i, 3 * units :], cell_before[i], cell[i], h[i]
+        _sigmoid_gates(gates[i, : 3 * units], ah[i])
+        for j in range(units):
+            g[j] = tanh(g[j] + part[j])
         for j in range(units):
             now[j] = gf[j] * past[j] + gi[j] * g[j]
         for j in range(units):
