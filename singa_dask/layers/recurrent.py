@@ -61,13 +61,15 @@ class Recurrent(Layer):
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
         gates = self._from_inputs(ctx, ctx.buffer("gates", (rows, width)))
-        # The gates' matrices (H, H), each transposed, side by side: one product for all.
-        w = ctx.buffer("wh_T", ops.packed_shape(units, width, batch))
-        ops.pack([weight.value.T for weight in self.state_weights], w)
+        # The matrices (H, H) of a product, each transposed, side by side.
+        w = []
+        for n, weights in enumerate(self._products()):
+            packed = ctx.buffer(f"wh_T{n}", ops.packed_shape(units, len(weights) * units, batch))
+            w.append(ops.pack([weight.value.T for weight in weights], packed))
         # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
-        self._steps(ctx, gates, w, ctx.buffer("ah", (batch, width)))
+        self._steps(ctx, gates, w)
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
 
@@ -104,10 +106,14 @@ class Recurrent(Layer):
         width = len(self.gates) * self._units
         da, dbefore = ctx.buffer("gates", (rows, width)), ctx.buffer("dbefore", (batch, self._units))
         dbefore[...] = 0
-        below = ctx.buffer("wh", (width, self._units))  # each other
-        for k, weight in enumerate(self.state_weights):
-            below[k * self._units : (k + 1) * self._units] = weight.value
-        w = ops.pack([below], ctx.buffer("wh_packed", ops.packed_shape(width, self._units, batch)))
+        w = []
+        for n, weights in enumerate(self._products()):
+            lines = len(weights) * self._units
+            stacked = ctx.ops.xp.concatenate(
+                [weight.value for weight in weights], out=ctx.buffer(f"stacked{n}", (lines, self._units))
+            )
+            packed = ctx.buffer(f"wh{n}", ops.packed_shape(lines, self._units, batch))
+            w.append(ops.pack([stacked], packed))
         self._steps_backward(ctx, dy, w, da, dbefore)
         self._learn(ctx, da)
         dx = None
@@ -128,28 +134,38 @@ class Recurrent(Layer):
         sums = ops.column_sums(da if ctx.columns is None else table, ctx.buffer("db", da.shape[1:]))
         for k in range(len(self.gates)):
             gate = slice(k * units, (k + 1) * units)
-            weight, state = self.input_weights[k], self.state_weights[k]
+            weight = self.input_weights[k]
             if ctx.columns is None:
                 ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
             else:
                 _add(weight, table[:, gate].T)
-            dah = self._state_gradient(ctx, da, k)[nonzero]
-            ops.gemm(dah.T, before[nonzero], out=state.grad, accumulate=state.claim())
             if self.biases:
                 _add(self.biases[k], sums[gate])
+        for n, (dah, weights) in enumerate(zip(self._state_gradients(ctx, da), self._products(), strict=True)):
+            dah = dah[nonzero]
+            if len(weights) == 1:
+                ops.gemm(dah.T, before[nonzero], out=weights[0].grad, accumulate=weights[0].claim())
+                continue
+            total = ops.gemm(dah.T, before[nonzero], out=ctx.buffer(f"dwh{n}", (dah.shape[1], units)))
+            for k, weight in enumerate(weights):
+                _add(weight, total[k * units : (k + 1) * units])
 
-    def _state_gradient(self, ctx: Context, da: Array, gate: int) -> Array:
-        """The gradient for a gate's part of ah: that for ax, unless the cell tells the two apart."""
-        return da[:, gate * self._units : (gate + 1) * self._units]
+    # What a cell writes:
 
-    # What a cell writes; w: the packed weights of the state.
+    def _products(self) -> list[list[Param]]:
+        """The weights of the state by the product that they are in."""
+        return [self.state_weights]
 
-    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
-        """Compute all states. gates: comes as ax, the inputs' part; it is kept for the way back. ah: (B, G H), for use
-        in between."""
+    def _state_gradients(self, ctx: Context, da: Array) -> list[Array]:
+        """The gradients for what those products gave: those for ax, unless the cell tells the two apart."""
+        return [da]
+
+    def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
+        """Compute all states. gates: comes as ax, the inputs' part; it is kept for the way back. w: the packed
+        weights, by product."""
         raise NotImplementedError
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
+    def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         """Fill da, which comes as `_steps` left the gates, and add to dbefore, where the first state is given."""
         raise NotImplementedError
 
@@ -168,11 +184,13 @@ class RNN(Recurrent):
     conf_field: ClassVar[str | None] = "rnn_conf"
     gates: ClassVar[tuple[str, ...]] = ("",)
 
-    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
-        ctx.ops.rnn_steps(gates, w, ctx.begun, ah, ctx.states[0])
+    def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
+        (packed,) = w
+        ctx.ops.rnn_steps(gates, packed, ctx.begun, ctx.states[0])
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
-        ctx.ops.rnn_steps_backward(dy, w, ctx.given, ctx.states[0], da, dbefore)
+    def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
+        (packed,) = w
+        ctx.ops.rnn_steps_backward(dy, packed, ctx.given, ctx.states[0], da, dbefore)
 
 
 class GRU(Recurrent):
@@ -186,15 +204,20 @@ class GRU(Recurrent):
     conf_field: ClassVar[str | None] = "gru_conf"
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
 
-    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
+    def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         ctx.ahc = ctx.buffer("ahc", (gates.shape[0], self._units))
-        ctx.ops.gru_steps(gates, w, ctx.begun, ah, ctx.ahc, ctx.states[0])
+        w_zr, w_c = w
+        ctx.ops.gru_steps(gates, w_zr, w_c, ctx.begun, ctx.ahc, ctx.states[0])
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
-        ctx.ops.gru_steps_backward(dy, w, ctx.given, da, ctx.ahc, ctx.states[0], dbefore)
+    def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
+        w_zr, w_c = w
+        ctx.ops.gru_steps_backward(dy, w_zr, w_c, ctx.given, da, ctx.ahc, ctx.states[0], dbefore)
 
-    def _state_gradient(self, ctx: Context, da: Array, gate: int) -> Array:
-        return ctx.ahc if gate == 2 else super()._state_gradient(ctx, da, gate)
+    def _products(self) -> list[list[Param]]:
+        return [self.state_weights[:2], self.state_weights[2:]]
+
+    def _state_gradients(self, ctx: Context, da: Array) -> list[Array]:
+        return [da[:, : 2 * self._units], ctx.ahc]
 
 
 class LSTM(Recurrent):
@@ -214,13 +237,15 @@ class LSTM(Recurrent):
         value = 1.0 if gate == "f" else None
         return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
 
-    def _steps(self, ctx: Context, gates: Array, w: Array, ah: Array) -> None:
+    def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         h, cell = ctx.states
-        ctx.ops.lstm_steps(gates, w, ctx.begun, ah, cell, h)
+        (packed,) = w
+        ctx.ops.lstm_steps(gates, packed, ctx.begun, cell, h)
 
-    def _steps_backward(self, ctx: Context, dy: Array, w: Array, da: Array, dbefore: Array) -> None:
+    def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         dcell, cell = ctx.buffer("dcell", dbefore.shape), ctx.states[1]
         dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
-        ctx.ops.lstm_steps_backward(dy, w, ctx.given, dcell, da, cell, dbefore)
+        (packed,) = w
+        ctx.ops.lstm_steps_backward(dy, packed, ctx.given, dcell, da, cell, dbefore)
         if self.proto.unroll_index:
             ctx.memory.gradients = dcell  # for the instance before

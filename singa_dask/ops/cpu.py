@@ -317,20 +317,20 @@ class CpuOps(Ops):
     def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
         return numba_loss.count_topk(x, labels, topk)
 
-    def rnn_cell(self, ax: Array, ah: Array, h: Array) -> None:
-        numba_recurrent.rnn_cell(ax, ah, h)
+    def rnn_cell(self, sums: Array, h: Array) -> None:
+        numba_recurrent.rnn_cell(sums, h)
 
     def rnn_cell_backward(self, dh: Array, h: Array, da: Array) -> None:
         numba_recurrent.rnn_cell_backward(dh, h, da)
 
-    def gru_cell(self, gates: Array, ah: Array, before: Array, ahc: Array, h: Array) -> None:
-        numba_recurrent.gru_cell(gates, ah, before, ahc, h)
+    def gru_cell(self, gates: Array, ahc: Array, before: Array, h: Array) -> None:
+        numba_recurrent.gru_cell(gates, ahc, before, h)
 
     def gru_cell_backward(self, dh: Array, gates: Array, ahc: Array, before: Array, dbefore: Array) -> None:
         numba_recurrent.gru_cell_backward(dh, gates, ahc, before, dbefore)
 
-    def lstm_cell(self, gates: Array, ah: Array, cell_before: Array, cell: Array, h: Array) -> None:
-        numba_recurrent.lstm_cell(gates, ah, cell_before, cell, h)
+    def lstm_cell(self, gates: Array, cell_before: Array, cell: Array, h: Array) -> None:
+        numba_recurrent.lstm_cell(gates, cell_before, cell, h)
 
     def lstm_cell_backward(self, dh: Array, dcell: Array, gates: Array, cell_before: Array, cell: Array) -> None:
         numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell)
@@ -354,33 +354,33 @@ class CpuOps(Ops):
         count = max(1, min(self._team.size, batch // packed_product.ROWS))
         self._team.share(batch, count, lambda rows: steps(*arguments, rows.start, rows.stop))
 
-    def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
+    def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array) -> None:
         if w.ndim == 2:
-            return super().rnn_steps(ax, w, begun, ah, h)
-        return self._share_steps(len(ah), numba_recurrent.rnn_steps, ax, w, begun, ah, h)
+            return super().rnn_steps(sums, w, begun, h)
+        return self._share_steps(len(h) - len(sums), numba_recurrent.rnn_steps, sums, w, begun, h)
 
     def rnn_steps_backward(self, dh: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
         if w.ndim == 2:
             return super().rnn_steps_backward(dh, w, given, h, da, dbefore)
         return self._share_steps(len(dbefore), numba_recurrent.rnn_steps_backward, dh, w, given, h, da, dbefore)
 
-    def gru_steps(self, gates: Array, w: Array, begun: bool, ah: Array, ahc: Array, h: Array) -> None:
+    def gru_steps(self, gates: Array, w: Array, wc: Array, begun: bool, ahc: Array, h: Array) -> None:
         if w.ndim == 2:
-            return super().gru_steps(gates, w, begun, ah, ahc, h)
-        return self._share_steps(len(ah), numba_recurrent.gru_steps, gates, w, begun, ah, ahc, h)
+            return super().gru_steps(gates, w, wc, begun, ahc, h)
+        return self._share_steps(len(h) - len(gates), numba_recurrent.gru_steps, gates, w, wc, begun, ahc, h)
 
     def gru_steps_backward(
-        self, dh: Array, w: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
+        self, dh: Array, w: Array, wc: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
     ) -> None:
-        arguments = dh, w, given, gates, ahc, h, dbefore
+        arguments = dh, w, wc, given, gates, ahc, h, dbefore
         if w.ndim == 2:
             return super().gru_steps_backward(*arguments)
         return self._share_steps(len(dbefore), numba_recurrent.gru_steps_backward, *arguments)
 
-    def lstm_steps(self, gates: Array, w: Array, begun: bool, ah: Array, cell: Array, h: Array) -> None:
+    def lstm_steps(self, gates: Array, w: Array, begun: bool, cell: Array, h: Array) -> None:
         if w.ndim == 2:
-            return super().lstm_steps(gates, w, begun, ah, cell, h)
-        return self._share_steps(len(ah), numba_recurrent.lstm_steps, gates, w, begun, ah, cell, h)
+            return super().lstm_steps(gates, w, begun, cell, h)
+        return self._share_steps(len(h) - len(gates), numba_recurrent.lstm_steps, gates, w, begun, cell, h)
 
     def lstm_steps_backward(
         self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array

@@ -1,7 +1,8 @@
 """Recurrent cells and rows of tables in one pass over memory; singa_dask.ops.recurrent states the formulas.
 
 Loops are short: LLVM gives up vectorising where it would have to check many arrays for overlap.
-`*_steps` run the whole time loop for the rows [first, last) of every step, so that threads share a batch.
+`*_steps` run the whole time loop for the rows [first, last) of every step, so that threads share a batch. Products add
+to sums and gradients where they lie.
 """
 
 import math
@@ -50,11 +51,11 @@ def _sigmoid(x):
 
 
 @kernel
-def rnn_cell(ax, ah, h):
+def rnn_cell(sums, h):
     for i in range(h.shape[0]):
-        a, b, out = ax[i], ah[i], h[i]
+        a, out = sums[i], h[i]
         for j in range(out.size):
-            out[j] = tanh(a[j] + b[j])
+            out[j] = tanh(a[j])
 
 
 @kernel
@@ -67,21 +68,18 @@ def rnn_cell_backward(dh, h, da):
 
 
 @kernel
-def _sigmoid_gates(ax, ah):
-    """ax = sigmoid(ax + ah)"""
-    for j in range(ax.size):
-        ax[j] = _sigmoid(ax[j] + ah[j])
+def _sigmoid_gates(x):
+    for j in range(x.size):
+        x[j] = _sigmoid(x[j])
 
 
 @kernel
-def gru_cell(gates, ah, before, ahc, h):
+def gru_cell(gates, ahc, before, h):
     units = h.shape[1]
     for i in range(h.shape[0]):
         z, r, c = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units :]
-        part, kept, past, out = ah[i, 2 * units :], ahc[i], before[i], h[i]
-        _sigmoid_gates(gates[i, : 2 * units], ah[i])
-        for j in range(units):
-            kept[j] = part[j]
+        part, past, out = ahc[i], before[i], h[i]
+        _sigmoid_gates(gates[i, : 2 * units])
         for j in range(units):
             c[j] = tanh(c[j] + r[j] * part[j])
         for j in range(units):
@@ -108,14 +106,14 @@ def gru_cell_backward(dh, gates, ahc, before, dbefore):
 
 
 @kernel
-def lstm_cell(gates, ah, cell_before, cell, h):
+def lstm_cell(gates, cell_before, cell, h):
     units = h.shape[1]
     for i in range(h.shape[0]):
         gi, gf, go = gates[i, :units], gates[i, units : 2 * units], gates[i, 2 * units : 3 * units]
-        g, part, past, now, out = gates[i, 3 * units :], ah[i, 3 * units :], cell_before[i], cell[i], h[i]
-        _sigmoid_gates(gates[i, : 3 * units], ah[i])
+        g, past, now, out = gates[i, 3 * units :], cell_before[i], cell[i], h[i]
+        _sigmoid_gates(gates[i, : 3 * units])
         for j in range(units):
-            g[j] = tanh(g[j] + part[j])
+            g[j] = tanh(g[j])
         for j in range(units):
             now[j] = gf[j] * past[j] + gi[j] * g[j]
         for j in range(units):
@@ -144,39 +142,37 @@ def lstm_cell_backward(dh, dcell, gates, cell_before, cell):
 
 
 @kernel
-def _from_state(h, panels, begun, t, ah):
-    """ah = the state before step t times the packed weights; nothing where it is known to be zero."""
-    if t > 0 or begun:
-        product(h, panels, ah)
-    else:
-        ah[:] = 0
-
-
-@kernel
-def rnn_steps(ax, panels, begun, ah, h, first, last):
-    batch, part = ah.shape[0], ah[first:last]
-    for t in range(ax.shape[0] // batch):
+def rnn_steps(sums, panels, begun, h, first, last):
+    batch = h.shape[0] - sums.shape[0]
+    for t in range(sums.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
-        _from_state(h[a:b], panels, begun, t, part)
-        rnn_cell(ax[a:b], part, h[a + batch : b + batch])
+        if t > 0 or begun:
+            product(h[a:b], panels, sums[a:b], True)
+        rnn_cell(sums[a:b], h[a + batch : b + batch])
 
 
 @kernel
-def gru_steps(gates, panels, begun, ah, ahc, h, first, last):
-    batch, part = ah.shape[0], ah[first:last]
+def gru_steps(gates, panels, panels_c, begun, ahc, h, first, last):
+    batch = h.shape[0] - gates.shape[0]
+    units = h.shape[1]
     for t in range(gates.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
-        _from_state(h[a:b], panels, begun, t, part)
-        gru_cell(gates[a:b], part, h[a:b], ahc[a:b], h[a + batch : b + batch])
+        if t > 0 or begun:
+            product(h[a:b], panels, gates[a:b, : 2 * units], True)
+            product(h[a:b], panels_c, ahc[a:b])
+        else:
+            ahc[a:b] = 0
+        gru_cell(gates[a:b], ahc[a:b], h[a:b], h[a + batch : b + batch])
 
 
 @kernel
-def lstm_steps(gates, panels, begun, ah, cell, h, first, last):
-    batch, part = ah.shape[0], ah[first:last]
+def lstm_steps(gates, panels, begun, cell, h, first, last):
+    batch = h.shape[0] - gates.shape[0]
     for t in range(gates.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
-        _from_state(h[a:b], panels, begun, t, part)
-        lstm_cell(gates[a:b], part, cell[a:b], cell[a + batch : b + batch], h[a + batch : b + batch])
+        if t > 0 or begun:
+            product(h[a:b], panels, gates[a:b], True)
+        lstm_cell(gates[a:b], cell[a:b], cell[a + batch : b + batch], h[a + batch : b + batch])
 
 
 @kernel
@@ -193,18 +189,18 @@ def rnn_steps_backward(dh, panels, given, h, da, dbefore, first, last):
         a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
         rnn_cell_backward(dh[a:b], h[a + batch : b + batch], da[a:b])
         if t > 0 or given:
-            product(da[a:b], panels, before, 0, True)
+            product(da[a:b], panels, before, True)
 
 
 @kernel
-def gru_steps_backward(dh, panels, given, gates, ahc, h, dbefore, first, last):
+def gru_steps_backward(dh, panels, panels_c, given, gates, ahc, h, dbefore, first, last):
     batch, units = dbefore.shape
     for t in range(dh.shape[0] // batch - 1, -1, -1):
         a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
         gru_cell_backward(dh[a:b], gates[a:b], ahc[a:b], h[a:b], before)
         if t > 0 or given:
-            product(gates[a:b, : 2 * units], panels, before, 0, True)
-            product(ahc[a:b], panels, before, 2 * units, True)
+            product(gates[a:b, : 2 * units], panels, before, True)
+            product(ahc[a:b], panels_c, before, True)
 
 
 @kernel
@@ -214,7 +210,7 @@ def lstm_steps_backward(dh, panels, given, dcell, gates, cell, dbefore, first, l
         a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
         lstm_cell_backward(dh[a:b], dcell[first:last], gates[a:b], cell[a:b], cell[a + batch : b + batch])
         if t > 0 or given:
-            product(gates[a:b], panels, before, 0, True)
+            product(gates[a:b], panels, before, True)
 
 
 @kernel

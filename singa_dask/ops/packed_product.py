@@ -21,7 +21,7 @@ PANEL = max(VECTOR, 1) * _VECTORS
 
 
 def _emit_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    a, a_row, a_column, length, b, c, c_row, rows, width, accumulate = arguments
+    a, a_row, length, b, c, c_row, rows, width, accumulate = arguments
     v = Vectors(builder)
     masks = [v.first_lanes(builder.sub(width, I64(i * VECTOR))) for i in range(_VECTORS)]
     known = [builder.and_(mask, v.splat(builder.trunc(accumulate, I1))) for mask in masks]
@@ -30,10 +30,14 @@ def _emit_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> An
     left = [builder.add(a, builder.mul(place, a_row)) for place in places]
     lines = [v.address(builder.add(c, builder.mul(place, c_row))) for place in places]
     total = [[v.variable(v.load(v.at(line, I64(i * VECTOR)), known[i])) for i in range(_VECTORS)] for line in lines]
+    below = builder.mul(I64(ROWS), builder.ashr(c_row, I64(2)))
+    for line in lines:
+        for i in range(_VECTORS):
+            v.prefetch(v.at(line, builder.add(below, I64(i * VECTOR))))
     with cgutils.for_range(builder, length) as loop:
         line = v.address(builder.add(b, builder.mul(loop.index, I64(4 * PANEL))))
         right = [v.load(v.at(line, I64(i * VECTOR))) for i in range(_VECTORS)]
-        column = builder.mul(loop.index, a_column)
+        column = builder.shl(loop.index, I64(2))
         for start, sums in zip(left, total, strict=True):
             element = v.splat(builder.load(v.address(builder.add(start, column)), align=4))
             for place, part in zip(sums, right, strict=True):
@@ -45,15 +49,13 @@ def _emit_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> An
 
 
 @intrinsic
-def _tile(
-    typingctx, a, a_row, a_column, length, b, c, c_row, rows, width, accumulate
-):  # pragma: no cover - Numba calls it
+def _tile(typingctx, a, a_row, length, b, c, c_row, rows, width, accumulate):  # pragma: no cover - Numba calls it
     """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, at most ROWS, or c += it.
 
-    a, b, c: addresses of float32 elements; a_row, a_column, c_row: bytes from one to the next; b: a panel. Where there
-    are fewer rows than ROWS, the last one is computed, and written, more than once.
+    a, b, c: addresses of float32 elements; a_row, c_row: bytes from row to row; b: a panel. Where there are fewer rows
+    than ROWS, the last one is computed, and written, more than once. The rows below, which come next, are fetched.
     """
-    return types.void(*[types.int64] * 10), _emit_tile
+    return types.void(*[types.int64] * 9), _emit_tile
 
 
 @kernel
@@ -71,17 +73,13 @@ def pack(matrix, first, panels):
 
 
 @kernel
-def product(a, panels, out, line=0, accumulate=False):
-    """out = a (the lines [line, line + K) of the packed matrix), or out += it.   a: (M, K), out: (M, N); rows are
-    contiguous."""
+def product(a, panels, out, accumulate=False):
+    """out = a (the packed matrix), or out += it.   a: (M, K), out: (M, N); rows are contiguous."""
     rows, columns = out.shape
+    a_row, c_row = a.strides[0], out.strides[0]
     for p in range(panels.shape[0]):
-        b = panels.ctypes.data + 4 * (p * panels.shape[1] + line) * PANEL
+        b, width = panels.ctypes.data + 4 * p * a.shape[1] * PANEL, min(PANEL, columns - p * PANEL)
         for r in range(0, rows, ROWS):
-            c = out.ctypes.data + r * out.strides[0] + 4 * p * PANEL
-            left, height, width = (
-                a.ctypes.data + r * a.strides[0],
-                min(ROWS, rows - r),
-                min(PANEL, columns - p * PANEL),
-            )
-            _tile(left, a.strides[0], 4, a.shape[1], b, c, out.strides[0], height, width, accumulate)  # type: ignore[call-arg]
+            left, c = a.ctypes.data + r * a_row, out.ctypes.data + r * c_row + 4 * p * PANEL
+            height = min(ROWS, rows - r)
+            _tile(left, a_row, a.shape[1], b, c, c_row, height, width, accumulate)  # type: ignore[call-arg]

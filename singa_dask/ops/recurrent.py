@@ -2,19 +2,20 @@
 
 A step's sums come in two parts: ax = x Wx' + b, which is computed for all steps at once, and ah = h Wh' of the state
 before. Gates stand side by side, in the order of the kernel's formula. `da` is the gradient for ax, `dah` that for ah,
-which differ for GRU only. What only the next pass reads takes the place of what it is made from: `gates` of GRU and
-LSTM come as ax, are the gates after the forward and da after the backward pass.
+which differ for c of GRU only: ahc is its part of ah. What only the next pass reads takes the place of what it is made
+from: `gates` come as ax + ah (for c of GRU as ax), are the gates after the forward and da after the backward pass; ahc
+becomes dahc.
 
-`*_steps` run all T steps. ax, gates, da: (T B, G H), the first step's rows first; h, cell: ((T + 1) B, H), whose first
-block is the state before the first step; dh: (T B, H), which comes as the gradient for the outputs; dbefore: (B, H);
-the gradient for the first state is added to it, if that is `given` from elsewhere. w: the weights of ah as `pack` has
-laid them out, (H, G H), on the way back (G H, H). begun: False where the first state is zero. ah: (B, G H), used in
-between.
+`*_steps` run all T steps. gates, which come as ax, and da: (T B, G H), the first step's rows first; ahc: (T B, H); h,
+cell: ((T + 1) B, H), whose first block is the state before the first step; dh: (T B, H), which comes as the gradient
+for the outputs; dbefore: (B, H); the gradient for the first state is added to it, if that is `given` from elsewhere.
+w: the weights of ah as `pack` has laid them out, (H, G H), on the way back (G H, H), for GRU those of z and r, and wc
+those of c. begun: False where the first state is zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Array = Any
@@ -45,79 +46,59 @@ class RecurrentOps:
             first += matrix.shape[1]
         return out
 
-    def _steps(self, w: Array, begun: bool, ah: Array, h: Array, cell: Callable[[slice, slice], None]) -> None:
-        """cell(this step's rows, those of the state after it), step by step."""
-        batch = ah.shape[0]
-        for start in range(0, h.shape[0] - batch, batch):
-            now, after = slice(start, start + batch), slice(start + batch, start + 2 * batch)
-            if start or begun:
-                self.gemm(h[now], w, out=ah)
-            else:
-                ah[...] = 0
-            cell(now, after)
-
-    def _steps_backward(
-        self, dh: Array, w: Array, given: bool, dah: Array, dbefore: Array, cell: Callable[..., None]
-    ) -> None:
-        """cell(this step's rows, those of the state after it, where the gradient for the state before it is summed
-        up), from the last step to the first."""
-        batch = dbefore.shape[0]
-        for start in range(dh.shape[0] - batch, -1, -batch):
-            now, after = slice(start, start + batch), slice(start + batch, start + 2 * batch)
-            before = dh[start - batch : start] if start else dbefore
-            cell(now, after, before)
-            if start or given:
-                line = 0
-                for part in dah:
-                    self.gemm(part[now], w[line : line + part.shape[1]], out=before, accumulate=True)
-                    line += part.shape[1]
-
-    def rnn_steps(self, ax: Array, w: Array, begun: bool, ah: Array, h: Array) -> None:
+    def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array) -> None:
         """`rnn_cell` T times."""
-        self._steps(w, begun, ah, h, lambda now, after: self.rnn_cell(ax[now], ah, h[after]))
+        for now, after in _steps(sums, h):
+            if now.start or begun:
+                self.gemm(h[now], w, out=sums[now], accumulate=True)
+            self.rnn_cell(sums[now], h[after])
 
     def rnn_steps_backward(self, dh: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
         """`rnn_cell_backward` T times."""
-
-        def cell(now: slice, after: slice, before: Array) -> None:
+        for now, after, before in _steps_back(dh, dbefore):
             self.rnn_cell_backward(dh[now], h[after], da[now])
+            if now.start or given:
+                self.gemm(da[now], w, out=before, accumulate=True)
 
-        self._steps_backward(dh, w, given, [da], dbefore, cell)
-
-    def gru_steps(self, gates: Array, w: Array, begun: bool, ah: Array, ahc: Array, h: Array) -> None:
-        """`gru_cell` T times. ahc: (T B, H)."""
-        self._steps(w, begun, ah, h, lambda now, after: self.gru_cell(gates[now], ah, h[now], ahc[now], h[after]))
+    def gru_steps(self, gates: Array, w: Array, wc: Array, begun: bool, ahc: Array, h: Array) -> None:
+        """`gru_cell` T times."""
+        for now, after in _steps(gates, h):
+            if now.start or begun:
+                gates[now, : w.shape[1]] += self.gemm(h[now], w)
+                self.gemm(h[now], wc, out=ahc[now])
+            else:
+                ahc[now] = 0
+            self.gru_cell(gates[now], ahc[now], h[now], h[after])
 
     def gru_steps_backward(
-        self, dh: Array, w: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
+        self, dh: Array, w: Array, wc: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
     ) -> None:
         """`gru_cell_backward` T times."""
-
-        def cell(now: slice, after: slice, before: Array) -> None:
+        for now, _, before in _steps_back(dh, dbefore):
             self.gru_cell_backward(dh[now], gates[now], ahc[now], h[now], before)
+            if now.start or given:
+                self.gemm(gates[now, : w.shape[0]], w, out=before, accumulate=True)
+                self.gemm(ahc[now], wc, out=before, accumulate=True)
 
-        self._steps_backward(dh, w, given, [gates[:, : 2 * dh.shape[1]], ahc], dbefore, cell)
-
-    def lstm_steps(self, gates: Array, w: Array, begun: bool, ah: Array, cell: Array, h: Array) -> None:
+    def lstm_steps(self, gates: Array, w: Array, begun: bool, cell: Array, h: Array) -> None:
         """`lstm_cell` T times."""
-        self._steps(
-            w, begun, ah, h, lambda now, after: self.lstm_cell(gates[now], ah, cell[now], cell[after], h[after])
-        )
+        for now, after in _steps(gates, h):
+            if now.start or begun:
+                self.gemm(h[now], w, out=gates[now], accumulate=True)
+            self.lstm_cell(gates[now], cell[now], cell[after], h[after])
 
     def lstm_steps_backward(
         self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array
     ) -> None:
         """`lstm_cell_backward` T times. dcell: (B, H), which becomes the gradient for the first cell."""
-
-        def step(now: slice, after: slice, before: Array) -> None:
+        for now, after, before in _steps_back(dh, dbefore):
             self.lstm_cell_backward(dh[now], dcell, gates[now], cell[now], cell[after])
+            if now.start or given:
+                self.gemm(gates[now], w, out=before, accumulate=True)
 
-        self._steps_backward(dh, w, given, [gates], dbefore, step)
-
-    def rnn_cell(self, ax: Array, ah: Array, h: Array) -> None:
-        """h = tanh(ax + ah).   All (B, H)."""
-        self.xp.add(ax, ah, out=h)
-        self.xp.tanh(h, out=h)
+    def rnn_cell(self, sums: Array, h: Array) -> None:
+        """h = tanh(sums).   All (B, H)."""
+        self.xp.tanh(sums, out=h)
 
     def rnn_cell_backward(self, dh: Array, h: Array, da: Array) -> None:
         """da = dh (1 - h^2).   All (B, H)."""
@@ -125,17 +106,14 @@ class RecurrentOps:
         self.xp.subtract(1, da, out=da)
         da *= dh
 
-    def gru_cell(self, gates: Array, ah: Array, before: Array, ahc: Array, h: Array) -> None:
+    def gru_cell(self, gates: Array, ahc: Array, before: Array, h: Array) -> None:
         """z, r = sigmoid(ax + ah); c = tanh(ax + r ah); h = z before + (1 - z) c.   (Cho et al. 2014, as in SINGA)
 
-        gates: (B, 3 H), comes as ax and becomes z, r, c; ah: (B, 3 H); before, h: (B, H); ahc: (B, H), becomes the
-        part of ah for c.
+        gates (z, r, c): (B, 3 H); the others: (B, H).
         """
         xp, units = self.xp, h.shape[1]
         both, z, r, c = gates[:, : 2 * units], *_columns(gates, 3)
-        both += ah[:, : 2 * units]
         self.sigmoid(both, both)
-        ahc[...] = ah[:, 2 * units :]
         c += r * ahc
         xp.tanh(c, out=c)
         xp.subtract(before, c, out=h)
@@ -143,8 +121,8 @@ class RecurrentOps:
         h += c
 
     def gru_cell_backward(self, dh: Array, gates: Array, ahc: Array, before: Array, dbefore: Array) -> None:
-        """gates = da = (dz, dr, dc) before their nonlinearities; ahc = the part of dah for c, r dc, whose others are
-        those of da; dbefore += z dh. dh is used in between."""
+        """gates = da = (dz, dr, dc) before their nonlinearities; ahc = r dc; dbefore += z dh. dh is used in
+        between."""
         z, r, c = _columns(gates, 3)
         dbefore += z * dh
         dh *= 1 - z
@@ -159,15 +137,13 @@ class RecurrentOps:
         r *= ahc
         ahc[...] = through
 
-    def lstm_cell(self, gates: Array, ah: Array, cell_before: Array, cell: Array, h: Array) -> None:
+    def lstm_cell(self, gates: Array, cell_before: Array, cell: Array, h: Array) -> None:
         """i, f, o = sigmoid(ax + ah); g = tanh(ax + ah); cell = f cell_before + i g; h = o tanh(cell).
 
-        gates: (B, 4 H), comes as ax and becomes i, f, o, g; ah: (B, 4 H); the others: (B, H).
-        (Gers, Schmidhuber & Cummins 2000)
+        gates (i, f, o, g): (B, 4 H); the others: (B, H).   (Gers, Schmidhuber & Cummins 2000)
         """
         xp, units = self.xp, h.shape[1]
         i, f, o, g = _columns(gates, 4)
-        gates += ah
         self.sigmoid(gates[:, : 3 * units], gates[:, : 3 * units])
         xp.tanh(g, out=g)
         xp.multiply(f, cell_before, out=cell)
@@ -214,3 +190,18 @@ class RecurrentOps:
 def _columns(array: Array, count: int) -> list[Array]:
     width = array.shape[1] // count
     return [array[:, k * width : (k + 1) * width] for k in range(count)]
+
+
+def _steps(sums: Array, h: Array) -> Iterator[tuple[slice, slice]]:
+    """Each step's rows, and those of the state after it."""
+    batch = h.shape[0] - sums.shape[0]
+    for start in range(0, sums.shape[0], batch):
+        yield slice(start, start + batch), slice(start + batch, start + 2 * batch)
+
+
+def _steps_back(dh: Array, dbefore: Array) -> Iterator[tuple[slice, slice, Array]]:
+    """The same from the last step to the first, and where the gradient for the state before is summed up."""
+    batch = dbefore.shape[0]
+    for start in range(dh.shape[0] - batch, -1, -batch):
+        before = dh[start - batch : start] if start else dbefore
+        yield slice(start, start + batch), slice(start + batch, start + 2 * batch), before

@@ -75,6 +75,11 @@ class Vectors:
         name = f"llvm.masked.store.v{VECTOR}{_NAME[element]}.p0"
         self._call(name, ir.VoidType(), [vector, pointer, I32(_SIZE[element]), mask])
 
+    def prefetch(self, pointer: Any) -> None:
+        """Begin to bring an element that will be read and written to the second cache; any address will do."""
+        pointer = self.builder.bitcast(pointer, I8.as_pointer())
+        self._call("llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(2), I32(1)])
+
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, rounded once."""
         return self._call(f"llvm.fma.v{VECTOR}f32", self.floats, [a, b, c])

@@ -134,9 +134,9 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
 def _rnn(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, units in SIZES:
-        ax, ah, dh = (draw(ops, rng, rows, units) * 3 for _ in range(3))
-        h, da = ops.empty(ax.shape), ops.empty(ax.shape)
-        ops.rnn_cell(ax, ah, h)
+        sums, dh = (draw(ops, rng, rows, units) * 3 for _ in range(2))
+        h, da = ops.empty(dh.shape), ops.empty(dh.shape)
+        ops.rnn_cell(sums, h)
         ops.rnn_cell_backward(dh, h, da)
         results += [h, da]
     return results
@@ -145,11 +145,10 @@ def _rnn(ops: Ops, rng: np.random.Generator) -> list[Any]:
 def _gru(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, units in SIZES:
-        gates, ah = draw(ops, rng, rows, 3 * units) * 3, draw(ops, rng, rows, 3 * units)
-        before, dh, dbefore = (draw(ops, rng, rows, units) for _ in range(3))
-        h, ahc = ops.empty(dh.shape), ops.empty(dh.shape)
-        ops.gru_cell(gates, ah, before, ahc, h)
-        results += [gates.copy(), ahc.copy(), h]
+        gates, h = draw(ops, rng, rows, 3 * units) * 3, ops.empty((rows, units))
+        ahc, before, dh, dbefore = (draw(ops, rng, rows, units) for _ in range(4))
+        ops.gru_cell(gates, ahc, before, h)
+        results += [gates.copy(), h]
         ops.gru_cell_backward(dh, gates, ahc, before, dbefore)
         results += [gates, ahc, dbefore]
     return results
@@ -158,10 +157,10 @@ def _gru(ops: Ops, rng: np.random.Generator) -> list[Any]:
 def _lstm(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, units in SIZES:
-        gates, ah = draw(ops, rng, rows, 4 * units) * 3, draw(ops, rng, rows, 4 * units)
+        gates = draw(ops, rng, rows, 4 * units) * 3
         before, dh, dcell = (draw(ops, rng, rows, units) for _ in range(3))
         cell, h = ops.empty(dh.shape), ops.empty(dh.shape)
-        ops.lstm_cell(gates, ah, before, cell, h)
+        ops.lstm_cell(gates, before, cell, h)
         results += [gates.copy(), cell, h]
         ops.lstm_cell_backward(dh, dcell, gates, before, cell)
         results += [gates, dcell]
@@ -176,10 +175,14 @@ def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
         rows = steps * batch
         for name, gates in (("rnn", 1), ("gru", 3), ("lstm", 4)):
             width = gates * units
-            ax, weight = draw(ops, rng, rows, width), draw(ops, rng, units, width)
-            w = ops.pack([weight[:, :3], weight[:, 3:]], ops.empty(ops.packed_shape(units, width, batch)))
-            back = ops.pack([weight.T], ops.empty(ops.packed_shape(width, units, batch)))
-            ah = ops.empty((batch, width))
+            sums, weight = draw(ops, rng, rows, width), draw(ops, rng, units, width)
+            parts = [weight[:, : 2 * units], weight[:, 2 * units :]] if name == "gru" else [weight]
+            packed = [(part[:, :3], part[:, 3:]) for part in parts]
+            w = [
+                ops.pack(both, ops.empty(ops.packed_shape(*p.shape, batch)))
+                for both, p in zip(packed, parts, strict=True)
+            ]
+            back = [ops.pack([p.T], ops.empty(ops.packed_shape(*p.T.shape, batch))) for p in parts]
             h, cell = draw(ops, rng, rows + batch, units), draw(ops, rng, rows + batch, units)
             if not begun:
                 h[:batch] = 0
@@ -188,19 +191,20 @@ def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
                 draw(ops, rng, batch, units),
                 draw(ops, rng, batch, units),
             )
-            da, ahc = ops.empty((rows, width)), ops.empty((rows, units))
             if name == "rnn":
-                ops.rnn_steps(ax, w, begun, ah, h)
-                ops.rnn_steps_backward(dh, back, given, h, da, dbefore)
+                ops.rnn_steps(sums, *w, begun, h)
+                da = ops.empty(sums.shape)
+                ops.rnn_steps_backward(dh, *back, given, h, da, dbefore)
                 results.append(da)
             elif name == "gru":
-                ops.gru_steps(ax, w, begun, ah, ahc, h)
-                ops.gru_steps_backward(dh, back, given, ax, ahc, h, dbefore)
-                results += [ax, ahc]
+                ahc = ops.empty((rows, units))
+                ops.gru_steps(sums, *w, begun, ahc, h)
+                ops.gru_steps_backward(dh, *back, given, sums, ahc, h, dbefore)
+                results += [sums, ahc]
             else:
-                ops.lstm_steps(ax, w, begun, ah, cell, h)
-                ops.lstm_steps_backward(dh, back, given, dcell, ax, cell, dbefore)
-                results += [ax, cell, dcell]
+                ops.lstm_steps(sums, *w, begun, cell, h)
+                ops.lstm_steps_backward(dh, *back, given, dcell, sums, cell, dbefore)
+                results += [sums, cell, dcell]
             results += [h, *([dbefore] if given else [])]
         return results
 
