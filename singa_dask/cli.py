@@ -106,6 +106,8 @@ def train(
     max_restarts: int,
 ) -> None:
     """Train JOB: on a local Dask cluster of its own, on the one that --scheduler names, or as an MPI job (--mpi)."""
+    import dask
+
     from singa_dask.monitor.progress import LineDisplay
     from singa_dask.training import driver
 
@@ -114,6 +116,8 @@ def train(
         signal.signal(number, signal.default_int_handler)
     load = cache(lambda: _load(job, overrides, cluster))
     with ExitStack() as stack:
+        # This process is ours alone, so its workers may be forked from one that has imported everything: seconds less.
+        stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
         if mpi:
             client = _join_mpi(stack, lambda: load().topology.nprocesses, interface, scheduler or scheduler_file)
             if client is None:

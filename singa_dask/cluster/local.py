@@ -12,12 +12,15 @@ from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 
 from singa_dask.cluster.bootstrap import unlink_orphans
 from singa_dask.cluster.cores import THREAD_VARIABLES, equal_share
 
 # Dask has freed memory given back to the system at once: every large temporary array would be new pages at every step.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 1 << 27, "MALLOC_MMAP_THRESHOLD_": 1 << 25}
+# What the process that forks workers has imported before, where Dask is configured to fork them.
+_IMPORTED = ["distributed.nanny", "singa_dask.training.crew", "singa_dask.cluster.worker_setup"]
 _CLOSING_S = 2.0
 
 
@@ -52,6 +55,8 @@ def local_cluster(
     settings |= {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in variables.items()}
     before = dict(os.environ)
     with dask.config.set(settings):
+        if dask.config.get("distributed.worker.multiprocessing-method") == "forkserver":
+            get_mp_context().set_forkserver_preload(_IMPORTED)  # after Dask has set its own
         cluster = LocalCluster(
             n_workers=nworkers,
             threads_per_worker=threads_per_worker,

@@ -78,6 +78,12 @@ def steps(folder):
     return {int(group): int(step) for group, step in re.findall(r"group (\d+)  step +(\d+)/\d+  train", said(folder))}
 
 
+def worker_processes(run):
+    """Those of the run's Dask workers; all are forked from one process."""
+    (server,) = (child for child in psutil.Process(run.pid).children() if "forkserver" in " ".join(child.cmdline()))
+    return server.children()
+
+
 def holds_mpi(process):
     with open(f"/proc/{process.pid}/maps") as maps:
         return "libmpi" in maps.read()
@@ -88,7 +94,7 @@ def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(envir
     every_step = sets(disp_freq=1)
     with training(tmp_path, environment, "--cluster", cluster("downpour"), *ENDLESS, *every_step) as run:
         wait_until(lambda: len(steps(tmp_path)) == 2 and min(steps(tmp_path).values()) >= 50, run, tmp_path)
-        processes = [c for c in psutil.Process(run.pid).children(recursive=True) if "spawn_main" in str(c.cmdline())]
+        processes = worker_processes(run)
         victim = next(p for p in processes if holds_mpi(p))
         victim.kill()
         killed = time.time()
@@ -113,7 +119,7 @@ def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(envir
 def test_a_killed_hogwild_process_begins_anew_from_its_neighbour(environment, tmp_path, no_leaks):
     with training(tmp_path, environment, "--cluster", cluster("hogwild"), *ENDLESS) as run:
         wait_until(lambda: len(steps(tmp_path)) == 3 and min(steps(tmp_path).values()) >= 50, run, tmp_path)
-        processes = [c for c in psutil.Process(run.pid).children(recursive=True) if "spawn_main" in str(c.cmdline())]
+        processes = worker_processes(run)
         processes[1].kill()
         wait_until(lambda: "from the parameters of a neighbouring server group" in said(tmp_path), run, tmp_path, 10)
         dead = int(re.search(r"Restart 1 of 3 of worker group (\d)", said(tmp_path))[1])
