@@ -14,8 +14,9 @@ from singa_dask.comm import Bucket, Communicator
 from singa_dask.comm.buckets import Readiness
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.lane import Lane
+from singa_dask.comm.shared_memory import share_memory
 from singa_dask.distopt.model import Loss, Model
-from singa_dask.distopt.sums import CodedSum, FullSum, Sum, even_counts, fused_buckets
+from singa_dask.distopt.sums import CodedSum, FullSum, SharedSum, Sum, even_counts, fused_buckets
 from singa_dask.distopt.worlds import machine, world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job.job_pb2 import UpdaterProto
@@ -58,7 +59,9 @@ class DistOpt:
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
-        self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self.comm.one_machine())
+        self._one_machine = self.comm.size > 1 and self.comm.one_machine()
+        self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self._one_machine)
+        self._memory: list[np.ndarray] | None = None
         self._sums: tuple[Any, Sum, Readiness] | None = None
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1
@@ -182,7 +185,13 @@ class DistOpt:
         self.model = model
         self._updater = make_updater(self._proto, model.ops)
         self._updater.bind(model.net.flat.entries, 0, model.net.flat.size)
-        grads = model.net.flat.grads
+        flat = model.net.flat
+        if self._one_machine and self._host(flat.grads) is flat.grads:
+            # The sum of all gradients, of which the first rank's is everybody's, and behind it every rank's gradients.
+            self._memory = share_memory(self.comm, 2 * flat.size, flat.grads.dtype)
+        if self._memory is not None:
+            flat.move(flat.values, self._memory[self.rank_in_global][flat.size :])
+        grads = flat.grads
         # Communicators work on the host.
         self._staged = grads if self._host(grads) is grads else np.empty(grads.shape, grads.dtype)
         model.rows_of_all = self._rows
@@ -192,7 +201,10 @@ class DistOpt:
         return self._flat.places(lambda entry: entry.statistic)
 
     def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> Sum:
-        return FullSum(comm, buckets, self._flat.size, dtype)
+        size = self._flat.size
+        if self._memory is None:
+            return FullSum(comm, buckets, size, dtype)
+        return SharedSum(comm, buckets, [array[size:] for array in self._memory], self._memory[0][:size])
 
     @property
     def overflows(self) -> int:

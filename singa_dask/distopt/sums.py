@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm import Bucket, Communicator, FullExchange
+from singa_dask.comm import Bucket, Communicator, FullExchange, SharedExchange
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codecs import Codec
 from singa_dask.comm.coded_exchange import inside
@@ -67,6 +67,26 @@ class FullSum(Sum):
     def sum(self, index: int, grads: np.ndarray) -> None:
         self._exchange.reduce_scatter(index, grads, self._summed)
         self._exchange.all_gather(index, grads, self._summed)
+
+
+class SharedSum(Sum):
+    """Every value as it is, in memory that all ranks see: nothing is sent.
+
+    grads: every rank's, by rank; `sum` is called with the own ones. summed: one array for all ranks.
+    """
+
+    def __init__(
+        self, comm: Communicator, buckets: Sequence[Bucket], grads: Sequence[np.ndarray], summed: np.ndarray
+    ) -> None:
+        super().__init__(comm, buckets)
+        self._exchange = SharedExchange(comm, buckets, grads)
+        self._summed = summed
+
+    def sum(self, index: int, grads: np.ndarray) -> None:
+        elements = self.buckets[index].elements
+        self._exchange.reduce_scatter(index, grads, self._summed)
+        self._exchange.all_gather(index, self._summed, self._summed)
+        grads[elements] = self._summed[elements]
 
 
 class CodedSum(Sum):

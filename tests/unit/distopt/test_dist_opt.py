@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.one_machine import run_on_one_machine
 from support.patient import Patient
 
 from singa_dask.comm import SoloCommunicator, run_threads
@@ -78,10 +79,30 @@ def train(comm, method="full", threshold=SMALL, steps=STEPS, **options):
 
 @pytest.mark.parametrize("threshold", [1, SMALL, 2097152])
 @pytest.mark.parametrize("updater", [SGD(lr=0.05, momentum=0.9, weight_decay=0.01), Adam(lr=0.01)])
-def test_full_equals_serial_training_on_the_whole_batch(updater, threshold):
+@pytest.mark.parametrize("run", [run_threads, run_on_one_machine])
+def test_full_equals_serial_training_on_the_whole_batch(run, updater, threshold):
     serial, *_ = train(SoloCommunicator(), updater=updater, dtype=np.float64)
-    for values, *_ in run_threads(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
+    for values, *_ in run(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
         np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+def test_ranks_that_share_memory_have_the_same_bits_and_count_what_they_would_send():
+    shared = run_on_one_machine(3, train)
+    (start, before, _), *_ = run_on_one_machine(3, train, "full", SMALL, 0)
+    (_, sent, _), *_ = run_threads(3, train)
+    (_, sent_before, _), *_ = run_threads(3, train, "full", SMALL, 0)
+    for values, *_ in shared:
+        np.testing.assert_array_equal(values, shared[0][0])
+    assert shared[0][1] - before == sent - sent_before
+    assert not np.array_equal(shared[0][0], start)
+
+
+@pytest.mark.parametrize("method", ["half", "topk", "partial"])
+def test_what_is_coded_is_the_same_where_ranks_share_memory(method):
+    for (values, *_), (expected, *_) in zip(
+        run_on_one_machine(3, train, method), run_threads(3, train, method), strict=True
+    ):
+        np.testing.assert_array_equal(values, expected)
 
 
 def test_batch_normalisation_is_over_the_rows_of_all_ranks():
