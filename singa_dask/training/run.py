@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.cluster import local_cluster
 from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
-from singa_dask.monitor.curves import draw_curves
+from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
@@ -58,6 +58,7 @@ class Run:
             found, faults = self._start_point(resume)
             aside = None if resume else self.workspace.set_aside()
             self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
+            load_drawing()
             error: BaseException | None = None
             try:
                 with self.display, ExitStack() as stack:
