@@ -217,9 +217,7 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
     help="text: share of it, its end, for a split of its own [0].",
 )
 @click.option("--window", type=click.IntRange(1), help="Samples that are read, hashed and shuffled together [chosen].")
-@click.option(
-    "--shuffle/--no-shuffle", default=None, help="Write the samples in a random order [training data of files]."
-)
+@click.option("--shuffle/--no-shuffle", default=None, help="Write the samples in a random order [training data].")
 @click.option("--overwrite", is_flag=True, help="Replace shards that are there already.")
 @_reports_errors
 def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: bool, **options: Any) -> None:

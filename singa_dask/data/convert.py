@@ -49,7 +49,7 @@ def shard(
     out: a data set of several splits is written to out/train, out/test; one without splits to `out` itself.
     source: the file or folder to read; a named data set finds or downloads its own.
     window: samples per window (write_shards chooses). shuffle: write the samples in a random, reproducible order;
-        left out, the training split of a format is shuffled; a test split, text and a named data set keep their order.
+        left out, the training split is shuffled; a test split and text keep their order.
     options: of the format: csv has label, header, separator; images has resize; text has vocab, unit, vocab_size,
         validation; npz has none.
     Raises ConfigError for unknown names and options, DataError for bad files.
@@ -87,7 +87,7 @@ def shard_recipe(
             f"{recipe.name}.toml: format {recipe.format!r} is unknown. {nearest(recipe.format, RECIPE_FORMATS)}"
         )
     splits = RECIPE_FORMATS[recipe.format](recipe, raw_files(recipe, source))
-    return _write(splits, out, nshards, window, shuffle or False, overwrite)
+    return _write(splits, out, nshards, window, shuffle, overwrite)
 
 
 def _check_options(what: str, options: Mapping[str, Any], load: Callable[..., Any] | None) -> None:

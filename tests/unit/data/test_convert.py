@@ -67,7 +67,7 @@ def mnist_folder(tmp_path: Path) -> Path:
 
 
 def test_idx_files_become_two_splits_in_the_published_order(tmp_path, mnist_folder, caplog):
-    made = shard("mnist", tmp_path / "out", 2, source=mnist_folder)
+    made = shard("mnist", tmp_path / "out", 2, source=mnist_folder, shuffle=False)
     x, y = stored(made["train"])
     with gzip.open(mnist_folder / "train-images-idx3-ubyte.gz") as file:
         np.testing.assert_array_equal(x[..., 0], np.frombuffer(file.read()[16:], np.uint8).reshape(40, 5, 4))
@@ -131,13 +131,27 @@ ALL_FILES = [*cifar10.TRAIN_FILES, cifar10.TEST_FILE]
 
 def test_all_cifar_files_make_the_published_splits(tmp_path, caplog):
     folder = cifar_folder(tmp_path / "raw", ALL_FILES)
-    made = shard("cifar10", tmp_path / "out", source=folder)
+    made = shard("cifar10", tmp_path / "out", source=folder, shuffle=False)
     x, y = stored(made["train"])
     np.testing.assert_array_equal(x, np.concatenate([cifar_records(i)[1] for i in range(5)]))
     np.testing.assert_array_equal(y, np.concatenate([cifar_records(i)[2] for i in range(5)]))
     np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(5)[1])
     assert made["train"].notes == ()
     assert caplog.text == ""
+
+
+def test_training_images_are_mixed_with_their_labels_and_test_images_keep_their_order(tmp_path):
+    folder = cifar_folder(tmp_path / "raw", ALL_FILES)
+    published, mixed = (
+        shard("cifar10", tmp_path / name, source=folder, shuffle=shuffle)
+        for name, shuffle in (("a", False), ("b", None))
+    )
+    (x, y), (mixed_x, mixed_y) = stored(published["train"]), stored(mixed["train"])
+    assert not np.array_equal(x, mixed_x)
+    place = {image.tobytes(): label for image, label in zip(x, y, strict=True)}
+    assert len(place) == len(x)
+    assert {image.tobytes(): label for image, label in zip(mixed_x, mixed_y, strict=True)} == place
+    np.testing.assert_array_equal(stored(mixed["test"])[0], stored(published["test"])[0])
 
 
 def test_the_published_archive_is_read_without_unpacking_it(tmp_path):
