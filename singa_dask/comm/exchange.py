@@ -82,8 +82,9 @@ class SharedExchange(BucketExchange):
     """Every value as it is, in memory that all ranks see (`share_memory`): nothing is sent.
 
     grads: every rank's gradients, by rank. The new values are written where all ranks read them: `values` is one array
-    for all. The ranks meet when the gradients of a bucket are complete, and again when its values are new: seconds
-    of waiting are those of `barrier`. Bytes are counted as if they had been sent.
+    for all, so reduce_scatter must come after the whole backward pass. The ranks meet when the gradients of a bucket
+    are complete, and again when its values are new: seconds of waiting are those of `barrier`. Bytes are counted as if
+    they had been sent.
     """
 
     exact = True

@@ -41,16 +41,14 @@ def _own_memory(nbytes: int) -> Iterator[tuple[int, int]]:
         yield 0, 0
         return
     token = 1 + secrets.randbits(60)
-    try:
-        descriptor = os.memfd_create(_name(token))
-        os.ftruncate(descriptor, nbytes)
-    except OSError:
-        yield 0, 0
-        return
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.memfd_create(_name(token))
+            stack.callback(os.close, descriptor)
+            os.ftruncate(descriptor, nbytes)
+        except OSError:
+            descriptor = token = 0
         yield descriptor, token
-    finally:
-        os.close(descriptor)
 
 
 def _mapped(pid: int, descriptor: int, token: int, nbytes: int) -> mmap.mmap | None:

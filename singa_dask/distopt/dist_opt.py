@@ -186,7 +186,10 @@ class DistOpt:
         self._updater = make_updater(self._proto, model.ops)
         self._updater.bind(model.net.flat.entries, 0, model.net.flat.size)
         flat = model.net.flat
-        if self._one_machine and self._host(flat.grads) is flat.grads:
+        on_host = np.array([float(self._host(flat.grads) is flat.grads)])
+        if self._one_machine:
+            self._lane.run(self.comm.all_reduce, on_host)
+        if self._one_machine and on_host[0] == self.world_size:
             # The sum of all gradients, of which the first rank's is everybody's, and behind it every rank's gradients.
             self._memory = share_memory(self.comm, 2 * flat.size, flat.grads.dtype)
         if self._memory is not None:

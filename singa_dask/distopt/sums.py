@@ -98,7 +98,7 @@ class CodedSum(Sum):
 
     residual: what a rank has not sent; owed: what an owner has not passed on; flat, of all elements, kept for the next
     step (Seide et al. 2014; both ways: DoubleSqueeze, Tang et al. 2019). Where they are None it is dropped. aside:
-    elements that travel as they are, as comm.exchange.CodedExchange has it.
+    elements that travel as they are, as comm.coded_exchange.CodedExchange has it.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class Net:
         self._passes.forward(feed, step)
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
-        """Run the layers below the losses in reverse order and fill `flat.grads`; after `forward` of the same rows.
+        """Run the layers below the losses in reverse order and fill `flat.grads`; once after each `forward`.
 
         Parameters that nothing contributes to get a zero gradient. on_gradient: called once with each parameter, as
         soon as its gradient is complete. Raises TrainingError where a layer fails.

@@ -18,7 +18,7 @@ from singa_dask.comm.lane import Lane
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
-from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.layers.base import Metric, Step
 from singa_dask.layers.param import Array, Param
 from singa_dask.net import Batch, Net
@@ -76,7 +76,8 @@ class Replica:
         topology = ClusterTopology.from_proto(job.cluster)
         self.private = links is None
         beside = comm.size > 1 and wire is None and comm.one_machine()
-        suits = beside and ops.device == "cpu" and topology.codec == "kFull"
+        own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
+        suits = beside and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
         every_grads = share_parameters(flat, comm) if suits else None
         cut = parameter_partition(topology, flat.entries, flat.size, whole=self.private and every_grads is not None)
         settings = {"name": topology.codec, "sparsity": topology.sparsity}

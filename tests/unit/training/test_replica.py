@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from support.one_machine import run_on_one_machine
 from support.patient import Patient
 
-from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
+from singa_dask.comm import FullExchange, NestedCommunicator, SharedExchange, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.job import ClusterTopology
@@ -411,6 +411,15 @@ def test_workers_that_share_memory_have_one_bucket_and_count_what_they_would_sen
         assert buckets == 1 < several
         assert shared["reduce_scatter"] == pytest.approx(sent["reduce_scatter"], rel=0.05)  # cut elsewhere
         assert shared["all_gather"] == pytest.approx(sent["all_gather"], rel=0.05)
+
+
+def test_an_algorithm_of_ones_own_computes_on_copies():
+    job = job_of(2, "SGD")
+    shared = run_on_one_machine(2, lambda comm: type(Replica(job, comm, get_ops("cpu")).exchange))
+    job.train_one_batch.alg = job.train_one_batch.kUserAlg
+    job.train_one_batch.user_alg = "singa_dask.algorithms.bp:BP"
+    copies = run_on_one_machine(2, lambda comm: type(Replica(job, comm, get_ops("cpu")).exchange))
+    assert (shared, copies) == ([SharedExchange] * 2, [FullExchange] * 2)
 
 
 @pytest.mark.parametrize("beside", [True, False])
