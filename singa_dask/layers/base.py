@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem, nearest
@@ -76,6 +77,20 @@ class Memory:
     gradients: Array = None
 
 
+class Scratch:
+    """An array for the time of one call, the same one for all layers of a net."""
+
+    def __init__(self) -> None:
+        self._array: Array = None
+
+    def of(self, ops: Ops, shape: Shape) -> Array:
+        """An uninitialised array of the ops' type; the next call gives the same memory."""
+        size = prod(shape)
+        if self._array is None or self._array.size < size:
+            self._array = ops.empty((size,))
+        return self._array[:size].reshape(shape)
+
+
 @dataclass
 class Context:
     """One layer's memory between its forward and backward call, and its store of reused buffers.
@@ -84,6 +99,7 @@ class Context:
     its feed, and `needs_input_grad`, once: False where no layer below has a use for the gradient of its output.
     group_sum: a host array summed over the workers of the group, all of which must call it, in place. memory: of a
     recurrent layer. last_output: what the layer of a name gave at the forward call before, None at the first one.
+    scratch: memory for the time of a call, in which nothing stays.
     """
 
     ops: Ops
@@ -93,6 +109,7 @@ class Context:
     group_sum: Callable[[Array], Array] = _alone
     memory: Memory = field(default_factory=Memory)
     last_output: Callable[[str], Array] | None = None
+    scratch: Scratch = field(default_factory=Scratch)
     _buffers: dict[str, Array] = field(default_factory=dict)
 
     def buffer(self, key: str, shape: Shape, dtype: Any = None) -> Array:

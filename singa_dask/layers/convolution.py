@@ -37,7 +37,7 @@ class Convolution(Layer):
     def _workspace(self, ctx: Context) -> Array:
         limit_nbytes = self.conf.workspace_byte_limit << 20
         shape = ctx.ops.workspace_shape(ctx.x.shape, self.window, self.conf.num_filters, limit_nbytes)
-        return ctx.buffer("workspace", shape)
+        return ctx.scratch.of(ctx.ops, shape)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x = x[0]

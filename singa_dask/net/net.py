@@ -13,7 +13,7 @@ from singa_dask.errors import SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import Context, InputLayer, Layer, Memory, Metric, OutputLayer, Step
+from singa_dask.layers.base import Context, InputLayer, Layer, Memory, Metric, OutputLayer, Scratch, Step
 from singa_dask.layers.param import Array, Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams
@@ -70,6 +70,7 @@ class Net:
         _freeze(self.layers)
         self.flat: FlatParams = FlatParams.of(self.params, ops) if share is None else share.flat
         self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
+        self._scratch = Scratch()
         self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops)
@@ -81,7 +82,7 @@ class Net:
         ]
 
     def _context(self, layer: Layer) -> Context:
-        ctx = Context(self.ops)
+        ctx = Context(self.ops, scratch=self._scratch)
         ctx.memory = self._memories.get(origin(layer.proto), ctx.memory)
         ctx.last_output = self._last_output
         return ctx

@@ -8,18 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask.ops import (
-    numba_convolution,
     numba_elementwise,
     numba_loss,
     numba_lrn,
     numba_pooling,
-    numba_products,
     numba_recurrent,
     numba_update,
     packed_product,
 )
-from singa_dask.ops.base import Ops
-from singa_dask.ops.direct_convolution import Gather, Plan, plan
+from singa_dask.ops.cpu_convolution import CpuConvolutionOps
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.team import Team
 from singa_dask.ops.vectors import VECTOR
@@ -32,7 +29,7 @@ def _geometry(window: Window) -> tuple[int, int, int, int, int, int]:
     return *window.kernel, *window.stride, *window.pad
 
 
-class CpuOps(Ops):
+class CpuOps(CpuConvolutionOps):
     """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays.
 
     threads: that share the work of a kernel. Where there are several BLAS must have one (threadpool_limits): its own
@@ -41,8 +38,6 @@ class CpuOps(Ops):
 
     device: ClassVar[str] = "cpu"
 
-    # About one core's cache: im2col's columns are read back by GEMM at once, and should not leave it.
-    cache_nbytes: ClassVar[int] = 1 << 20
     # Elements on which an elementwise kernel takes some ten microseconds, as waking a thread does.
     _worth_a_thread: ClassVar[int] = 1 << 15
     # Multiplications of a matrix product that take some twenty microseconds.
@@ -107,109 +102,6 @@ class CpuOps(Ops):
         rows = x.shape[0]
         count = max(1, min(self._team.size, rows, x.size // self._worth_a_thread))
         self._team.share(rows, count, task)
-
-    def _plan(self, x_shape: tuple[int, ...], window: Window, filters: int) -> Plan | None:
-        """How to convolve without columns; None where there is no micro-kernel for it."""
-        if VECTOR == 0 or self.dtype != np.float32 or min(x_shape) == 0:
-            return None
-        return plan(x_shape, window, filters, self._team.size)
-
-    def _by_address(self, array: Array) -> Array:
-        """The array as kernels must have it that get its address alone: a layer of one's own may return float64."""
-        return np.ascontiguousarray(array, self.dtype)
-
-    def workspace_shape(
-        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
-    ) -> tuple[int, ...]:
-        direct = self._plan(x_shape, window, filters)
-        if direct is not None:
-            return (direct.elements,)
-        return super().workspace_shape(x_shape, window, filters, min(limit_nbytes, self.cache_nbytes))
-
-    def convolve(
-        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
-    ) -> Array:
-        direct = self._plan(x.shape, window, out.shape[-1])
-        if direct is None:
-            return super().convolve(x, weight, bias, window, out, workspace)
-        x = self._by_address(x)
-        panels = direct.panels_of(workspace, weight.shape[-1], weight.size // weight.shape[-1])
-        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), panels)
-        self._gather(x, direct.forward, direct.spans, panels, bias, out)
-        return out
-
-    def convolve_backward_weight(
-        self, x: Array, dy: Array, window: Window, dweight: Array, workspace: Array, accumulate: bool = False
-    ) -> Array:
-        direct = self._plan(x.shape, window, dy.shape[-1])
-        if direct is None:
-            return super().convolve_backward_weight(x, dy, window, dweight, workspace, accumulate)
-        x, dy = self._by_address(x), self._by_address(dy)
-        parts, sums = direct.parts(workspace), direct.weight
-        targets = [dweight.reshape(-1), *parts.sums]
-
-        def images(t: int) -> None:
-            panel = parts.padded[t][sums.padded : sums.padded + sums.panel]
-            numba_products.convolve_backward_weight(
-                x, dy, *direct.spans[t], sums.block, *sums.pad, sums.rows, sums.step, sums.runs, sums.targets,
-                parts.padded[t], panel, accumulate and t == 0, targets[t],
-            )  # fmt: skip
-
-        self._team.run(len(direct.spans), images)
-        for part in parts.sums:
-            targets[0] += part
-        return dweight
-
-    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
-        direct = self._plan(dx.shape, window, dy.shape[-1])
-        if direct is None:
-            return super().convolve_backward_input(dy, weight, window, dx, workspace)
-        dy = self._by_address(dy)
-        parts, filters = direct.parts(workspace), weight.shape[-1]
-        if isinstance(direct.backward, Gather):
-            turned = weight.reshape(-1, *weight.shape[2:])[::-1]
-            panels = direct.panels_of(workspace, dx.shape[-1], weight.size // dx.shape[-1])
-            numba_products.pack(turned.transpose(0, 2, 1), panels)
-            self._gather(dy, direct.backward, direct.spans, panels, None, dx)
-            return dx
-        scatter = direct.backward
-        numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), parts.panels)
-
-        def images(t: int) -> None:
-            numba_products.scatter(
-                dy, *direct.spans[t], scatter.block, *scatter.pad, scatter.rows, scatter.lines, scatter.span,
-                parts.panels, scatter.targets, parts.padded[t], dx,
-            )  # fmt: skip
-
-        self._team.run(len(direct.spans), images)
-        return dx
-
-    def _gather(
-        self,
-        x: Array,
-        tables: Gather,
-        spans: tuple[tuple[int, int], ...],
-        panels: Array,
-        bias: Array | None,
-        out: Array,
-    ) -> None:
-        start = tables.zeros if bias is None else self._by_address(bias)
-
-        def images(t: int) -> None:
-            numba_products.convolve(
-                x, *spans[t], tables.block, tables.regions, tables.rows, tables.runs, panels, start, tables.starts,
-                tables.targets, out,
-            )  # fmt: skip
-
-        self._team.run(len(spans), images)
-
-    def im2col(self, x: Array, window: Window, columns: Array) -> None:
-        size = window.output_size(*x.shape[1:3])
-        numba_convolution.im2col(x, *_geometry(window), *size, columns)
-
-    def col2im(self, columns: Array, window: Window, x: Array) -> None:
-        size = window.output_size(*x.shape[1:3])
-        numba_convolution.col2im(columns, *_geometry(window), *size, x)
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
         in_vectors = VECTOR > 0 and x.dtype == np.float32 and argmax.dtype == np.uint8

@@ -2,6 +2,7 @@
 
 from singa_dask.ops.micro_kernel import PANEL, ROWS, copy_lines, tile_of_one, tile_of_two
 from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.numba_padding import crop, pad
 from singa_dask.ops.vectors import VECTOR
 
 _FLOAT, _OFFSET = 4, 8
@@ -45,22 +46,6 @@ def pack(matrices, panels):
 
 
 @kernel
-def _pad(x, first, count, ph, pw, padded):
-    """padded = images [first, first + count) of x between rows and columns of zeros; flat."""
-    height, width, channels = x.shape[1:]
-    line, border = (width + 2 * pw) * channels, pw * channels
-    for k in range(count * (height + 2 * ph) * line):
-        padded[k] = 0
-    pixels = x.reshape(x.size)
-    for b in range(count):
-        for h in range(height):
-            to = padded[((b * (height + 2 * ph) + h + ph) * line + border) :]
-            source = pixels[((first + b) * height + h) * width * channels :]
-            for k in range(width * channels):
-                to[k] = source[k]
-
-
-@kernel
 def convolve(x, first, stop, block, regions, rows, runs, panels, start, starts, targets, out):
     """out = start + convolution of the images [first, stop) of x with the packed filters, stop - first >= block.
 
@@ -88,8 +73,9 @@ def convolve_backward_weight(
 ):
     """dweight = sum over images [first, stop) of x's pixels under each weight times dy, or dweight += it; flat.
 
-    panel: where dy's columns of a tile are copied to, all positions of a block; empty where they are read in place.
-    Lines a power of two apart would share few sets of the first cache.
+    padded: `block` images between zeros, empty where nothing is padded. panel: where dy's columns of a tile are copied
+    to, all positions of a block; empty where they are read in place. Lines a power of two apart would share few sets
+    of the first cache.
     """
     oh, ow, filters = dy.shape[1:]
     image, result = x.size // x.shape[0], oh * ow * filters
@@ -99,8 +85,8 @@ def convolve_backward_weight(
     for b in range(first, stop, block):
         count = min(block, stop - b)
         a = x.ctypes.data + _FLOAT * b * image
-        if ph > 0 or pw > 0:
-            _pad(x, b, count, ph, pw, padded)
+        if padded.size > 0:
+            pad(x[b : b + count], ph, pw, padded)
             a = padded.ctypes.data
         for j in range(0, filters, PANEL):
             gradient, line = dy.ctypes.data + _FLOAT * (b * result + j), filters
@@ -121,15 +107,13 @@ def scatter(dy, first, stop, block, ph, pw, rows, lines, span, panels, targets, 
 
     lines: offsets of the kernel's rows in a padded image; span: elements of each. Blocks as in `convolve`.
     """
-    height, width, channels = dx.shape[1:]
     filters = dy.shape[3]
     image, result = dx.size // dx.shape[0], dy.size // dy.shape[0]
     pixels = dx.reshape(dx.size)
     for begin in range(first, stop, block):
         b = min(begin, stop - block)
-        whole = ph == 0 and pw == 0
-        size = block * (height + 2 * ph) * (width + 2 * pw) * channels
-        target = pixels[b * image : (b + block) * image] if whole else padded[:size]
+        whole = padded.size == 0
+        target = pixels[b * image : (b + block) * image] if whole else padded.reshape(padded.size)
         for k in range(target.size):
             target[k] = 0
         a = dy.ctypes.data + _FLOAT * b * result
@@ -140,10 +124,4 @@ def scatter(dy, first, stop, block, ph, pw, rows, lines, span, panels, targets, 
             step = lines.size * filters * PANEL
             products(a, rows, 1, lines, 1, filters, panel, 0, PANEL, step, c, targets, c, targets, span)
         if not whole:
-            line, border = (width + 2 * pw) * channels, pw * channels
-            for n in range(block):
-                for h in range(height):
-                    source = padded[((n * (height + 2 * ph) + h + ph) * line + border) :]
-                    to = pixels[((b + n) * height + h) * width * channels :]
-                    for k in range(width * channels):
-                        to[k] = source[k]
+            crop(padded, ph, pw, dx[b : b + block])

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import singa_dask
-from singa_dask.ops import Ops, Window, packed_product
+from singa_dask.ops import Ops, Window, packed_product, tables
 from singa_dask.ops import team as team_module
 from singa_dask.ops.cpu import CpuOps
 from singa_dask.ops.team import Team
@@ -311,9 +311,7 @@ def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
 
 
 def test_shares_cover_the_batch():
-    from singa_dask.ops.direct_convolution import plan
-
-    spans = plan((7, 5, 5, 3), Window((3, 3)), 4, 3).spans
+    spans = tables.spans(7, 3)
     assert spans[0][0] == 0 and spans[-1][1] == 7
     assert all(a[1] == b[0] for a, b in pairwise(spans))
-    assert len(plan((2, 5, 5, 3), Window((3, 3)), 4, 8).spans) == 2
+    assert len(tables.spans(2, 8)) == 2

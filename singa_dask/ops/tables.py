@@ -1,0 +1,49 @@
+"""What kernels on tiles are told of their work: tables of offsets, blocks of images, threads' shares of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from singa_dask.ops.micro_kernel import PANEL, ROWS
+
+Array = Any
+
+
+def in_tiles(rows: int) -> int:
+    """Rows of the whole tiles that so many rows need."""
+    return rows + -rows % ROWS
+
+
+def table(offsets: Array) -> Array:
+    """Offsets as the micro-kernel reads them: flat, and the last one repeated up to a multiple of ROWS."""
+    flat = np.asarray(offsets, np.int64).reshape(-1)
+    return np.concatenate([flat, np.repeat(flat[-1:], -flat.size % ROWS)])
+
+
+def grid(*axes: tuple[int, int]) -> Array:
+    """Offsets of all index combinations of axes (count, step), the first axis slowest."""
+    total = np.zeros((), np.int64)
+    for count, step in axes:
+        total = total[..., None] + np.arange(count, dtype=np.int64) * step
+    return total
+
+
+def best_block(images: int, most: int, work: Callable[[int], float]) -> int:
+    """How many images to compute together, so that little of the tiles is wasted. work: of a block of n images."""
+    candidates = range(1, max(1, min(images, most, 2 * ROWS)) + 1)
+    return min(candidates, key=lambda n: -(-images // n) * work(n))
+
+
+def panels(columns: int) -> int:
+    """Panels of a packed matrix of so many columns."""
+    return -(-columns // PANEL)
+
+
+def spans(count: int, threads: int) -> tuple[tuple[int, int], ...]:
+    """The images [from, to) of each thread, at least one for each."""
+    members = max(1, min(threads, count))
+    return tuple(pairwise(count * t // members for t in range(members + 1)))

@@ -1,0 +1,28 @@
+"""Several arrays in one buffer, each from a line of the cache on."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+Array = Any
+
+LINE = 16  # float32 elements of a line of the cache
+
+
+def _whole_lines(shape: tuple[int, ...]) -> int:
+    return -(-prod(shape) // LINE) * LINE
+
+
+def elements(*shapes: tuple[int, ...]) -> int:
+    """Of a float32 buffer that `cut` can make arrays of these shapes of, wherever it begins."""
+    return LINE + sum(map(_whole_lines, shapes))
+
+
+def cut(buffer: Array, *shapes: tuple[int, ...]) -> list[Array]:
+    """Arrays of these shapes in a flat float32 buffer of at least `elements`."""
+    begin, arrays = -(buffer.ctypes.data // buffer.itemsize) % LINE, []
+    for shape in shapes:
+        arrays.append(buffer[begin : begin + prod(shape)].reshape(shape))
+        begin += _whole_lines(shape)
+    return arrays
