@@ -27,8 +27,8 @@ Shape = tuple[int, ...]
 _CHUNK_ELEMENTS = 1 << 18
 # Tiles below which too much of a product is the beginning and the end of its sums.
 _LEAST_TILES = 48
-# What the transforms of a tile take for a vector of channels, and of filters, in vector operations of a plain sum; such
-# that both ways were measured to take the same time where they are counted the same.
+# What the transforms of a tile take for a vector of channels, and of filters, in vector operations of a plain sum;
+# such that both ways were measured to take the same time where they are counted the same.
 _IMAGE_WORK, _OUTPUT_WORK = 500, 250
 
 
