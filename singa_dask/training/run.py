@@ -58,7 +58,6 @@ class Run:
             found, faults = self._start_point(resume)
             aside = None if resume else self.workspace.set_aside()
             self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
-            load_drawing()
             error: BaseException | None = None
             try:
                 with self.display, ExitStack() as stack:
@@ -170,6 +169,7 @@ class Run:
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "metrics":
+            load_drawing()
             self.workspace.append({key: value for key, value in event.items() if key != "kind"})
         self.display.handle(event)
 
