@@ -11,8 +11,9 @@ from support import commands
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """The environment of commands: data sets are made in a cache of this test session."""
-    return {**os.environ, "SINGA_DASK_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    """The environment of commands: data sets are made in a cache of this test session, modules are compiled once."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**environment, "SINGA_DASK_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
 
 @pytest.fixture
