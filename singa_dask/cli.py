@@ -113,18 +113,11 @@ def train(
     max_restarts: int,
 ) -> None:
     """Train JOB: on a local Dask cluster of its own, on the one that --scheduler names, or as an MPI job (--mpi)."""
-    import dask
-
-    from singa_dask.monitor.progress import LineDisplay
-    from singa_dask.training import driver
-
     # Batch systems stop jobs with SIGTERM: save, as for Ctrl-C. Open MPI's mpiexec passes only SIGUSR1 on in peace.
     for number in (signal.SIGTERM, signal.SIGUSR1)[: 2 if mpi else 1]:
         signal.signal(number, signal.default_int_handler)
     load = cache(lambda: _load(job, overrides, cluster))
     with ExitStack() as stack:
-        # This process is ours alone, so its workers may be forked from one that has imported everything: seconds less.
-        stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
         if mpi:
             client = _join_mpi(stack, lambda: load().topology.nprocesses, interface, scheduler or scheduler_file)
             if client is None:
@@ -134,8 +127,13 @@ def train(
                 "--interface is for --mpi; elsewhere Dask's scheduler and workers have that option."
             )
         else:
+            if scheduler is None and scheduler_file is None:
+                _fork_workers(stack)
             load()
             client = _connect(stack, scheduler, scheduler_file)
+        from singa_dask.monitor.progress import LineDisplay
+        from singa_dask.training import driver
+
         # Launchers may give their ranks a terminal that nobody sits at.
         display = LineDisplay() if mpi else None
         result = driver.train(
@@ -365,6 +363,19 @@ def _prepare(path: Path, overrides: tuple[str, ...], cluster: Path | None, phase
     from singa_dask.training.prepare import prepare
 
     return prepare(_load(path, overrides, cluster), phases=[phase])
+
+
+def _fork_workers(stack: ExitStack) -> None:
+    """Let local workers be forked from a process that begins now to import what they need: seconds less to wait.
+
+    Only the command does: a program of the user's may have chosen otherwise for its own Dask clusters.
+    """
+    from singa_dask.cluster.fork_server import fork_server
+
+    stack.enter_context(fork_server())
+    import dask  # it takes a while: not before that process is under way
+
+    stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
 
 
 def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:

@@ -16,11 +16,8 @@ from distributed.utils import get_mp_context
 
 from singa_dask.cluster.bootstrap import unlink_orphans
 from singa_dask.cluster.cores import THREAD_VARIABLES, equal_share
+from singa_dask.cluster.fork_server import IMPORTED, MALLOC
 
-# Dask has freed memory given back to the system at once: every large temporary array would be new pages at every step.
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": 1 << 27, "MALLOC_MMAP_THRESHOLD_": 1 << 25}
-# What the process that forks workers has imported before, where Dask is configured to fork them.
-_IMPORTED = ["distributed.nanny", "singa_dask.training.crew", "singa_dask.cluster.worker_setup"]
 _CLOSING_S = 2.0
 
 
@@ -51,12 +48,12 @@ def local_cluster(
         "distributed.deploy.lost-worker-timeout": "100 days",
     }
     # Set before a process starts: BLAS reads them when NumPy loads it. Dask prefers what the environment has already.
-    variables = dict.fromkeys(THREAD_VARIABLES, cores) | _MALLOC
+    variables = dict.fromkeys(THREAD_VARIABLES, str(cores)) | MALLOC
     settings |= {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in variables.items()}
     before = dict(os.environ)
     with dask.config.set(settings):
         if dask.config.get("distributed.worker.multiprocessing-method") == "forkserver":
-            get_mp_context().set_forkserver_preload(_IMPORTED)  # after Dask has set its own
+            get_mp_context().set_forkserver_preload(IMPORTED)  # after Dask has set its own
         cluster = LocalCluster(
             n_workers=nworkers,
             threads_per_worker=threads_per_worker,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
+import numba
 import numpy as np
+from threadpoolctl import ThreadpoolController
+
+_VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "openmp": "OMP_NUM_THREADS"}
 
 
 def dask_setup(worker: Any) -> None:
     """Leave Ctrl-C to the driver: a terminal sends it to every process, and a worker would die of it half-way. Have
-    random numbers of its own: forked workers begin with the same state of NumPy's global generator."""
+    random numbers of its own: forked workers begin with the same state of NumPy's global generator. Have the threads
+    that the environment says: libraries of a forked worker were loaded before it was told."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     np.random.seed()
+    numba.config.reload_config()
+    for library in ThreadpoolController().lib_controllers:
+        threads = os.environ.get(_VARIABLES.get(library.internal_api, ""), "")
+        if threads.isdigit():
+            library.set_num_threads(int(threads))

@@ -1,9 +1,15 @@
 """The other commands, and what they say when something is wrong."""
 
+import os
+import signal
+import subprocess
+import time
+
 import numpy as np
 import onnxruntime
+import psutil
 import pytest
-from support.commands import ROOT, cluster, example, metrics
+from support.commands import COMMAND, ROOT, cluster, example, metrics, said, started, wait_until
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf"))
 
@@ -49,10 +55,25 @@ def test_each_fault_is_one_clear_line_and_exit_code_2(singa_dask, override, says
     assert says in ran.err
 
 
-def test_a_missing_file_names_the_nearest(singa_dask):
-    ran = singa_dask("train", ROOT / "examples" / "digit" / "job.conf")
-    assert ran.code == 2
-    assert f"Did you mean {example()}?" in ran.err
+def test_a_missing_file_names_the_nearest_and_nothing_goes_on(environment, tmp_path, no_leaks):
+    missing = ROOT / "examples" / "digit" / "job.conf"
+    with subprocess.Popen([*COMMAND, "train", missing], cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as run:
+        assert run.wait(20) == 2
+        ended = time.monotonic()
+        said = run.stderr.read().decode()  # until nobody has it open
+        assert time.monotonic() - ended < 0.3, "a process outlives the command"
+    assert said == f"error: job file: there is no such file. Received: {missing}. Did you mean {example()}?\n"
+
+
+def test_ctrl_c_before_there_are_workers(environment, tmp_path, no_leaks):
+    """A terminal sends it to the process that workers will be forked from as well, which is still importing then."""
+    with started("train", example(), folder=tmp_path, env=environment) as run:
+        command = psutil.Process(run.pid)
+        wait_until(lambda: any("forkserver" in str(c.cmdline()) for c in command.children()), run, tmp_path, 10)
+        time.sleep(0.1)
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(10) == 130
+    assert said(tmp_path) == "interrupted\n"
 
 
 @pytest.mark.timeout(120)

@@ -32,6 +32,41 @@ with local_cluster(2) as client:
         print("workers", "live" if same else "died", flush=True)
 """
 
+# What `singa-dask train` does: workers are forked from a process that was started before it was known what they get.
+_FORKED = """
+import os, signal, sys
+import dask, numba, psutil
+from threadpoolctl import threadpool_info
+from singa_dask.cluster import local_cluster
+from singa_dask.cluster.fork_server import fork_server
+
+def threads():
+    blas = [library["num_threads"] for library in threadpool_info() if library["internal_api"] == "openblas"]
+    names = ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "PYTHONHASHSEED")
+    return os.getppid(), set(blas), numba.config.NUMBA_NUM_THREADS, [os.environ.get(name) for name in names]
+
+if __name__ == "__main__":
+    before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    with fork_server():
+        assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is handler
+        (server,) = (c for c in psutil.Process().children() if "forkserver" in str(c.cmdline()))
+        with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+            with local_cluster(2, cores_per_worker=3) as client:
+                for parent, blas, numba_threads, variables in client.run(threads).values():
+                    assert parent == server.pid
+                    assert (blas, numba_threads) == ({3}, 3)
+                    assert variables == ["3", "3", "134217728", "6640"]
+    assert dict(os.environ) == before
+    assert server.wait(5) is not None
+    print("as it should be")
+"""
+
+
+def test_forked_workers_have_threads_and_an_environment_of_their_own(no_leaks):
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=30, env=environment)
+    assert done.stdout == "as it should be\n", done.stderr
+
 
 def test_workers_share_the_cores_and_the_environment_stays(no_leaks, monkeypatch):
     for name in (_THREADS, "NUMBA_NUM_THREADS"):

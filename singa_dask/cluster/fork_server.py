@@ -1,0 +1,53 @@
+"""The process that workers of a local cluster are forked from. It imports while the command still reads its job."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
+
+from singa_dask.cluster.cores import THREAD_VARIABLES
+
+# What workers need.
+IMPORTED = ["singa_dask.training.forked"]
+# Dask has freed memory given back to the system at once: every large temporary array would be new pages at every step.
+# The C library reads these when a process starts, and forked ones have what it read.
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": "134217728", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+# How many cores a worker has is not known yet: it is told when it begins (worker_setup). One thread until then, as
+# threads don't survive a fork. Strings have Dask's hashes, those of workers that it starts in any other way.
+_ENVIRONMENT = MALLOC | dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONHASHSEED": "6640"}
+
+
+@contextmanager
+def fork_server() -> Iterator[None]:
+    """Start the process that Dask's multiprocessing-method "forkserver" forks workers from; it is gone afterwards.
+
+    For the main thread of a process that is ours. Variables that the environment has already stay.
+    """
+    missing = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(missing)
+    forkserver.set_forkserver_preload(IMPORTED)
+    # A terminal sends Ctrl-C to it too: half-way through its imports it would die of it, with a traceback.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        for name in missing:
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        _end()
+
+
+def _end() -> None:
+    """It would end when it has imported everything, and hold the command's output open until then."""
+    import psutil  # type: ignore[import-untyped]
+
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if any("multiprocessing.forkserver" in word for word in child.cmdline()):
+                child.kill()
