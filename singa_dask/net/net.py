@@ -172,6 +172,11 @@ class Net:
         """The sample shape that the layer `name` reads from its `position`-th source."""
         return _source_shape(self.layers, self._graph, self.shapes, name, position)
 
+    def wrap_calls(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Have both passes call around(layer, "forward" | "backward", call) in place of each layer's `call`, from now
+        on: for programs that measure."""
+        self._passes.wrap(around)
+
     def describe(self) -> list[LayerRow]:
         """One row per layer, in order: for people who want to see what a job builds."""
         owned = set(self.params)

@@ -36,6 +36,13 @@ class Passes:
         self._gradients: list[Any] = [None] * plan.gradients
         self._sums: dict[int, Array] = {}
 
+    def wrap(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put something around every layer's calls; see Net.wrap_calls."""
+        for plan in self._plan.forward:
+            plan.forward = around(plan.layer.name, "forward", plan.forward)
+        for plan in self._plan.backward:
+            plan.backward = around(plan.layer.name, "backward", plan.backward)
+
     def forward(self, feed: Mapping[str, Any], step: Step) -> None:
         """Run every layer once; see Net.forward."""
         values = self.values

@@ -231,6 +231,26 @@ def test_chain_diamond_and_repeated_sources():
     np.testing.assert_array_equal(net.flat.grads, first)
 
 
+def test_calls_can_be_wrapped():
+    net = build(Feed("x"), Scale("a", "x"), Scale("b", "a"), Against("loss", ["b", "x"]))
+    seen = []
+
+    def around(layer, which, call):
+        def noted(*arguments):
+            seen.append((layer, which))
+            return call(*arguments)
+
+        return noted
+
+    feed = {"x": batch()}
+    plain = loss_of(net, feed)
+    net.wrap_calls(around)
+    assert loss_of(net, feed) == plain
+    net.backward()
+    names = ["x", "a", "b", "loss"]
+    assert seen == [(name, "forward") for name in names] + [(name, "backward") for name in reversed(names[1:])]
+
+
 def test_one_gradient_handed_to_two_sources_is_not_overwritten():
     net = build(
         Feed("x"),
