@@ -3,10 +3,10 @@
 make bench BENCH=accuracy                # or: python benchmarks/accuracy.py --repeats 5 --json accuracy.json
 
 Ours is `singa-dask train examples/mnist/job.conf` with 2 workers of one thread, as on a second run: its kernels are in
-the cache. PyTorch's is ddp_mnist.py, 2 processes of one thread: same net, rule, rates, mini-batch and data, tested on
-all 10,000 images after as many steps. Both draw initial parameters and mini-batches of their own; a repeat has another
-seed. They run one after the other, in either order by turns, and the clock runs from the start of a process to the
-evaluation that reaches the target: it includes imports, forming the group and reading data.
+the cache. PyTorch's is contestants/accuracy_ddp.py, 2 processes of one thread: same net, rule, rates, mini-batch and
+data, tested on all 10,000 images after as many steps. Both draw initial parameters and mini-batches of their own; a
+repeat has another seed. They run one after the other, in either order by turns, and the clock runs from the start of a
+process to the evaluation that reaches the target: it includes imports, forming the group and reading data.
 
     ratio = PyTorch's seconds / ours, median of the repeats
 """
@@ -26,10 +26,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from contest import FOLDER, environment
-from report import begun, end, show
 from rich.console import Console
-from workloads import EXAMPLES
+from tools.contest import FOLDER, environment
+from tools.report import begun, end, show
+from tools.workloads import EXAMPLES
 
 from singa_dask.data import resolve
 from singa_dask.job import load_job
@@ -61,7 +61,7 @@ def ours(seed: int, target: float, every: int, steps: int, workspace: Path) -> R
 
 
 def ddp(seed: int, target: float, every: int, steps: int) -> Reached:
-    """A run of ddp_mnist.py."""
+    """A run of contestants/accuracy_ddp.py."""
     job = load_job(JOB)
     train, test = (layer.store_conf for layer in job.neuralnet.layer if layer.HasField("store_conf"))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -81,7 +81,7 @@ def ddp(seed: int, target: float, every: int, steps: int) -> Reached:
         "momentum": job.updater.momentum,
         "decay": job.updater.weight_decay,
     }
-    program = [sys.executable, str(FOLDER / "ddp_mnist.py")]
+    program = [sys.executable, str(FOLDER / "contestants" / "accuracy_ddp.py")]
     began = time.time()
     ranks = [
         subprocess.Popen(

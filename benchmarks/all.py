@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from contest import FOLDER
-from report import write
+from tools.contest import FOLDER
+from tools.report import write
 
 AREAS = ("step", "limits", "inside", "scaling", "exchange", "server", "loader", "startup", "accuracy")
 

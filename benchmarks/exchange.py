@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import against_ddp
 import click
-import limited
-from network import NotHere, congestion, two_hosts
-from report import begun, end, show
+from parts import against_ddp, limited
 from rich.console import Console
+from tools.network import NotHere, congestion, two_hosts
+from tools.report import begun, end, show
 
 PARTS = ("networks", "ddp")
 

@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from contest import Contestant, environment
-from jobs import job_of, training_data
-from report import begun, end, show
 from rich.console import Console
-from workloads import WORKLOADS, Workload
+from tools.contest import Contestant, environment
+from tools.jobs import job_of, training_data
+from tools.report import begun, end, show
+from tools.workloads import WORKLOADS, Workload
 
 from singa_dask.job import job_to_text
 
@@ -66,7 +66,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     """One row."""
     workload = WORKLOADS[name]
     training_data(workload.example)
-    bare = Contestant.start("contestant_singa_dask", [name, "1"], 1)
+    bare = Contestant.start("step_ours", [name, "1"], 1)
     bare.play()
     steps = max(5, round(2000 / bare.median_ms))
     runs, ratios = [], []

@@ -2,8 +2,8 @@
 
 make bench BENCH=limits                  # or: python benchmarks/limits.py --workload vgg --json limits.json
 
-The peaks are measured (peaks.py), the work that a pass cannot do without is counted (counts.py), and the passes are
-timed within real steps of one worker with one thread (passes.py).
+The peaks are measured (parts/peaks.py), the work that a pass cannot do without is counted (parts/counts.py), and the
+passes are timed within real steps of one worker with one thread (parts/passes.py).
 
     arithmetic_ms    additions, multiplications and so on at the rate of the fastest product
     memory_ms        bytes at the rate at which the fastest of reading, copying and updating moves arrays: what the
@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from contest import FOLDER, environment
-from peaks import Peaks
-from report import begun, end, show
+from parts.peaks import Peaks
 from rich.console import Console
-from workloads import WORKLOADS
+from tools.contest import FOLDER, environment
+from tools.report import begun, end, show
+from tools.workloads import WORKLOADS
 
 
 def rows_of(name: str, timed: Mapping[str, Any], peaks: Peaks, least: float) -> list[dict[str, Any]]:
@@ -70,8 +70,8 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(program: str, *arguments: str) -> Any:
-    """What a program of this folder says, with one thread."""
-    command = [sys.executable, str(FOLDER / f"{program}.py"), *arguments]
+    """What a program of parts/ says, with one thread."""
+    command = [sys.executable, str(FOLDER / "parts" / f"{program}.py"), *arguments]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment(1)).stdout)
 
 

@@ -8,7 +8,7 @@ from a warm page cache, and nobody trains. Contestants take turns.
     tasks           our loader as training uses it: tasks in a Dask worker load ahead in one thread
     plain           our loader in one thread, without Dask
     memmap          the bare reader: numpy.memmap at the offsets of the datasets, windows shuffled, then samples within
-                    a window, in one thread (contestant_reader.py)
+                    a window, in one thread (contestants/loader_others.py)
     dataloader-N    torch.utils.data.DataLoader with N workers, h5py below it, a sample at a time
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from contest import Contestant, contest, ratio
-from contestant_loader import STEP, WAYS
-from jobs import training_data
-from report import begun, end, show
+from contestants.loader_ours import STEP, WAYS
 from rich.console import Console
+from tools.contest import Contestant, contest, ratio
+from tools.jobs import training_data
+from tools.report import begun, end, show
 
 DATA = ("mnist", "cifar10")
 BARE = "memmap"
@@ -34,8 +34,8 @@ CORES = 2
 
 def measure(data: str, rounds: int) -> list[dict[str, Any]]:
     """A row per way of ours. to_bare: our samples/s / those of the bare reader; to_dataloader_N: / PyTorch's."""
-    ours = {way: Contestant.start("contestant_loader", [data, way], CORES) for way in WAYS}
-    others = {name: Contestant.start("contestant_reader", [data, name], CORES) for name in (BARE, *LOADERS)}
+    ours = {way: Contestant.start("loader_ours", [data, way], CORES) for way in WAYS}
+    others = {name: Contestant.start("loader_others", [data, name], CORES) for name in (BARE, *LOADERS)}
     contest([*ours.values(), *others.values()], rounds)
     samples = STEP * training_data(data).batchsize[0]
     rows = []

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from groups import Group, ddp_group, our_group
-from report import begun, end, show
 from rich.console import Console
-from workloads import WORKLOADS
+from tools.groups import Group, ddp_group, our_group
+from tools.report import begun, end, show
+from tools.workloads import WORKLOADS
 
 NETS = ("mnist-cnn", "mlp-64", "cifar10-cnn")
 WORKERS = (1, 2, 4)

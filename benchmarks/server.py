@@ -9,11 +9,10 @@ import os
 from pathlib import Path
 
 import click
-import round_trips
-import waiting
-from contest import UNSET
-from report import begun, end, show
+from parts import round_trips, waiting
 from rich.console import Console
+from tools.contest import UNSET
+from tools.report import begun, end, show
 
 SIZES = tuple(round_trips.PAIRS)
 PARTS = ("round-trips", "waiting")

@@ -27,11 +27,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from contest import UNSET
-from jobs import training_data
-from report import begun, end, show
 from rich.console import Console
-from workloads import EXAMPLES
+from tools.contest import UNSET
+from tools.jobs import training_data
+from tools.report import begun, end, show
+from tools.workloads import EXAMPLES
 
 JOBS = ("digits", "mnist")
 MARKS = {"checked_s": "starting a local Dask cluster", "cluster_s": "forming ", "ready_s": " ready: "}

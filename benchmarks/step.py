@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from contest import Absent, Contestant, contest, ratio
 from rich.console import Console
 from rich.table import Table
-from workloads import WORKLOADS, Workload
+from tools.contest import Absent, Contestant, contest, ratio
+from tools.workloads import WORKLOADS, Workload
 
 EAGER, JAX = "eager", "jax"
 
 
 def peers_of(workload: Workload) -> tuple[str, ...]:
-    """PyTorch's variants (contestant_torch.py) that may be its fastest on this net, and jax."""
+    """PyTorch's variants (contestants/step_torch.py) that may be its fastest on this net, and jax."""
     variants = (EAGER, "fused", "foreach", "compiled")
     return (*variants, "channels_last", "channels_last+fused", JAX) if workload.images else (*variants, JAX)
 
@@ -34,11 +34,11 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
     and why.
     """
     arguments = [workload.name, str(threads)]
-    ours = Contestant.start("contestant_singa_dask", arguments, threads)
+    ours = Contestant.start("step_ours", arguments, threads)
     theirs: dict[str, Contestant] = {}
     missing = {}
     for peer in peers:
-        program, *variant = ("contestant_jax",) if peer == JAX else ("contestant_torch", peer)
+        program, *variant = ("step_jax",) if peer == JAX else ("step_torch", peer)
         try:
             theirs[peer] = Contestant.start(program, [*arguments, *variant], threads)
         except Absent as why:

@@ -9,7 +9,7 @@ import statistics
 from contextlib import ExitStack
 from typing import Any
 
-from groups import ddp_group, our_group
+from tools.groups import ddp_group, our_group
 
 STEP = {"step": {}}
 

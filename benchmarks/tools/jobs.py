@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import numpy as np
-from workloads import EXAMPLES, LEARNING_RATE, MOMENTUM, WORKLOADS, PlainLayer, Workload
 
 from singa_dask import layers
 from singa_dask.data import resolve
@@ -18,6 +17,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.net import Net
 from singa_dask.ops import Ops
 from singa_dask.updaters import SGD
+from tools.workloads import EXAMPLES, LEARNING_RATE, MOMENTUM, WORKLOADS, PlainLayer, Workload
 
 SEED = 1
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from contest import absent, serve
-from workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, PlainLayer, Workload, data_of, plain_net
+from tools.contest import absent, serve
+from tools.workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, PlainLayer, Workload, data_of, plain_net
 
 try:
     import jax

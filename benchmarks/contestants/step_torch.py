@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from contest import absent, serve
+from tools.contest import absent, serve
+from tools.workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, PlainLayer, Workload, data_of, plain_net
 from torch import nn
-from workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, PlainLayer, Workload, data_of, plain_net
 
 # Their order of the gates, by the numbers of ours.
 GATES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 1, 3, 2)}

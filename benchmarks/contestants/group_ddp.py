@@ -1,6 +1,6 @@
 """Contestant: one process of PyTorch's DistributedDataParallel (gloo), or of PyTorch alone where there is only one.
 
-Told and answering as contestant_exchange.py; its only run is "step".
+Told and answering as contestants/group_ours.py; its only run is "step".
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import time
 
 import torch
 import torch.distributed as dist
-from contestant_torch import model_of, step_of
+from tools.workloads import TINY_RATE, WORKLOADS
 from torch import nn
-from workloads import TINY_RATE, WORKLOADS
+
+from contestants.step_torch import model_of, step_of
 
 
 def main() -> None:

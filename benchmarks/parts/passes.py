@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-import counts
-from jobs import job_of
 from threadpoolctl import threadpool_limits
-from workloads import WARM_UP, WORKLOADS, data_of
+from tools.jobs import job_of
+from tools.workloads import WARM_UP, WORKLOADS, data_of
 
+from parts import counts
 from singa_dask.comm import SoloCommunicator
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Step
@@ -64,11 +64,7 @@ def main(name: str) -> None:
     replica = Replica(job_of(workload), SoloCommunicator(), ops)
     replica.initialise()
     net = replica.net
-    plan = net._passes._plan  # what the passes call, layer by layer
-    for entry in plan.forward:
-        entry.forward = clock.timed((entry.layer.name, "forward"), entry.forward)
-    for entry in plan.backward:
-        entry.backward = clock.timed((entry.layer.name, "backward"), entry.backward)
+    net.wrap_calls(lambda layer, which, call: clock.timed((layer, which), call))
     ops.sgd_update = clock.timed(UPDATE, ops.sgd_update)
     feed = {net.input_layers[0]: Batch(features, None if workload.cell else labels)}
 

@@ -11,10 +11,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from contest import CHUNK_S, FOLDER, environment, read
-from network import Host
-
 from singa_dask.cluster.pmi_server import PmiServer
+from tools.contest import CHUNK_S, FOLDER, environment, read
+from tools.network import Host
 
 FORMING_S = 60.0
 LOOPBACK = "127.0.0.1"
@@ -67,7 +66,7 @@ def our_group(
         endpoint = asdict(server.endpoint)
         plans = [{"rank": rank, "host": addresses[rank], "endpoint": endpoint} for rank in range(size)]
         plans = [{**plan, "net": net, "size": size, "variants": variants} for plan in plans]
-        with _group("contestant_exchange", plans, hosts, more) as group:
+        with _group("group_ours", plans, hosts, more) as group:
             yield group
 
 
@@ -77,7 +76,7 @@ def ddp_group(net: str, size: int) -> Iterator[Group]:
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     plans = [{"net": net, "rank": rank, "size": size, "port": port} for rank in range(size)]
-    with _group("contestant_ddp", plans, (), {"GLOO_SOCKET_IFNAME": "lo"}) as group:
+    with _group("group_ddp", plans, (), {"GLOO_SOCKET_IFNAME": "lo"}) as group:
         yield group
 
 
@@ -85,7 +84,7 @@ def ddp_group(net: str, size: int) -> Iterator[Group]:
 def _group(
     name: str, plans: Sequence[Mapping[str, Any]], hosts: Sequence[Host], more: Mapping[str, str]
 ) -> Iterator[Group]:
-    program = [sys.executable, str(FOLDER / f"{name}.py")]
+    program = [sys.executable, str(FOLDER / "contestants" / f"{name}.py")]
     group = Group([])
     try:
         for rank, plan in enumerate(plans):

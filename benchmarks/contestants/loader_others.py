@@ -1,6 +1,6 @@
 """Contestant: others that read the shards of an example's training data, in one of READERS.
 
-A step is as many samples as those of contestant_loader.py.
+A step is as many samples as those of contestants/loader_ours.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import torch
-from contest import serve_turns
-from contestant_loader import STEP
-from jobs import training_data
+from tools.contest import serve_turns
+from tools.jobs import training_data
 
+from contestants.loader_ours import STEP
 from singa_dask.data import Manifest
 from singa_dask.data.normalise import Normaliser
 from singa_dask.data.store import make_normaliser

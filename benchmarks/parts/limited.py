@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from groups import Group, our_group
-from network import Host
+from tools.groups import Group, our_group
+from tools.network import Host
 
 CODECS: dict[str, dict[str, Any]] = {
     "kFull": {},

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-FOLDER = Path(__file__).parent
-EXAMPLES = FOLDER.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 # With this one gradients stay as they are, so that every round has as much to send.
 TINY_RATE = 1e-6
@@ -87,5 +86,5 @@ def data_of(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
 
 def plain_net(workload: Workload) -> list[PlainLayer]:
     """The layers between data and loss, from a process of its own."""
-    command = [sys.executable, str(FOLDER / "jobs.py"), workload.name]
+    command = [sys.executable, str(Path(__file__).with_name("jobs.py")), workload.name]
     return pickle.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from workloads import EXAMPLES
+from tools.workloads import EXAMPLES
 
 from singa_dask import train
 from singa_dask.data import write_shards

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
 # Settings of some machines that slow OpenBLAS down or speed it up; nobody gets them.
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 CHUNK_S = 0.25
@@ -40,9 +40,9 @@ class Contestant:
 
     @classmethod
     def start(cls, program: str, arguments: Sequence[str], threads: int) -> Contestant:
-        """Start `program`.py with these arguments, bound to as many cores as it has threads. Raises Absent."""
+        """Start contestants/`program`.py with these arguments, on as many cores as it has threads. Raises Absent."""
         process = subprocess.Popen(
-            [sys.executable, str(FOLDER / f"{program}.py"), *arguments],
+            [sys.executable, str(FOLDER / "contestants" / f"{program}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -132,8 +132,9 @@ def absent(why: str) -> NoReturn:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """The environment of every contestant."""
+    """The environment of every contestant, which imports from this folder's tools."""
     found = {key: value for key, value in os.environ.items() if key not in UNSET}
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))
     for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         found[key] = str(threads)
     return found

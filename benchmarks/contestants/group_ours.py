@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from jobs import job_of
 from threadpoolctl import threadpool_limits
-from workloads import TINY_RATE, WORKLOADS, data_of
+from tools.jobs import job_of
+from tools.workloads import TINY_RATE, WORKLOADS, data_of
 
 from singa_dask.algorithms.bp import BP
 from singa_dask.cluster.bootstrap import join_world

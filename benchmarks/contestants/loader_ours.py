@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from contest import serve_turns
-from jobs import training_data
+from tools.contest import serve_turns
+from tools.jobs import training_data
 
 from singa_dask.cluster import local_cluster
 from singa_dask.data import Loader, Manifest, dask_submit, make_stream

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from contest import serve
-from jobs import job_of
 from threadpoolctl import threadpool_limits
-from workloads import WARM_UP, WORKLOADS, data_of
+from tools.contest import serve
+from tools.jobs import job_of
+from tools.workloads import WARM_UP, WORKLOADS, data_of
 
 from singa_dask.comm import SoloCommunicator
 from singa_dask.job.job_pb2 import Phase

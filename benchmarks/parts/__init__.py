@@ -1,0 +1,1 @@
+"""The parts of benchmarks that have several: of exchange, server and limits."""
