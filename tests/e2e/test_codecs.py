@@ -29,7 +29,9 @@ def test_codecs_save_bytes_and_train(singa_dask, tmp_path, no_leaks):
 
 @pytest.mark.timeout(120)
 def test_pushes_to_servers_are_coded(singa_dask, tmp_path, no_leaks):
-    _, full = train(singa_dask, tmp_path / "full", "downpour")
+    _, full = train(
+        singa_dask, tmp_path / "full", "downpour", *sets(train_steps=10, test_freq=10)
+    )  # bytes are of a step
     reached, half = train(singa_dask, tmp_path / "half", "downpour", *sets(cluster__codec="kHalf"))
     assert reached > 0.9
     for group in ("0", "1"):

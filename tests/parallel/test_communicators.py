@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import product
 
 import cloudpickle
 import numpy as np
@@ -119,23 +120,38 @@ def _message(sender, receiver, size, dtype):
     return np.random.default_rng([sender, receiver]).integers(0, 200, size).astype(dtype)
 
 
-def _all_to_all(comm, counts, dtype):
-    sent, expected = counts[comm.rank], [row[comm.rank] for row in counts]
-    send = np.concatenate([_message(comm.rank, r, n, dtype) for r, n in enumerate(sent)])
-    recv = np.full(sum(expected), 99, dtype)
-    comm.all_to_all(send, sent, recv, expected)
-    return recv, comm.nbytes["all_to_all"] == send.nbytes - sent[comm.rank] * send.itemsize, comm.wait_s
+ROWS = [[0, 0, 0, 0], [3, 3, 3, 3], [7, 0, 1, 2], [0, 70_001, 0, 5]]
+KINDS = ["u1", "f2", "u4", "f4", "f8", "?"]
 
 
-@pytest.mark.parametrize("dtype", ["u1", "f2", "u4", "f4", "f8", "?"])
-@pytest.mark.parametrize("row", [[0, 0, 0, 0], [3, 3, 3, 3], [7, 0, 1, 2], [0, 70_001, 0, 5]], ids=str)
-def test_every_run_of_an_all_to_all_arrives(run, row, dtype):
-    size = len(run(lambda comm: comm.rank))
-    counts = [np.roll(row, rank).tolist()[:size] for rank in range(size)]
-    for rank, (recv, counted, wait_s) in enumerate(run(_all_to_all, counts, dtype)):
-        expected = np.concatenate([_message(s, rank, line[rank], dtype) for s, line in enumerate(counts)])
-        np.testing.assert_array_equal(recv, expected)
-        assert counted and (wait_s > 0 or size == 1)
+def _counts(row, size):
+    """What every rank sends to each."""
+    return [np.roll(row, rank).tolist()[:size] for rank in range(size)]
+
+
+def _all_to_all(comm):
+    found = []
+    for row, dtype in product(ROWS, KINDS):
+        counts, before = _counts(row, comm.size), comm.nbytes["all_to_all"]
+        sent, expected = counts[comm.rank], [line[comm.rank] for line in counts]
+        send = np.concatenate([_message(comm.rank, r, n, dtype) for r, n in enumerate(sent)])
+        recv = np.full(sum(expected), 99, dtype)
+        comm.all_to_all(send, sent, recv, expected)
+        counted = comm.nbytes["all_to_all"] - before == send.nbytes - sent[comm.rank] * send.itemsize
+        found.append((recv, counted))
+    return found, comm.wait_s
+
+
+def test_every_run_of_an_all_to_all_arrives(run):
+    results = run(_all_to_all)
+    size = len(results)
+    for rank, (found, wait_s) in enumerate(results):
+        for (row, dtype), (recv, counted) in zip(product(ROWS, KINDS), found, strict=True):
+            lines = enumerate(_counts(row, size))
+            expected = np.concatenate([_message(s, rank, line[rank], dtype) for s, line in lines])
+            np.testing.assert_array_equal(recv, expected, err_msg=f"{row} of {dtype} at rank {rank}")
+            assert counted, f"{row} of {dtype} at rank {rank}"
+        assert wait_s > 0 or size == 1
 
 
 def _too_long_a_run(comm):
@@ -155,7 +171,10 @@ def test_a_run_that_is_too_long_for_its_place_is_not_written_past_its_end(run):
     assert not any(run(_too_long_a_run))
 
 
-def _exchange(comm, counts, steps):
+def _exchange(comm, n, steps):
+    counts = [n] * comm.size
+    if comm.size > 1:
+        counts[1] = 0
     exchange = FullExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
     values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
@@ -167,12 +186,10 @@ def _exchange(comm, counts, steps):
 
 @pytest.mark.parametrize("n", [0, 16, 65_536])
 def test_slices_are_summed_updated_and_shared(run, n):
-    size = len(run(lambda comm: comm.rank))
-    counts = [n] * size
-    if size > 1:
-        counts[1] = 0
-    for values in run(_exchange, counts, 3):
-        np.testing.assert_array_equal(values, np.full(sum(counts), 3 * sum(range(size)) + 3 * size))
+    results = run(_exchange, n, 3)
+    size = len(results)
+    for values in results:
+        np.testing.assert_array_equal(values, np.full(n * max(1, size - 1), 3 * sum(range(size)) + 3 * size))
 
 
 def _in_parts(comm, colors):

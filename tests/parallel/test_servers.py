@@ -98,8 +98,13 @@ def ask(address: Address, request, timeout_s: float = 20.0):
     return reply, time.monotonic() - began
 
 
+def waiting_inside(key: str, dask_worker) -> int:
+    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.shard._slices.values())
+
+
 def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3):
-    """Also longer than the silence that means a lost server: this one says all the time that it is alive."""
+    """Also longer than the silence that means a lost server: this one says all the time that it is alive. The request,
+    which is repeated meanwhile, waits inside once."""
     cut = partition(SIZE, 1, 1, beside=False)
     address = servers.start(ranks3[0], cut, groups=(0, 1), max_staleness=0)
     get = servers.client.submit(ask, address, Get(0, Origin(0)), HOLD_S + 0.5, workers=[ranks3[1]], pure=False)
@@ -111,25 +116,10 @@ def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3):
     held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
     update = servers.client.submit(ask, address, held, HOLD_S + 0.5, workers=[ranks3[1]], pure=False)
     time.sleep(2.5 * HOLD_S)
+    assert servers.client.run(waiting_inside, address.key, workers=[ranks3[0]]) == {ranks3[0]: 1}
     servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
     reply, took = update.result(30)
     assert (reply.values == values() - 2).all() and reply.version == 2 and took > 2 * HOLD_S
-
-
-def waiting_inside(key: str, dask_worker) -> int:
-    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.shard._slices.values())
-
-
-def test_a_request_that_is_repeated_waits_inside_once(servers, ranks3):
-    address = servers.start(ranks3[0], partition(SIZE, 1, 1, beside=False), groups=(0, 1), max_staleness=0)
-    servers.tell(address, "call", Put(0, values()))
-    held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
-    update = servers.client.submit(ask, address, held, workers=[ranks3[1]], pure=False)
-    time.sleep(2.5 * HOLD_S)
-    inside = servers.client.run(waiting_inside, address.key, workers=[ranks3[0]])
-    servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
-    update.result(30)
-    assert inside == {ranks3[0]: 1}
 
 
 def refusal(address: Address) -> str:
