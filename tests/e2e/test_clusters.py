@@ -50,7 +50,7 @@ def test_a_client_is_used_again_and_never_closed(environment, tmp_path, monkeypa
         assert kept.result(timeout=10).sum() == 45, "what the user has on the workers is still there"
         too_many = job_in_python(4)
         with pytest.raises(ClusterError, match="only 3 of 4 Dask workers"):
-            train(too_many, client, workspace=tmp_path / "x", display=Display(), patience_s=2)
+            train(too_many, client, workspace=tmp_path / "x", display=Display(), patience_s=1)
 
 
 @pytest.mark.timeout(100)

@@ -65,18 +65,18 @@ def test_char_rnn(singa_dask, tmp_path, no_leaks):
 
     sampled = [
         singa_dask("sample", "job.conf", "--checkpoint", "run", "--primer", "the c", "--length", 200, "--seed", seed)
-        for seed in (1, 1, 2)
+        for seed in (1, 2)
     ]
     assert sampled[0].code == 0, sampled[0].err
     assert sampled[0].out.startswith("the c")
     assert len(sampled[0].out) == 5 + 200 + 1
-    assert sampled[0].out == sampled[1].out != sampled[2].out
+    assert sampled[0].out != sampled[1].out
     assert sum(sampled[0].out.count(word) for word in WORDS) > 15
 
     (tmp_path / "sample.conf").write_text(SAMPLE % {"size": size})
     like_singa = singa_dask("sample", "sample.conf", "--primer", "the c", "--length", 200, "--seed", 1)
     assert like_singa.code == 0, like_singa.err
-    assert like_singa.out == sampled[0].out
+    assert like_singa.out == sampled[0].out  # the same net and seed draw the same text
 
     wrong = singa_dask("sample", "job.conf", "--checkpoint", "run", "--primer", "#")
     assert wrong.code == 2

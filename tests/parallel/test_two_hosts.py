@@ -130,7 +130,7 @@ def test_an_mpi_job_across_hosts(no_leaks, tmp_path):
 
 @pytest.mark.timeout(150)
 def test_a_killed_worker_of_the_far_host_is_replaced(hosts, tmp_path):
-    run = hosts.train(*sets(train_steps=1000, disp_freq=20, test_freq=1000, checkpoint_freq=50))
+    run = hosts.train(*sets(train_steps=500, disp_freq=20, test_freq=500, checkpoint_freq=50))
     until(lambda: "saved" in hosts.log, run, hosts, within=60)
     hosts.far_workers()[0].kill()
     killed = time.monotonic()
@@ -140,7 +140,7 @@ def test_a_killed_worker_of_the_far_host_is_replaced(hosts, tmp_path):
     assert noticed < 10
     assert "(host far, pid " in hosts.log, hosts.log
     told = summary(tmp_path / "run")
-    assert (told["status"], told["step"], told["restarts"]) == ("completed", 1000, 1)
+    assert (told["status"], told["step"], told["restarts"]) == ("completed", 500, 1)
     assert told["test"]["accuracy"] > 0.97
 
 
