@@ -136,7 +136,8 @@ class Net:
         """Run the layers below the losses in reverse order and fill `flat.grads`; once after each `forward`.
 
         Parameters that nothing contributes to get a zero gradient. on_gradient: called once with each parameter, as
-        soon as its gradient is complete. Raises TrainingError where a layer fails.
+        soon as its gradient is complete. Raises TrainingError where a layer fails, and without a `forward` since the
+        last call: layers overwrite what that has left.
         """
         self._passes.backward(on_gradient)
 

@@ -35,6 +35,7 @@ class Passes:
         self.values: list[Any] = [None] * plan.values
         self._gradients: list[Any] = [None] * plan.gradients
         self._sums: dict[int, Array] = {}
+        self._to_go_back = False  # whether forward has run, and backward not since
 
     def wrap(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put something around every layer's calls; see Net.wrap_calls."""
@@ -45,7 +46,7 @@ class Passes:
 
     def forward(self, feed: Mapping[str, Any], step: Step) -> None:
         """Run every layer once; see Net.forward."""
-        values = self.values
+        values, self._to_go_back = self.values, False
         try:
             for plan in self._plan.forward:
                 ctx = plan.ctx
@@ -68,9 +69,16 @@ class Passes:
             fed = [getattr(feed[plan.layer.name], "features", None)] if plan.feed else []
             inputs = fed or [values[slot] for slot in plan.arguments]
             raise failure(plan.layer, self._phase, "forward", inputs, error) from error
+        self._to_go_back = True
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
         """Run the layers below the losses in reverse order; see Net.backward."""
+        if not self._to_go_back:
+            raise TrainingError(
+                "net.backward has no forward pass to go back through: layers overwrite what forward has left. "
+                "Call net.forward before each backward."
+            )
+        self._to_go_back = False
         self._gradients[:] = [None] * len(self._gradients)
         self.start()
         try:

@@ -251,6 +251,21 @@ def test_calls_can_be_wrapped():
     assert seen == [(name, "forward") for name in names] + [(name, "backward") for name in reversed(names[1:])]
 
 
+def test_a_second_backward_call_is_refused():
+    net = build(Feed("x"), Scale("a", "x"), Against("loss", ["a", "x"]))
+    feed = {"x": batch()}
+    with pytest.raises(TrainingError, match=r"Call net.forward before each backward"):
+        net.backward()
+    loss_of(net, feed)
+    net.backward()
+    first = net.flat.grads.copy()
+    with pytest.raises(TrainingError, match=r"Call net.forward before each backward"):
+        net.backward()
+    np.testing.assert_array_equal(net.flat.grads, first)
+    loss_of(net, feed)
+    net.backward()
+
+
 def test_one_gradient_handed_to_two_sources_is_not_overwritten():
     net = build(
         Feed("x"),
