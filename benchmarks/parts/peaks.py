@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from singa_dask.ops import numba_update, packed_product
+from singa_dask.ops import numba_update, packed_product, row_products
 from singa_dask.ops.vectors import VECTOR
 
 SQUARE = 2048
@@ -74,10 +74,9 @@ def _packed() -> float:
     """As recurrent layers do it: the packed matrix stays in the cache of a core."""
     rows, length, columns = 500, 512, 512
     a, matrix = np.ones((rows, length), np.float32), np.ones((length, columns), np.float32)
-    panels = np.empty((columns // packed_product.PANEL, length, packed_product.PANEL), np.float32)
-    packed_product.pack(matrix, 0, panels)
+    panels = packed_product.pack([matrix], np.empty(row_products.packed_shape(length, columns), np.float32))
     out = np.empty((rows, columns), np.float32)
-    return _rate(2 * rows * length * columns, lambda: packed_product.product(a, panels, out))
+    return _rate(2 * rows * length * columns, lambda: packed_product.product(a, panels, out, False))
 
 
 def _moving(nbytes: int) -> float:

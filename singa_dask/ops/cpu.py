@@ -15,6 +15,8 @@ from singa_dask.ops import (
     numba_recurrent,
     numba_update,
     packed_product,
+    row_products,
+    row_tile,
 )
 from singa_dask.ops.cpu_convolution import CpuConvolutionOps
 from singa_dask.ops.random import drop_threshold
@@ -42,8 +44,6 @@ class CpuOps(CpuConvolutionOps):
     _worth_a_thread: ClassVar[int] = 1 << 15
     # Multiplications of a matrix product that take some twenty microseconds.
     _product_worth_a_thread: ClassVar[int] = 1 << 20
-    # Rows of a factor up to which a product is turned round; its packed columns should fit in one core's cache.
-    turned_rows: ClassVar[int] = 128
     # Parameters of an update that keep a thread busy for about ten times as long as it takes to wake it.
     _update_worth_a_thread: ClassVar[int] = 1 << 18
 
@@ -55,8 +55,9 @@ class CpuOps(CpuConvolutionOps):
         rows, columns = a.shape[0], b.shape[1]
         out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
         count = max(1, min(self._team.size, a.size * columns // self._product_worth_a_thread))
-        if self._turns(a, b) and not accumulate:
-            return self._turned_gemm(a, b, out, count)
+        if by_tile := row_products.product_of(a, b, out):
+            by_tile(self._team, count, a, b, out, accumulate)
+            return out
         product = super().gemm
         if count == 1:
             return product(a, b, out, accumulate)
@@ -65,26 +66,6 @@ class CpuOps(CpuConvolutionOps):
             self._team.share(rows, count, lambda share: product(a[share], b, out[share], accumulate))
         else:
             self._team.share(columns, count, lambda share: product(a, b[:, share], out[:, share], accumulate))
-        return out
-
-    def _turns(self, a: Array, b: Array) -> bool:
-        """Whether b is large and the transpose of an array, and a small enough to stay in the cache when packed."""
-        return (
-            VECTOR > 0
-            and a.dtype == b.dtype == self.dtype == np.float32
-            and 2 * packed_product.ROWS <= a.shape[0] <= self.turned_rows
-            and min(b.shape) >= 4 * packed_product.PANEL
-            and b.flags.f_contiguous
-        )
-
-    def _turned_gemm(self, a: Array, b: Array, out: Array, count: int) -> Array:
-        """out' = b' a': b is read once, in the order of memory, where BLAS would pack it."""
-        count = min(count, b.shape[1] // packed_product.ROWS)
-        shape = self.packed_shape(a.shape[1], a.shape[0], b.shape[1])
-        packed, turned = self.pack([a.T], np.empty(shape, a.dtype)), np.empty((b.shape[1], a.shape[0]), a.dtype)
-
-        self._team.share(len(turned), count, lambda share: packed_product.product(b.T[share], packed, turned[share]))
-        out[...] = turned.T
         return out
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
@@ -228,22 +209,16 @@ class CpuOps(CpuConvolutionOps):
         numba_recurrent.lstm_cell_backward(dh, dcell, gates, cell_before, cell)
 
     def packed_shape(self, length: int, columns: int, batch: int) -> tuple[int, ...]:
-        if VECTOR == 0 or self.dtype != np.float32 or batch < packed_product.ROWS:
+        if VECTOR == 0 or self.dtype != np.float32 or batch < row_tile.ROWS:
             return super().packed_shape(length, columns, batch)
-        return -(-columns // packed_product.PANEL), length, packed_product.PANEL
+        return row_products.packed_shape(length, columns)
 
     def pack(self, matrices: Sequence[Array], out: Array) -> Array:
-        if out.ndim == 2:
-            return super().pack(matrices, out)
-        first = 0
-        for matrix in matrices:
-            packed_product.pack(matrix, first, out)
-            first += matrix.shape[1]
-        return out
+        return super().pack(matrices, out) if out.ndim == 2 else packed_product.pack(matrices, out)
 
     def _share_steps(self, batch: int, steps: Callable[..., None], *arguments: Any) -> None:
         """steps(*arguments, first, last) in every thread, for its rows of the batch."""
-        count = max(1, min(self._team.size, batch // packed_product.ROWS))
+        count = max(1, min(self._team.size, batch // row_tile.ROWS))
         self._team.share(batch, count, lambda rows: steps(*arguments, rows.start, rows.stop))
 
     def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array) -> None:

@@ -159,7 +159,7 @@ def gru_steps(gates, panels, panels_c, begun, ahc, h, first, last):
         a, b = t * batch + first, t * batch + last
         if t > 0 or begun:
             product(h[a:b], panels, gates[a:b, : 2 * units], True)
-            product(h[a:b], panels_c, ahc[a:b])
+            product(h[a:b], panels_c, ahc[a:b], False)
         else:
             ahc[a:b] = 0
         gru_cell(gates[a:b], ahc[a:b], h[a:b], h[a + batch : b + batch])

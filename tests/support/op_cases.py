@@ -39,9 +39,14 @@ def labels_of(ops: Ops, rng: np.random.Generator, rows: int, classes: int) -> An
 def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
     a, b, bias = draw(ops, rng, 7, 5), draw(ops, rng, 5, 3), draw(ops, rng, 3)
     out, sums = draw(ops, rng, 7, 3), draw(ops, rng, 3)
-    few, many = draw(ops, rng, 13, 290), draw(ops, rng, 270, 290)
+    few, many, thin = draw(ops, rng, 13, 290), draw(ops, rng, 270, 290), draw(ops, rng, 13, 270)
     return [
+        ops.gemm(thin, many, out=ops.empty((13, 290))),
+        ops.gemm(thin, many, out=few.copy(), accumulate=True),
         ops.gemm(few, many.T, out=ops.empty((13, 270))),
+        ops.gemm(few, many.T, out=thin.copy(), accumulate=True),
+        ops.gemm(thin.T, few, out=ops.empty((270, 290))),
+        ops.gemm(thin.T, few, out=many.copy(), accumulate=True),
         ops.gemm(a, b),
         ops.gemm(a.T, ops.gemm(a, b), out=ops.empty((5, 3))),
         ops.gemm(b.T, a.T, out=ops.empty((3, 7))),

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import singa_dask
-from singa_dask.ops import Ops, Window, packed_product, tables
+from singa_dask.ops import Ops, Window, tables
 from singa_dask.ops import team as team_module
 from singa_dask.ops.cpu import CpuOps
 from singa_dask.ops.team import Team
@@ -291,23 +291,6 @@ def test_products_by_several_threads_are_those_of_one(shape):
     np.testing.assert_allclose(ops.gemm(a, b), a @ b, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(ops.gemm(a, b, out, accumulate=True), a @ b + 1, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(ops.gemm(b.T, a.T), (a @ b).T, rtol=1e-4, atol=1e-4)
-
-
-@needs_vectors
-def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
-    seen = []
-    product = packed_product.product
-    monkeypatch.setattr(packed_product, "product", lambda *arrays: (seen.append(len(arrays[2])), product(*arrays)))
-    rng, columns = np.random.default_rng(0), 4 * packed_product.PANEL
-    a, b = rng.standard_normal((100, 2200), np.float32), rng.standard_normal((columns, 2200), np.float32)
-    np.testing.assert_allclose(
-        CpuOps(threads=columns)._turned_gemm(a, b.T, np.empty((100, columns), np.float32), 99),
-        a @ b.T,
-        rtol=1e-4,
-        atol=1e-3,
-    )
-    assert sum(seen) == columns and min(seen) >= packed_product.ROWS
-    assert CpuOps(np.float64)._turns(a, b.T) is False
 
 
 def test_shares_cover_the_batch():
