@@ -292,7 +292,7 @@ class TopK(_Sparse):
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = _share(self.name, share)
-        self._histogram = np.empty(1 << numba_codec.DIGIT_BITS, np.int64)
+        self._histogram = np.empty((4, 1 << numba_codec.DIGIT_BITS), np.int64)
         self._likely = np.empty(0, _INDEX), np.empty(0, np.uint32)
 
     def count(self, size: int) -> int:
@@ -308,22 +308,28 @@ class TopK(_Sparse):
         bits = _bits(values)
         counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
         indices = self._places(kept.size)
-        among = self._candidates(bits) if bits.size >= _SAMPLED else None
-        if among is None:
-            self._pick(bits, indices, kept)
+        places = self._candidates(bits) if bits.size >= _SAMPLED else None
+        if places is None:
+            self._find(bits, indices)
         else:
-            places, candidates = among
-            self._pick(candidates, indices, kept)
-            numba_codec.renumber(places, indices)
+            candidates = self._likely[1][: places.size]
+            numba_codec.pick(bits, places, candidates)
+            self._find(candidates, indices)
+            numba_codec.pick(places, indices, indices)
+        numba_codec.pick(bits, indices, kept)
         self._pack(indices, payload, counts, offsets)
 
-    def _pick(self, bits: np.ndarray, indices: np.ndarray, kept: np.ndarray) -> None:
-        """As many of `bits` as there is room for, and where they are."""
+    def _find(self, bits: np.ndarray, indices: np.ndarray) -> None:
+        """Where as many of the largest of `bits` are as there is room for."""
         least, equal = numba_codec.nth_largest(bits, indices.size, self._histogram)
-        numba_codec.collect(bits, bits.dtype.type(least), equal, indices, kept)
+        least = bits.dtype.type(least)
+        if equal == bits.size:
+            numba_codec.find(bits, least, indices)
+        else:
+            numba_codec.find_some(bits, least, equal, indices)
 
-    def _candidates(self, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Few elements, with those that travel among them: where and what; None where a sample does not find them.
+    def _candidates(self, bits: np.ndarray) -> np.ndarray | None:
+        """Where few elements are, with those that travel among them; None where a sample does not find them.
 
         The exact selection reads its input four times, this reads all elements once.
         """
@@ -335,10 +341,10 @@ class TopK(_Sparse):
         room = 2 * count
         if self._likely[0].size < room or self._likely[1].dtype != bits.dtype:
             self._likely = np.empty(room, _INDEX), np.empty(room, bits.dtype)
-        places, candidates = (array[:room] for array in self._likely)
+        places = self._likely[0][:room]
         least, _ = numba_codec.nth_largest(sample, wanted, self._histogram)
-        found = numba_codec.collect_some(bits, bits.dtype.type(least), places, candidates)
-        return (places[:found], candidates[:found]) if count <= found <= room else None
+        found = numba_codec.find(bits, bits.dtype.type(least), places)
+        return places[:found] if count <= found <= room else None
 
 
 class Threshold(_Sparse):
@@ -370,7 +376,8 @@ class Threshold(_Sparse):
         bits = _bits(values)
         counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
         indices = self._places(kept.size)
-        numba_codec.collect(bits, self._least(values), bits.size, indices, kept)
+        numba_codec.find(bits, self._least(values), indices)
+        numba_codec.pick(bits, indices, kept)
         self._pack(indices, payload, counts, offsets)
 
     def _least(self, values: np.ndarray) -> Any:

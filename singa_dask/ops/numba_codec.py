@@ -5,7 +5,12 @@ itself (Boldo & Melquiond 2008). A magnitude is the value's bits without the sig
 with infinity behind every number and NaN behind infinity.
 """
 
+from typing import Any, cast
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from singa_dask.ops.numba_kernel import kernel
 
@@ -126,7 +131,7 @@ def bfloat16_add(payload, factor, out):
 def nth_largest(bits, n, histogram):
     """(least, equal): the n largest magnitudes are those beyond `least`, and `equal` of those that equal it.
 
-    bits: (size,) unsigned; 0 < n <= size; histogram: (2^DIGIT_BITS,) int64, overwritten. A radix selection from the
+    bits: (size,) unsigned; 0 < n <= size; histogram: (4, 2^DIGIT_BITS) int64, overwritten. A radix selection from the
     first digit on. It ends at the digit that all candidates are wanted of, and `equal` is then `size`.
     """
     word = bits.dtype.type
@@ -138,16 +143,16 @@ def nth_largest(bits, n, histogram):
         shift = word(shift - width)
         digits = word(word(word(1) << width) - word(1))
         histogram[:] = 0
+        # Four in turn: magnitudes are alike, and one counter would have to wait for itself.
         for k in range(bits.size):
             size = word(bits[k] & mask)
-            if word(size >> above) == prefix:
-                histogram[word(word(size >> shift) & digits)] += 1
+            histogram[k & 3, word(word(size >> shift) & digits)] += word(size >> above) == prefix
         digit = np.int64(digits)
-        while histogram[digit] < n:
-            n -= histogram[digit]
+        while histogram[:, digit].sum() < n:
+            n -= histogram[:, digit].sum()
             digit -= 1
         prefix = word(word(prefix << width) | word(digit))
-        if histogram[digit] == n:
+        if histogram[:, digit].sum() == n:
             return word(prefix << shift), bits.size
     return prefix, n
 
@@ -163,9 +168,52 @@ def count_from(bits, least):
     return count
 
 
+@cast(Any, intrinsic)
+def _first_bit(typingctx, marks):
+    """The number of the lowest bit of a uint64 that is set; there must be one."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), emit
+
+
 @kernel
-def collect(bits, least, equal, indices, kept):
-    """indices, kept = where and what the elements beyond `least` are, and the first `equal` of those that equal it."""
+def _marks(bits, least):
+    """A bit for each of 64 elements whose magnitude is at least `least`. bits: (64,)."""
+    word = bits.dtype.type
+    mask = word(word(~word(0)) >> word(1))
+    marks = np.uint64(0)
+    for k in range(64):
+        marks |= np.uint64(word(bits[k] & mask) >= least) << np.uint64(k)
+    return marks
+
+
+@kernel
+def find(bits, least, indices):
+    """indices = where the magnitudes of at least `least` are, as far as there is room. Returns how many there are."""
+    word = bits.dtype.type
+    mask = word(word(~word(0)) >> word(1))
+    j = 0
+    for block in range(bits.size // 64):
+        # Compared as vectors: processors guess a branch for each element wrong too often.
+        marks = _marks(bits[64 * block : 64 * block + 64], least)
+        while marks:
+            if j < indices.size:
+                indices[j] = 64 * block + _first_bit(marks)
+            j += 1
+            marks &= marks - np.uint64(1)
+    for k in range(bits.size - bits.size % 64, bits.size):
+        if word(bits[k] & mask) >= least:
+            if j < indices.size:
+                indices[j] = k
+            j += 1
+    return j
+
+
+@kernel
+def find_some(bits, least, equal, indices):
+    """indices = where the magnitudes beyond `least` are, and the first `equal` of those that equal it."""
     word = bits.dtype.type
     mask = word(word(~word(0)) >> word(1))
     j = 0
@@ -177,30 +225,14 @@ def collect(bits, least, equal, indices, kept):
                     continue
                 equal -= 1
             indices[j] = k
-            kept[j] = bits[k]
             j += 1
 
 
 @kernel
-def collect_some(bits, least, indices, kept):
-    """As collect, of all that are at least `least`, as far as there is room. Returns how many there are."""
-    word = bits.dtype.type
-    mask = word(word(~word(0)) >> word(1))
-    j = 0
-    for k in range(bits.size):
-        if word(bits[k] & mask) >= least:
-            if j < indices.size:
-                indices[j] = k
-                kept[j] = bits[k]
-            j += 1
-    return j
-
-
-@kernel
-def renumber(places, indices):
-    """indices = places[indices]."""
+def pick(values, indices, out):
+    """out = values[indices]."""
     for j in range(indices.size):
-        indices[j] = places[indices[j]]
+        out[j] = values[indices[j]]
 
 
 @kernel

@@ -281,7 +281,7 @@ def test_top_k_keeps_exactly_the_largest(values, share):
 @pytest.mark.parametrize("sampled", [False, True])
 def test_top_k_of_many(dtype, share, sampled):
     rng = np.random.default_rng(5)
-    n = 200_000 if sampled else 30_000
+    n = 200_003 if sampled else 30_001
     for values in (
         rng.normal(size=n),
         rng.integers(-3, 4, n),
