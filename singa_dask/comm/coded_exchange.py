@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class CodedExchange(BucketExchange):
     """
 
     exact = False
+    in_place = True
 
     def __init__(
         self,
@@ -46,23 +48,26 @@ class CodedExchange(BucketExchange):
         super().__init__(comm, buckets)
         self._aside = [inside(aside, bucket.elements) for bucket in buckets]
         self._mute = [inside(_joined(aside, still), bucket.elements) for bucket in buckets]
-        self.codec, self.dtype = codec, np.dtype(dtype)
+        # The thread that computes encodes gradients while the exchange of earlier ones goes on: two sets of scratch.
+        self.codec, self._decoder, self.dtype = codec, deepcopy(codec), np.dtype(dtype)
         self._out = [
             {rank: ErrorFeedback(codec, count, dtype) for rank, count in enumerate(bucket.counts) if rank != comm.rank}
             for bucket in buckets
         ]
         self._by_count = isinstance(codec, Threshold)
         self._exactly_back = self._by_count and shared
-        self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
+        self._scatter = CodedScatter(comm, buckets, self._decoder, self.dtype)
+        self._exact: dict[int, np.ndarray] = {}
         self._difference = np.empty(self._scatter.longest, self.dtype)
         self._arrived = [0] * len(buckets)
 
     def begin(self, step: int) -> None:
         self.codec.begin(step)
+        self._decoder.begin(step)
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
-        return self.codec.overflows
+        return self.codec.overflows + self._decoder.overflows
 
     @property
     def residual(self) -> np.ndarray:
@@ -80,19 +85,23 @@ class CodedExchange(BucketExchange):
                 rest[bucket.run(rank)] = 0
         return rest
 
+    def prepare(self, index: int, grads: np.ndarray) -> None:
+        bucket, run, out = self.buckets[index], self.runs[index], self._out[index]
+        self._exact[index] = grads[self._aside[index]]
+        grads[self._mute[index]] = 0
+        self._scatter.prepare(index, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place))
+        if self._by_count:
+            self._arrived[index] = self.codec.exceeding(grads[run])
+
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
-        bucket, run = self.buckets[index], self.runs[index]
-        aside = self._aside[index]
-        exact = grads[aside]
+        run, aside, exact = self.runs[index], self._aside[index], self._exact.pop(index)
         if aside.size:
             self.comm.all_reduce(exact)
-        grads[self._mute[index]] = 0
-        out = self._out[index]
-        own[run] = grads[run]
-        nbytes = self._scatter(bucket, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place), own[run])
+        if own is not grads:
+            own[run] = grads[run]
+        nbytes = self._scatter(index, own[run])
         if self._by_count:
-            arrived = self.codec.elements(nbytes, run.stop - run.start, self.dtype)
-            self._arrived[index] = arrived + self.codec.exceeding(grads[run])
+            self._arrived[index] += self._decoder.elements(nbytes, run.stop - run.start, self.dtype)
         mine = _within(aside, run)
         own[aside[mine]] = exact[mine]
 
@@ -134,7 +143,7 @@ class CodedExchange(BucketExchange):
         return [int(n) for n in arrived]
 
     def _back(self, arrived: int, count: int) -> Any:
-        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self.codec
+        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self._decoder
 
 
 def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:

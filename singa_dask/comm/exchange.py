@@ -16,12 +16,14 @@ from singa_dask.comm.communicator import Communicator
 class BucketExchange(ABC):
     """Gradients in, own run of their sum out; own run of the new values in, all values out; bucket by bucket.
 
+        exchange.prepare(b, grads)
         exchange.reduce_scatter(b, grads, own)            own[run] = sum over ranks of grads[run]
         own[run] = ...                                    this rank's new values of the run
         exchange.all_gather(b, values, own)               every rank has them, in `values`
 
-    The arrays are flat and of all parameters. Sharding the update this way is ZeRO stage 1 (Rajbhandari et al. 2020)
-    and SINGA's AllReduce topology.
+    `prepare` waits for nobody, and may be called while the others are under way for earlier buckets in another thread.
+    The arrays are flat and of all parameters; `own` of reduce_scatter may be `grads` where `in_place`. Sharding the
+    update this way is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
     """
 
     def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
@@ -32,6 +34,7 @@ class BucketExchange(ABC):
         self.runs = tuple(bucket.run(comm.rank) for bucket in buckets)
 
     exact: bool
+    in_place: bool = False
     overflows: int = 0
 
     def warm_up(self) -> None:  # noqa: B027 - most have nothing to compile
@@ -39,6 +42,9 @@ class BucketExchange(ABC):
 
     def begin(self, step: int) -> None:  # noqa: B027 - most do the same at every step
         """Before the first bucket of a step, on every rank."""
+
+    def prepare(self, index: int, grads: np.ndarray) -> None:  # noqa: B027 - most send gradients as they are
+        """The gradients of bucket `index` are complete; before its reduce_scatter, in which they must be the same."""
 
     @abstractmethod
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
@@ -70,9 +76,14 @@ class FullExchange(BucketExchange):
 
     exact = True
 
+    @property
+    def in_place(self) -> bool:  # type: ignore[override]
+        return self.comm.size == 1
+
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         bucket, run = self.buckets[index], self.runs[index]
-        self.comm.reduce_scatter(grads[bucket.elements], own[run], bucket.counts)
+        if own is not grads:
+            self.comm.reduce_scatter(grads[bucket.elements], own[run], bucket.counts)
 
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
         self.gather_exactly(index, values, own)
@@ -88,6 +99,7 @@ class SharedExchange(BucketExchange):
     """
 
     exact = True
+    in_place = True
 
     def __init__(self, comm: Communicator, buckets: Sequence[Bucket], grads: Sequence[np.ndarray]) -> None:
         super().__init__(comm, buckets)

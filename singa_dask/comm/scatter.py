@@ -17,33 +17,51 @@ class CodedScatter:
 
         total_j = own_j + sum over r != j of decode(payload_rj)       payload_rj: of rank r for rank j's run
 
-    sent, received: (bytes of the largest bucket,) uint8 each, of whoever uses them until the next call.
+    received: (bytes of the largest bucket,) uint8, of whoever uses it until the next call. sizes_known: whether all
+    ranks know the sizes of payloads without being told.
     """
 
     def __init__(self, comm: Communicator, buckets: Sequence[Bucket], codec: Codec, dtype: np.dtype) -> None:
         self.comm, self.codec, self.dtype = comm, codec, dtype
+        self._buckets = tuple(buckets)
         self.longest = max((count for bucket in buckets for count in bucket.counts), default=0)
-        most = comm.size * codec.max_nbytes(self.longest, dtype)
-        self.sent, self.received = (np.empty(most, np.uint8) for _ in range(2))
+        self.received = np.empty(comm.size * codec.max_nbytes(self.longest, dtype), np.uint8)
+        # Of every bucket, since the next one is encoded while this one travels.
+        self._sent = [np.empty(sum(self._most(bucket)), np.uint8) for bucket in buckets]
+        self._sizes: dict[int, list[int]] = {}
         self.sizes_known = codec.nbytes(1, dtype) is not None  # on all ranks or on none; else they are told
 
-    def __call__(self, bucket: Bucket, encode: Callable[[int, np.ndarray], np.ndarray], total: np.ndarray) -> int:
-        """total += what the others have of the own run, in rank order. Returns the bytes that it came in.
+    def prepare(self, index: int, encode: Callable[[int, np.ndarray], np.ndarray]) -> None:
+        """Encode what the others get of bucket `index`, in the thread that has computed it.
 
         encode: (rank, place) -> the payload for that rank, first in the place.
         """
-        comm, sizes, end = self.comm, [], 0
-        for rank in range(comm.size):
-            payload = encode(rank, self.sent[end:]) if rank != comm.rank else self.sent[:0]
+        sizes, end = [], 0
+        for rank in range(self.comm.size):
+            payload = self._sent[index][:0]
+            if rank != self.comm.rank:
+                payload = encode(rank, self._sent[index][end:])
             sizes.append(payload.size)
             end += payload.size
-        arriving = self._arriving(sizes, bucket.counts[comm.rank])
+        self._sizes[index] = sizes
+
+    def __call__(self, index: int, total: np.ndarray) -> int:
+        """total += what the others have of the own run of a bucket that all have prepared, in rank order. Returns the
+        bytes that it came in."""
+        comm, sizes = self.comm, self._sizes.pop(index)
+        arriving = self._arriving(sizes, self._buckets[index].counts[comm.rank])
         received = self.received[: sum(arriving)]
-        comm.all_to_all(self.sent[:end], sizes, received, arriving)
+        comm.all_to_all(self._sent[index][: sum(sizes)], sizes, received, arriving)
         for rank in range(comm.size):
             if rank != comm.rank:
                 self.codec.decode(received[run_of(rank, arriving)], total, add=True)
         return received.size
+
+    def _most(self, bucket: Bucket) -> list[int]:
+        """The most bytes that each rank can be sent of a bucket."""
+        most = [self.codec.max_nbytes(count, self.dtype) for count in bucket.counts]
+        most[self.comm.rank] = 0
+        return most
 
     def _arriving(self, sizes: Sequence[int], count: int) -> list[int]:
         """Bytes that every rank sends here."""

@@ -196,7 +196,8 @@ class DistOpt:
             flat.move(flat.values, self._memory[self.rank_in_global][flat.size :])
         grads = flat.grads
         # Communicators work on the host.
-        self._staged = grads if self._host(grads) is grads else np.empty(grads.shape, grads.dtype)
+        self._on_host = self._host(grads) is grads
+        self._staged = grads if self._on_host else np.empty(grads.shape, grads.dtype)
         model.rows_of_all = self._rows
         model.share_sums(self._lane.all_reduce)
 
@@ -246,6 +247,8 @@ class DistOpt:
         def on_gradient(param: Param) -> None:
             bucket = readiness.done(param.name)
             if bucket is not None:
+                if self._on_host:  # as in a Replica
+                    self._prepare(sums, bucket, clip)
                 under_way.append(self._lane.submit(self._sum, sums, bucket, clip))
 
         net = self._backward(loss, on_gradient)
@@ -263,16 +266,21 @@ class DistOpt:
             self._sums = key, make(self.comm, buckets, flat.values.dtype), readiness
         return self._sums[1:]
 
-    def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
-        grads, elements = self._flat.grads, sums.buckets[bucket].elements
-        staged = self._staged
-        if staged is not grads:
-            staged[elements] = self._host(grads[elements])
+    def _prepare(self, sums: Sum, bucket: int, clip: float | None) -> None:
+        elements, staged = sums.buckets[bucket].elements, self._staged
+        if not self._on_host:
+            staged[elements] = self._host(self._flat.grads[elements])
         if clip is not None:
             np.clip(staged[elements], -clip, clip, out=staged[elements])
-        sums.sum(bucket, staged)
-        if staged is not grads:
-            grads[elements] = self._ops.asarray(staged[elements])
+        sums.prepare(bucket, staged)
+
+    def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
+        if not self._on_host:
+            self._prepare(sums, bucket, clip)
+        sums.sum(bucket, self._staged)
+        if not self._on_host:
+            elements = sums.buckets[bucket].elements
+            self._flat.grads[elements] = self._ops.asarray(self._staged[elements])
 
     def _backward(self, loss: Loss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False) -> Net:
         """Fill the gradients: of the loss's mean over the rows of all ranks, or over the own ones."""

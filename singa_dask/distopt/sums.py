@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -45,12 +46,16 @@ def fused_buckets(entries: Sequence[Entry], size: int, threshold: int, nranks: i
 
 
 class Sum(ABC):
-    """sum(b, grads): in bucket b of the flat `grads`, the sum over all ranks takes the place of the own gradients."""
+    """prepare(b, grads); sum(b, grads): in bucket b of the flat `grads`, the sum over all ranks takes the place of the
+    own gradients. `prepare` waits for nobody, and may be called while earlier buckets are summed in another thread."""
 
     overflows: int = 0
 
     def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
         self.comm, self.buckets = comm, tuple(buckets)
+
+    def prepare(self, index: int, grads: np.ndarray) -> None:  # noqa: B027 - most send gradients as they are
+        """The gradients of bucket `index` are complete."""
 
     @abstractmethod
     def sum(self, index: int, grads: np.ndarray) -> None: ...
@@ -113,47 +118,52 @@ class CodedSum(Sum):
     ) -> None:
         super().__init__(comm, buckets)
         self._aside = [inside(aside, bucket.elements) for bucket in buckets]
-        self.codec, self.dtype, self.residual, self.owed = codec, np.dtype(dtype), residual, owed
-        self._scatter = CodedScatter(comm, buckets, codec, self.dtype)
+        self._exact: dict[int, np.ndarray] = {}
+        # As CodedExchange: one for the thread that prepares, one for that of the sums.
+        self.codec, self._decoder = codec, deepcopy(codec)
+        self.dtype, self.residual, self.owed = np.dtype(dtype), residual, owed
+        self._scatter = CodedScatter(comm, buckets, self._decoder, self.dtype)
         self._total = np.empty(self._scatter.longest, dtype)
+        self._back = np.empty(codec.max_nbytes(self._scatter.longest, self.dtype), np.uint8)
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
-        return self.codec.overflows
+        return self.codec.overflows + self._decoder.overflows
+
+    def prepare(self, index: int, grads: np.ndarray) -> None:
+        bucket, aside, residual = self.buckets[index], self._aside[index], self.residual
+        self._exact[index] = grads[aside]
+        grads[aside] = 0
+        if residual is not None:
+            residual[bucket.elements] += grads[bucket.elements]
+        values = grads if residual is None else residual
+
+        def encode(rank: int, place: np.ndarray) -> np.ndarray:
+            return _encoded(self.codec, values[bucket.run(rank)], residual, place)
+
+        self._scatter.prepare(index, encode)
 
     def sum(self, index: int, grads: np.ndarray) -> None:
-        bucket, aside = self.buckets[index], self._aside[index]
-        exact = grads[aside]
+        bucket, aside, exact = self.buckets[index], self._aside[index], self._exact.pop(index)
         if aside.size:
             self.comm.all_reduce(exact)
-        grads[aside] = 0
-        if self.residual is not None:
-            self.residual[bucket.elements] += grads[bucket.elements]
-        values = grads if self.residual is None else self.residual
         own = bucket.run(self.comm.rank)
         total = self._total[: bucket.counts[self.comm.rank]]
-        total[...] = values[own]
+        total[...] = grads[own] if self.residual is None else self.residual[own]
         if self.residual is not None:
             self.residual[own] = 0
-        self._scatter(bucket, lambda rank, out: self._encode(values[bucket.run(rank)], self.residual, out), total)
+        self._scatter(index, total)
         if self.owed is not None:
             self.owed[own] += total
             total = self.owed[own]
-        payload = self._encode(total, self.owed, self._scatter.sent)
+        payload = _encoded(self._decoder, total, self.owed, self._back)
         sizes = self._sizes_of_all(payload.size, bucket)
         gathered = self._scatter.received[: sum(sizes)]
         gathered[run_of(self.comm.rank, sizes)] = payload
         self.comm.all_gather(gathered, sizes)
         for rank in range(self.comm.size):
-            self.codec.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
+            self._decoder.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
         grads[aside] = exact
-
-    def _encode(self, values: np.ndarray, kept: np.ndarray | None, out: np.ndarray) -> np.ndarray:
-        """The payload; where something is kept, `values` are a view of it and become what is left."""
-        payload = self.codec.encode(values, out)
-        if kept is not None:
-            self.codec.settle(payload, values)
-        return payload
 
     def _sizes_of_all(self, size: int, bucket: Bucket) -> list[int]:
         """Bytes that every rank passes on."""
@@ -163,3 +173,11 @@ class CodedSum(Sum):
         told[self.comm.rank] = size
         self.comm.all_gather(told, [1] * self.comm.size)
         return told.tolist()
+
+
+def _encoded(codec: Codec, values: np.ndarray, kept: np.ndarray | None, out: np.ndarray) -> np.ndarray:
+    """The payload; where something is kept, `values` are a view of it and become what is left."""
+    payload = codec.encode(values, out)
+    if kept is not None:
+        codec.settle(payload, values)
+    return payload

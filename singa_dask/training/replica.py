@@ -20,7 +20,7 @@ from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.layers.base import Metric, Step
-from singa_dask.layers.param import Array, Param
+from singa_dask.layers.param import Param
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Server, Stub
@@ -107,10 +107,11 @@ class Replica:
         self._own = flat.values if self.private else self._mirror
         if not self.exchange.exact:  # the servers' values are not those that everybody has
             self._own = ops.empty((flat.size,)) if self.private else np.empty_like(self._mirror)
-        self._summed = np.empty(flat.size, flat.values.dtype) if every_grads is None else flat.grads
-        self._staged = self._summed if self._on_host else np.empty_like(self._summed)
-        if wire is not None:
-            self._summed = ops.empty((flat.size,))
+        self._staged = np.empty(0 if self._on_host else flat.size, flat.values.dtype)
+        self._outgoing = flat.grads if self._on_host or wire is not None else self._staged
+        self._summed = self._outgoing
+        if not self.exchange.in_place:
+            self._summed = ops.empty((flat.size,)) if wire is not None else np.empty(flat.size, flat.values.dtype)
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
@@ -212,7 +213,10 @@ class Replica:
 
         def send(ready: Callable[[int], bool]) -> None:
             while waiting and ready(waiting[-1]):
-                under_way.append(self._lane.submit(self._exchange, waiting.pop(), step.number))
+                bucket = waiting.pop()
+                if self._on_host:  # at once; beside the computing it would take turns with it, and leave later
+                    self._prepare(bucket)
+                under_way.append(self._lane.submit(self._exchange, bucket, step.number))
 
         def on_gradient(param: Param) -> None:
             bucket = self._readiness.done(param.owner.name)
@@ -229,18 +233,22 @@ class Replica:
         self._collect(everywhere=self.private)
         return metrics
 
-    def _exchange(self, bucket: int, step: int) -> None:
-        """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
-        elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
-        grads = self.net.flat.grads
+    def _prepare(self, bucket: int) -> None:
+        """Bring the gradients of a bucket to where the exchange takes them, ready to be sent."""
+        grads, elements = self.net.flat.grads, self.exchange.buckets[bucket].elements
         if self._owed is not None:
             grads[elements] += self.ops.asarray(self._owed[elements])
-        if self.comm.size == 1:
-            summed = self.ops.to_host(grads)
-        else:
-            summed = self._summed
-            self.exchange.reduce_scatter(bucket, self._for_exchange(grads, elements), summed)
-        self.stub.push(step, summed, self._own, range(run.start, run.stop))
+        if self._outgoing is not grads:
+            self._outgoing[elements] = self.ops.to_host(grads[elements])
+        self.exchange.prepare(bucket, self._outgoing)
+
+    def _exchange(self, bucket: int, step: int) -> None:
+        """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
+        if not self._on_host:  # a device computes on meanwhile
+            self._prepare(bucket)
+        run = self.exchange.runs[bucket]
+        self.exchange.reduce_scatter(bucket, self._outgoing, self._summed)
+        self.stub.push(step, self._summed, self._own, range(run.start, run.stop))
         if self.private:
             self._spread([bucket])
 
@@ -360,10 +368,3 @@ class Replica:
             gather(bucket, self._mirror, own)
             if not self._on_host:
                 values[elements] = self.ops.asarray(self._mirror[elements])
-
-    def _for_exchange(self, array: Array, elements: slice) -> Array:
-        """A flat array of all parameters as the communicator needs it, with these elements up to date."""
-        if self._on_host or self.wire is not None:
-            return array
-        self._staged[elements] = self.ops.to_host(array[elements])
-        return self._staged

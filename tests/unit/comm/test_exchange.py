@@ -7,6 +7,7 @@ import pytest
 
 from singa_dask.comm import Bucket, FullExchange, SoloCommunicator, run_threads
 from singa_dask.comm.buckets import Readiness
+from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.errors import TrainingError
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
@@ -16,6 +17,7 @@ def _exchange(comm):
     exchange = FullExchange(comm, BUCKETS)
     grads, own = np.arange(9, dtype=np.float32) * (comm.rank + 1), np.full(9, np.nan, np.float32)
     for bucket in (1, 0):
+        exchange.prepare(bucket, grads)
         exchange.reduce_scatter(bucket, grads, own)
         exchange.all_gather(bucket, own, own)
     return own, exchange.runs
@@ -25,6 +27,39 @@ def test_every_bucket_is_summed_by_runs_and_brought_together():
     for rank, (own, runs) in enumerate(run_threads(2, _exchange)):
         np.testing.assert_array_equal(own, 3 * np.arange(9))
         assert runs == ((slice(0, 2), slice(5, 9)), (slice(2, 5), slice(9, 9)))[rank]
+
+
+CODECS = [("kHalf", None), ("kBFloat16", None), ("kPartial", 0.5), ("kTopK", 0.3), ("kThreshold", 1.0)]
+
+
+@pytest.mark.parametrize(("name", "sparsity"), CODECS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_buckets_may_be_prepared_while_others_are_under_way(name, sparsity, in_place):
+    def steps(comm, first):
+        exchange = bucket_exchange(
+            comm, BUCKETS, {"name": name, "sparsity": sparsity}, aside=np.array([2, 6]), still=np.array([7])
+        )
+        draw = np.random.default_rng(comm.rank)
+        values, new = np.zeros(9, np.float32), np.zeros(9, np.float32)
+        for step in range(4):
+            exchange.begin(step)
+            grads = draw.normal(size=9).astype(np.float32)
+            summed = grads if in_place else np.empty(9, np.float32)
+            for bucket in first:
+                exchange.prepare(bucket, grads)
+            for bucket in (1, 0):
+                if bucket not in first:
+                    exchange.prepare(bucket, grads)
+                exchange.reduce_scatter(bucket, grads, summed)
+                run = exchange.runs[bucket]
+                new[run] -= 0.1 * summed[run]
+                exchange.all_gather(bucket, values, new)
+        return values.tobytes(), exchange.residual.tobytes()
+
+    one_by_one, ahead = (run_threads(2, steps, first) for first in ([], [1, 0]))
+    assert one_by_one == ahead
+    assert one_by_one[0][0] == one_by_one[1][0]
+    assert np.frombuffer(one_by_one[0][0], np.float32).any()
 
 
 @pytest.mark.parametrize("counts", [(), (1, 2), (-1,)])

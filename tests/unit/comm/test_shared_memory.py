@@ -80,6 +80,7 @@ def _exchange(comm, apart):
     for step in range(3):
         mine[:] = np.arange(9) * (comm.rank + 1) + step
         for bucket, run in enumerate(exchange.runs):
+            exchange.prepare(bucket, mine)
             exchange.reduce_scatter(bucket, mine, own)
             values[run] += own[run]
         for bucket in range(len(BUCKETS)):

@@ -171,6 +171,7 @@ def summed(comm, codec, corr, steps):
     for step in range(steps):
         grads = gradients(step, flat.size)[comm.rank].copy()
         for index in range(len(buckets)):
+            sums.prepare(index, grads)
             sums.sum(index, grads)
         arrived.append(grads)
     return arrived, kept
