@@ -2,8 +2,7 @@
 
 The first line on standard input is the plan; then lines {"run": NAME, "steps": N}, answered by {"seconds": per step}.
 Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT after", the same
-without overlap: all buckets leave when the backward pass is over; "VARIANT alone", the exchange of the gradients that
-are there, without computing any.
+without overlap: one bucket after another, when the backward pass is over, in the thread that computes.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from singa_dask.algorithms.bp import BP
 from singa_dask.cluster.bootstrap import join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
+from singa_dask.comm.lane import Lane
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Step
 from singa_dask.net import Batch
@@ -53,28 +53,11 @@ class Timed(BP):
         return metrics
 
 
-class Late(BP):
-    """Tells of no gradient before all are there."""
-
-    def train_one_batch(self, net: Any, feed: Any, step: Any, on_gradient: Any = None) -> Any:
-        return super().train_one_batch(net, feed, step)
-
-
-class Silent(BP):
-    """Computes nothing: the gradients are those that are there."""
-
-    def train_one_batch(self, net: Any, feed: Any, step: Any, on_gradient: Any = None) -> Any:
-        if on_gradient is not None:
-            for param in reversed(net.params):
-                on_gradient(param)
-        return {}
-
-
 class Rank:
     """The replicas of one rank, all of them ready to run.
 
-    buckets: their parameters, by variant, in the order in which they leave. spent: seconds, and those of the
-    processor, by bucket.
+    buckets: their parameters, by variant, in the order in which they leave. spent: seconds of the exchange, and those
+    outside the communicator, by bucket; of use where nothing overlaps.
     """
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
@@ -98,8 +81,7 @@ class Rank:
             ]
             self._note_spent(replica)
             self._add(name, replica, self.size)
-            self._add(f"{name} after", replica, self.size, Late())
-            self._add(f"{name} alone", replica, self.size, Silent())
+            self._add(f"{name} after", replica, self.size, Lane(self.comm, threaded=False))
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Per step, after the ranks have met: seconds; with "compute", `after` as Timed has it; with others `spent`,
@@ -117,15 +99,17 @@ class Rank:
         return answer
 
     def _note_spent(self, replica: Replica) -> None:
-        exchange = replica._exchange
+        for part in ("_prepare", "_exchange"):
+            setattr(replica, part, self._timed(getattr(replica, part)))
 
-        def timed(bucket: int, step: int) -> None:
-            before = np.array([time.perf_counter(), time.thread_time()])
-            exchange(bucket, step)
-            now = np.array([time.perf_counter(), time.thread_time()])
-            self.spent[bucket] = self.spent.get(bucket, 0) + now - before
+    def _timed(self, part: Callable[..., None]) -> Callable[..., None]:
+        def timed(bucket: int, *more: Any) -> None:
+            before = np.array([time.perf_counter(), self.comm.wait_s])
+            part(bucket, *more)
+            seconds, waited = np.array([time.perf_counter(), self.comm.wait_s]) - before
+            self.spent[bucket] = self.spent.get(bucket, 0) + np.array([seconds, seconds - waited])
 
-        replica._exchange = timed  # type: ignore[method-assign]
+        return timed
 
     def _replica(self, comm: Communicator, variant: Mapping[str, Any]) -> Replica:
         job = job_of(self.workload)
@@ -140,14 +124,14 @@ class Rank:
         replica.fetch()
         return replica
 
-    def _add(self, name: str, replica: Replica, size: int, algorithm: BP | None = None) -> None:
+    def _add(self, name: str, replica: Replica, size: int, lane: Lane | None = None) -> None:
         feed = {replica.net.input_layers[0]: Batch(self.features, self.labels)}
-        algorithm = algorithm or replica.algorithm
+        lane = lane or replica._lane
         number = 0
 
         def step() -> None:
             nonlocal number
-            replica.algorithm = algorithm
+            replica._lane = lane
             replica.train_step(feed, Step(Phase.kTrain, number, total_rows=size * self.workload.batch))
             number += 1
 
