@@ -22,8 +22,11 @@ from singa_dask.errors import ClusterError, CommTimeout
 # Test without a pause holds the core that a computing rank needs; a blocking call can have no deadline and is slowest
 # for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first.
 # MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no difference to any of them beyond the noise.
+#
+# Where a rank waits in a thread beside the one that computes, sleeps of 50 us take a fifth of the core.
+# So they grow with the waiting, which can end late by a sixteenth of it, to what sockets still hold the bytes of.
 _YIELD_S = 2e-4
-_SLEEP_S = 5e-5
+_SLEEP_S, _LONGEST_SLEEP_S = 5e-5, 2e-4
 
 
 class PolledCommunicator(Communicator):
@@ -102,7 +105,7 @@ class PolledCommunicator(Communicator):
             if waited < _YIELD_S:
                 os.sched_yield()
             else:
-                time.sleep(_SLEEP_S)
+                time.sleep(min(max(_SLEEP_S, waited / 16), _LONGEST_SLEEP_S))
 
     def _give_up(self, operation: str, done: Callable[[], bool]) -> None:
         self._unfinished = done
