@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from singa_dask.ops import numba_update, packed_product, row_products
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu import row_products
+from singa_dask.ops.cpu.kernels import numba_update, packed_product
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 SQUARE = 2048
 # Bytes of the arrays together.

@@ -12,7 +12,7 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_flat
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.ops import numba_codec
+from singa_dask.ops.cpu.kernels import numba_codec
 
 _INDEX, _OFFSET = np.dtype(np.uint32), np.dtype(np.uint16)
 # kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.

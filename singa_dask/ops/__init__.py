@@ -21,11 +21,11 @@ def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0,
     Raises ConfigError for an unknown device, and for "gpu" where CuPy or a GPU is missing.
     """
     if device == "cpu":
-        from singa_dask.ops.cpu import CpuOps
+        from singa_dask.ops.cpu.ops import CpuOps
 
         return CpuOps(dtype, threads)
     if device == "gpu":
-        from singa_dask.ops.gpu import GpuOps
+        from singa_dask.ops.gpu.ops import GpuOps
 
         return GpuOps(dtype, device_id)
     raise ConfigError(

@@ -10,7 +10,7 @@ import pytest
 from support import cupy_on_cpu
 
 from singa_dask.errors import ConfigError
-from singa_dask.ops.gpu import GpuOps
+from singa_dask.ops.gpu.ops import GpuOps
 
 
 def pytest_report_header() -> str:

@@ -24,7 +24,7 @@ from singa_dask.layers import (
     ReLU,
     SoftmaxLoss,
 )
-from singa_dask.ops.cpu import CpuOps
+from singa_dask.ops.cpu.ops import CpuOps
 from singa_dask.updaters import SGD, Adam
 
 ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose

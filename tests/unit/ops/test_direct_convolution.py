@@ -22,11 +22,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import singa_dask
-from singa_dask.ops import Ops, Window, tables
-from singa_dask.ops import team as team_module
-from singa_dask.ops.cpu import CpuOps
-from singa_dask.ops.team import Team
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops import Ops, Window
+from singa_dask.ops.cpu import tables
+from singa_dask.ops.cpu import team as team_module
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.ops import CpuOps
+from singa_dask.ops.cpu.team import Team
 
 needs_vectors = pytest.mark.skipif(VECTOR == 0, reason="no micro-kernel for this CPU")
 pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -154,9 +155,9 @@ def run_python(code: str, **variables: str) -> str:
 ONE_CONVOLUTION = """
 import numpy as np
 from singa_dask.ops import Ops, Window
-from singa_dask.ops.cpu import CpuOps
-from singa_dask.ops import numba_products
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu.ops import CpuOps
+from singa_dask.ops.cpu.kernels import numba_products
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 window, rng = Window((3, 3), (1, 1), (1, 1)), np.random.default_rng(0)
 x, weight = (rng.standard_normal(s).astype(np.float32) for s in ((3, 7, 7, 5), (3, 3, 5, 41)))
 results = []
@@ -191,7 +192,7 @@ def test_kernels_are_compiled_anew_where_another_file_of_theirs_has_changed(tmp_
     shutil.copytree(Path(singa_dask.__file__).parent, package, ignore=ignored)
     place = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
     assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "0", "1"]
-    tile = package / "ops" / "micro_kernel.py"
+    tile = package / "ops" / "cpu" / "kernels" / "micro_kernel.py"
     tile.write_text(tile.read_text().replace("_ROWS = {16: 12, 8: 6,", "_ROWS = {16: 10, 8: 5,"))
     assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "0", "1"]
     assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "1", "0"]

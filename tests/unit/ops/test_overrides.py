@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from singa_dask.errors import ConfigError
 from singa_dask.ops import Ops, get_ops
-from singa_dask.ops.cpu import CpuOps
-from singa_dask.ops.gpu import GpuOps
+from singa_dask.ops.cpu.ops import CpuOps
+from singa_dask.ops.gpu.ops import GpuOps
 
 
 def overrides(cls: type) -> list[Any]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from singa_dask.ops import packed_product, row_products
-from singa_dask.ops.cpu import CpuOps
-from singa_dask.ops.row_products import FASTER, FEW, LEAST, product_of
-from singa_dask.ops.row_tile import ROWS
-from singa_dask.ops.team import Team
+from singa_dask.ops.cpu.kernels import packed_product
+from singa_dask.ops.cpu.kernels.row_tile import ROWS
+from singa_dask.ops.cpu.ops import CpuOps, row_products
+from singa_dask.ops.cpu.row_products import FASTER, FEW, LEAST, product_of
+from singa_dask.ops.cpu.team import Team
 
 pytestmark = pytest.mark.skipif(not FASTER, reason="no tile for this CPU")
 MARGIN = 100

@@ -9,7 +9,7 @@ import pytest
 from distributed.protocol import dumps, to_serialize
 from support.servers import ones, server_plan, shard
 
-from singa_dask.ops import cpu
+from singa_dask.ops.cpu import ops as cpu
 from singa_dask.server import Server, partition
 from singa_dask.server.messages import Fresh, Get, Inspect, Origin, Put, Reply, Update
 

@@ -1,9 +1,9 @@
 """Sums of matrix products over tables of offsets: the micro-kernel's tiles, set side by side; and panels for them."""
 
-from singa_dask.ops.micro_kernel import PANEL, ROWS, copy_lines, tile_of_one, tile_of_two
-from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.numba_padding import crop, pad
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS, copy_lines, tile_of_one, tile_of_two
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_padding import crop, pad
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 _FLOAT, _OFFSET = 4, 8
 

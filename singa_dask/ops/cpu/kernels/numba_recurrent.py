@@ -11,8 +11,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from singa_dask.ops.numba_kernel import FASTMATH, kernel
-from singa_dask.ops.packed_product import product
+from singa_dask.ops.cpu.kernels.numba_kernel import FASTMATH, kernel
+from singa_dask.ops.cpu.kernels.packed_product import product
 
 
 def tanh(x):

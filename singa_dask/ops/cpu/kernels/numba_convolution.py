@@ -6,7 +6,7 @@ and LLVM then does not vectorise (10 times slower); a function for the loop cost
 
 from numba import uint64
 
-from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 
 
 @kernel

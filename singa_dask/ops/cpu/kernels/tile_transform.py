@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from singa_dask.ops.vectors import F32, I64, Vectors
-from singa_dask.ops.winograd import evaluation, interpolation, scaled_evaluation
+from singa_dask.ops.cpu.kernels.vectors import F32, I64, Vectors
+from singa_dask.ops.cpu.kernels.winograd import evaluation, interpolation, scaled_evaluation
 
 Array = Any
 

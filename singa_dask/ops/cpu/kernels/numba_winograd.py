@@ -6,11 +6,11 @@ whole tiles fit; `outputs` (n, H', W', O) are a multiple of `tile` wide and high
 of a window less one; tiles of outputs do not.
 """
 
-from singa_dask.ops.micro_kernel import PANEL, ROWS
-from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.numba_padding import crop, pad
-from singa_dask.ops.numba_products import products
-from singa_dask.ops.tile_transform import (
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_padding import crop, pad
+from singa_dask.ops.cpu.kernels.numba_products import products
+from singa_dask.ops.cpu.kernels.tile_transform import (
     fold_filter_3,
     fold_filter_5,
     fold_image,
@@ -22,8 +22,8 @@ from singa_dask.ops.tile_transform import (
     spread_output_2,
     spread_output_4,
 )
-from singa_dask.ops.vectors import VECTOR
-from singa_dask.ops.winograd import SIZE
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.winograd import SIZE
 
 _FLOAT = 4
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.ops import gpu_kernels
 from singa_dask.ops.base import Ops
+from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.window import Window
 

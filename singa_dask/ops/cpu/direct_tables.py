@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.ops.micro_kernel import PANEL, ROWS
-from singa_dask.ops.tables import best_block, grid, in_tiles, table
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
+from singa_dask.ops.cpu.tables import best_block, grid, in_tiles, table
 from singa_dask.ops.window import Window
 
 Array = Any

@@ -10,7 +10,7 @@ from typing import Any, cast
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from singa_dask.ops.vectors import I1, I64, VECTOR, Vectors
+from singa_dask.ops.cpu.kernels.vectors import I1, I64, VECTOR, Vectors
 
 ROWS = 5
 _VECTORS = 4 if VECTOR == 16 else 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.ops.micro_kernel import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
 
 Array = Any
 

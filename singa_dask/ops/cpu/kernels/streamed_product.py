@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.row_tile import PANEL, ROWS, tile
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tile
 
 # Rows of the matrix that are multiplied at once: a panel of them stays in a core's cache for all tiles.
 _DEPTH = 256

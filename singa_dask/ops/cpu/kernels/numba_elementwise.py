@@ -7,7 +7,7 @@ whether two of them overlap, and where they are the same take the loop without v
 import numpy as np
 
 from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
-from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
 _GAMMA, _MIX1, _MIX2 = np.uint64(GAMMA), np.uint64(MIX1), np.uint64(MIX2)

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from singa_dask.ops.vectors import I64, VECTOR, Vectors
+from singa_dask.ops.cpu.kernels.vectors import I64, VECTOR, Vectors
 
 _ROWS = {16: 12, 8: 6, 0: 1}
 ROWS = _ROWS[VECTOR]

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from singa_dask.ops.vectors import I8, VECTOR, Vectors
+from singa_dask.ops.cpu.kernels.vectors import I8, VECTOR, Vectors
 
 
 @cast(Any, intrinsic)

@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 
 
 @kernel

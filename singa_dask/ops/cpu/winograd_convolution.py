@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.ops import numba_winograd, tables, workspace
-from singa_dask.ops.micro_kernel import PANEL, ROWS
-from singa_dask.ops.team import Team
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu import tables, workspace
+from singa_dask.ops.cpu.kernels import numba_winograd
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.winograd import SIZE, TILE
+from singa_dask.ops.cpu.team import Team
+from singa_dask.ops.cpu.workspace import LINE
 from singa_dask.ops.window import Window
-from singa_dask.ops.winograd import SIZE, TILE
-from singa_dask.ops.workspace import LINE
 
 Array = Any
 Shape = tuple[int, ...]

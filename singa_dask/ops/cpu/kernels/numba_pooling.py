@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.pooling_kernel import gradient_of_whole_window, gradient_of_window, largest_of_window
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.pooling_kernel import gradient_of_whole_window, gradient_of_window, largest_of_window
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 
 @kernel

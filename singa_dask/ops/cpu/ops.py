@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.ops import (
+from singa_dask.ops.cpu import row_products
+from singa_dask.ops.cpu.convolution import CpuConvolutionOps
+from singa_dask.ops.cpu.kernels import (
     numba_elementwise,
     numba_loss,
     numba_lrn,
@@ -15,13 +17,11 @@ from singa_dask.ops import (
     numba_recurrent,
     numba_update,
     packed_product,
-    row_products,
     row_tile,
 )
-from singa_dask.ops.cpu_convolution import CpuConvolutionOps
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.team import Team
 from singa_dask.ops.random import drop_threshold
-from singa_dask.ops.team import Team
-from singa_dask.ops.vectors import VECTOR
 from singa_dask.ops.window import Window
 
 Array = Any

@@ -2,7 +2,7 @@
 
 from numba import uint64
 
-from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 
 
 @kernel

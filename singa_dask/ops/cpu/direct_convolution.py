@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from singa_dask.ops import numba_products, tables, workspace
-from singa_dask.ops.direct_tables import Gather, Scatter, WeightSums
-from singa_dask.ops.micro_kernel import PANEL
-from singa_dask.ops.team import Team
+from singa_dask.ops.cpu import tables, workspace
+from singa_dask.ops.cpu.direct_tables import Gather, Scatter, WeightSums
+from singa_dask.ops.cpu.kernels import numba_products
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL
+from singa_dask.ops.cpu.team import Team
 from singa_dask.ops.window import Window
 
 Array = Any

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from singa_dask.ops.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 
 _INF = np.uint32(0x7F800000)
 # The first float32 bits that round to infinity, and what is kept of the value instead.

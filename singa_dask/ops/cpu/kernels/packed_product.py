@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singa_dask.ops.numba_kernel import kernel
-from singa_dask.ops.row_tile import PANEL, ROWS, tile
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tile
 
 Array = Any
 

@@ -7,13 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from singa_dask.ops import numba_convolution, winograd_convolution
 from singa_dask.ops.base import Ops
-from singa_dask.ops.direct_convolution import DirectConvolution
-from singa_dask.ops.team import Team
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu import winograd_convolution
+from singa_dask.ops.cpu.direct_convolution import DirectConvolution
+from singa_dask.ops.cpu.kernels import numba_convolution
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.team import Team
+from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution
 from singa_dask.ops.window import Window
-from singa_dask.ops.winograd_convolution import WinogradConvolution
 
 Array = Any
 Shape = tuple[int, ...]

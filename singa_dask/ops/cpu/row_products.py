@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.ops import packed_product, streamed_product
-from singa_dask.ops.row_tile import PANEL, ROWS
-from singa_dask.ops.team import Team
-from singa_dask.ops.vectors import VECTOR
+from singa_dask.ops.cpu.kernels import packed_product, streamed_product
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.team import Team
 
 Array = Any
 Product = Callable[[Team, int, Array, Array, Array, bool], None]
