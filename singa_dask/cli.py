@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0
 # New objects until Python looks for garbage: by its own 700, imports would take an eighth longer.
 COLLECT_AFTER = 50_000
+_AS_IN_PYTHON = gc.get_threshold()
 
 JOB = click.argument("job", type=click.Path(path_type=Path))
 CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), help="File with the cluster { } block to use.")
@@ -119,6 +120,7 @@ def train(
     load = cache(lambda: _load(job, overrides, cluster))
     with ExitStack() as stack:
         if mpi:
+            gc.set_threshold(*_AS_IN_PYTHON)  # ranks train in this process
             client = _join_mpi(stack, lambda: load().topology.nprocesses, interface, scheduler or scheduler_file)
             if client is None:
                 return  # this rank has been a worker

@@ -32,12 +32,12 @@ def fork_server() -> Iterator[None]:
     # A terminal sends Ctrl-C to it too: half-way through its imports it would die of it, with a traceback.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        for name in missing:
-            del os.environ[name]
-    try:
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, handler)
+            for name in missing:
+                del os.environ[name]
         yield
     finally:
         _end()
@@ -48,6 +48,8 @@ def _end() -> None:
     import psutil  # type: ignore[import-untyped]
 
     for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error, ChildProcessError):
             if any("multiprocessing.forkserver" in word for word in child.cmdline()):
                 child.kill()
+                # Until it has ended, and no more: multiprocessing itself asks for its status before it starts another.
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

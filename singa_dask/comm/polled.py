@@ -23,8 +23,8 @@ from singa_dask.errors import ClusterError, CommTimeout
 # for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first.
 # MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no difference to any of them beyond the noise.
 #
-# Where a rank waits in a thread beside the one that computes, sleeps of 50 us take a fifth of the core.
-# So they grow with the waiting, which can end late by a sixteenth of it, to what sockets still hold the bytes of.
+# Where a rank waits in a thread beside the one that computes, sleeps of 50 us take a fifth of the core. So they grow
+# with the waiting, which may then end late by a sixteenth of it, and only so far that sockets do not run full.
 _YIELD_S = 2e-4
 _SLEEP_S, _LONGEST_SLEEP_S = 5e-5, 2e-4
 

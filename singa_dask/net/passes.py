@@ -78,28 +78,28 @@ class Passes:
                 "net.backward has no forward pass to go back through: layers overwrite what forward has left. "
                 "Call net.forward before each backward."
             )
-        self._to_go_back = False
         self._gradients[:] = [None] * len(self._gradients)
         self.start()
-        try:
-            for plan in self._plan.backward:
+        for plan in self._plan.backward:
+            try:
                 dy = None if plan.is_loss else self._take(plan)
                 if plan.is_loss or dy is not None:
                     dx = plan.backward(plan.ctx, dy)
                     if plan.ctx.needs_input_grad:
                         self._collect(plan, dx)
-                for owner in plan.completes:
-                    _complete(owner, on_gradient)
-        except SingaError:
-            raise
-        except Exception as error:
-            inputs = [self.values[slot] for slot in plan.arguments]
-            raise failure(plan.layer, self._phase, "backward", inputs, error) from error
+            except SingaError:
+                raise
+            except Exception as error:
+                inputs = [self.values[slot] for slot in plan.arguments]
+                raise failure(plan.layer, self._phase, "backward", inputs, error) from error
+            for owner in plan.completes:
+                _complete(owner, on_gradient)
         for owner in self._plan.idle:
             _complete(owner, on_gradient)
 
     def start(self) -> None:
-        """Forget the gradients so far."""
+        """Forget the gradients so far; what the forward pass has left is used up."""
+        self._to_go_back = False
         for owner in self._params:
             owner.start_step()
 

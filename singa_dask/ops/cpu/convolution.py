@@ -41,7 +41,7 @@ class Convolution(Protocol):
 @lru_cache(maxsize=512)
 def convolution(x_shape: Shape, window: Window, filters: int, threads: int) -> Convolution:
     """The faster convolution of images of `x_shape` (B, H, W, C), by up to `threads` threads."""
-    kind = WinogradConvolution if winograd_convolution.suits(x_shape[1:], window, filters) else DirectConvolution
+    kind = WinogradConvolution if winograd_convolution.suits(x_shape, window, filters) else DirectConvolution
     return kind.of(x_shape, window, filters, threads)
 
 
@@ -61,6 +61,15 @@ class CpuConvolutionOps(Ops):
         """The array as kernels must have it that get its address alone: a layer of one's own may return float64."""
         return np.ascontiguousarray(array, self.dtype)
 
+    def _to_fill(self, array: Array) -> Array:
+        """The same array. Raises ValueError where kernels could not write to it by its address."""
+        if array.dtype != self.dtype or not array.flags.c_contiguous:
+            raise ValueError(
+                f"a convolution's result must be a contiguous array of {self.dtype}. Received: {array.dtype}, "
+                f"shape {array.shape}, strides {array.strides}."
+            )
+        return array
+
     def workspace_shape(self, x_shape: Shape, window: Window, filters: int, limit_nbytes: int) -> Shape:
         found = self._convolution(x_shape, window, filters)
         if found is not None:
@@ -73,8 +82,12 @@ class CpuConvolutionOps(Ops):
         found = self._convolution(x.shape, window, out.shape[-1])
         if found is None:
             return super().convolve(x, weight, bias, window, out, workspace)
-        bias = None if bias is None else self._by_address(bias)
-        found.forward(self._team, self._by_address(x), weight, bias, out, workspace)
+        x, weight, bias = (
+            self._by_address(x),
+            self._by_address(weight),
+            None if bias is None else self._by_address(bias),
+        )
+        found.forward(self._team, x, weight, bias, self._to_fill(out), workspace)
         return out
 
     def convolve_backward_weight(
@@ -84,14 +97,15 @@ class CpuConvolutionOps(Ops):
         if found is None:
             return super().convolve_backward_weight(x, dy, window, dweight, workspace, accumulate)
         x, dy = self._by_address(x), self._by_address(dy)
-        found.backward_weight(self._team, x, dy, dweight, workspace, accumulate)
+        found.backward_weight(self._team, x, dy, self._to_fill(dweight), workspace, accumulate)
         return dweight
 
     def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
         found = self._convolution(dx.shape, window, dy.shape[-1])
         if found is None:
             return super().convolve_backward_input(dy, weight, window, dx, workspace)
-        found.backward_input(self._team, self._by_address(dy), weight, dx, workspace)
+        dy, weight = self._by_address(dy), self._by_address(weight)
+        found.backward_input(self._team, dy, weight, self._to_fill(dx), workspace)
         return dx
 
     def im2col(self, x: Array, window: Window, columns: Array) -> None:

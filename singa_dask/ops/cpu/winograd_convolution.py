@@ -31,11 +31,13 @@ _LEAST_TILES = 48
 # What the transforms of a tile take for a vector of channels, and of filters, in vector operations of a plain sum;
 # such that both ways were measured to take the same time where they are counted the same.
 _IMAGE_WORK, _OUTPUT_WORK = 500, 250
+# The same of a vector of filters, for one channel.
+_FILTER_WORK = 250
 
 
-def suits(shape: Shape, window: Window, filters: int) -> bool:
-    """Whether images (H, W, C) are convolved with less work this way than by the sums as they are."""
-    (height, width, channels), size = shape, window.kernel[0]
+def suits(x_shape: Shape, window: Window, filters: int) -> bool:
+    """Whether images (B, H, W, C) are convolved with less work this way than by the sums as they are."""
+    (count, height, width, channels), size = x_shape, window.kernel[0]
     if window.kernel != (size, size) or size not in TILE or window.stride != (1, 1):
         return False
     oh, ow = window.output_size(height, width)
@@ -43,7 +45,7 @@ def suits(shape: Shape, window: Window, filters: int) -> bool:
     sums = sum((h.stop - h.start) * (w.stop - w.start) for _, _, (h, w), _ in window.offsets(height, width))
     left, right = -(-channels // VECTOR), -(-filters // VECTOR)
     work = tiles * (SIZE**2 * channels * right + _IMAGE_WORK * left + _OUTPUT_WORK * right)
-    return work < sums * channels * right
+    return count * work + _FILTER_WORK * channels * right < count * sums * channels * right
 
 
 def _row(channels: int) -> int:

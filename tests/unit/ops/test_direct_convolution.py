@@ -25,9 +25,12 @@ import singa_dask
 from singa_dask.ops import Ops, Window
 from singa_dask.ops.cpu import tables
 from singa_dask.ops.cpu import team as team_module
+from singa_dask.ops.cpu.convolution import convolution
+from singa_dask.ops.cpu.direct_convolution import DirectConvolution
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.ops import CpuOps
 from singa_dask.ops.cpu.team import Team
+from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution
 
 needs_vectors = pytest.mark.skipif(VECTOR == 0, reason="no micro-kernel for this CPU")
 pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -103,18 +106,36 @@ def test_what_is_not_finite_shows_where_its_window_lies_and_nowhere_else(bad):
 
 @needs_vectors
 @pytest.mark.parametrize("foreign", [lambda a: a.astype(np.float64), lambda a: np.repeat(a, 2, axis=1)[:, ::2]])
-def test_arrays_of_another_type_or_with_gaps_are_read_for_what_they_are(foreign):
+@pytest.mark.parametrize(("channels", "way"), [(5, DirectConvolution), (40, WinogradConvolution)])
+def test_arrays_of_another_type_or_with_gaps_are_read_for_what_they_are(foreign, channels, way):
     window = Window((3, 3), (1, 1), (1, 1))
-    x, weight, bias, dy = arrays(window, (3, 7, 7, 5), 20)
+    x, weight, bias, dy = arrays(window, (30, 8, 8, channels), 20)
+    assert isinstance(convolution(x.shape, window, 20, 1), way)
     expected = call_all(CpuOps(), window, x, weight, bias, dy)
     ops = CpuOps()
     workspace = ops.empty(ops.workspace_shape(x.shape, window, 20, 0))
-    x, dy = foreign(x), foreign(dy)
-    y = ops.convolve(x, weight, bias.astype(np.float64), window, np.empty((3, 7, 7, 20), np.float32), workspace)
-    dweight = ops.convolve_backward_weight(x, dy, window, np.empty_like(weight), workspace)
-    dx = ops.convolve_backward_input(dy, weight, window, np.empty((3, 7, 7, 5), np.float32), workspace)
+    results = (np.empty_like(a) for a in (dy, weight, x))
+    x, weight, dy = foreign(x), foreign(weight), foreign(dy)
+    y = ops.convolve(x, weight, bias.astype(np.float64), window, next(results), workspace)
+    dweight = ops.convolve_backward_weight(x, dy, window, next(results), workspace)
+    dx = ops.convolve_backward_input(dy, weight, window, next(results), workspace)
     for got, want in zip((y, dweight, dx), (expected[0], expected[2], expected[4]), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@needs_vectors
+@pytest.mark.parametrize("made", [lambda a: a.astype(np.float64), lambda a: np.repeat(a, 2, axis=1)[:, ::2]])
+def test_results_that_kernels_cannot_write_to_are_refused(made):
+    ops, window = CpuOps(), Window((3, 3), (1, 1), (1, 1))
+    x, weight, bias, dy = arrays(window, (3, 7, 7, 5), 20)
+    workspace = ops.empty(ops.workspace_shape(x.shape, window, 20, 0))
+    for call in (
+        lambda: ops.convolve(x, weight, bias, window, made(dy), workspace),
+        lambda: ops.convolve_backward_weight(x, dy, window, made(weight), workspace),
+        lambda: ops.convolve_backward_input(dy, weight, window, made(x), workspace),
+    ):
+        with pytest.raises(ValueError, match="contiguous array of float32"):
+            call()
 
 
 @needs_vectors

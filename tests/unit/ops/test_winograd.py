@@ -198,4 +198,11 @@ def test_passes_allocate_nothing_of_the_size_of_an_image(threads):
     ],
 )
 def test_it_is_used_where_it_saves_work(shape, window, filters, winograd):
-    assert suits(shape, window, filters) is winograd
+    assert suits((64, *shape), window, filters) is winograd
+
+
+@needs_vectors
+def test_filters_are_transformed_for_many_images_only():
+    window = Window((3, 3), (1, 1), (1, 1))
+    assert suits((32, 4, 4, 256), window, 256)
+    assert not suits((1, 4, 4, 256), window, 256)
