@@ -82,11 +82,8 @@ class CpuConvolutionOps(Ops):
         found = self._convolution(x.shape, window, out.shape[-1])
         if found is None:
             return super().convolve(x, weight, bias, window, out, workspace)
-        x, weight, bias = (
-            self._by_address(x),
-            self._by_address(weight),
-            None if bias is None else self._by_address(bias),
-        )
+        x, weight = self._by_address(x), self._by_address(weight)
+        bias = None if bias is None else self._by_address(bias)
         found.forward(self._team, x, weight, bias, self._to_fill(out), workspace)
         return out
 

@@ -120,13 +120,11 @@ class DirectConvolution:
             numba_products.pack(turned.transpose(0, 2, 1), panels)
             self._gather(team, dy, of, panels, None, dx)
             return
-        scatter = of
         numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), panels)
 
         def images(t: int) -> None:
             numba_products.scatter(
-                dy, *self.spans[t], scatter.block, *scatter.pad, scatter.rows, scatter.lines, scatter.span, panels,
-                scatter.targets, padded[t], dx,
+                dy, *self.spans[t], of.block, *of.pad, of.rows, of.lines, of.span, panels, of.targets, padded[t], dx,
             )  # fmt: skip
 
         team.run(len(self.spans), images)
