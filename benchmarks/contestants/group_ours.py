@@ -1,8 +1,9 @@
 """Contestant: one rank of a group of singa_dask, with a replica per variant of the exchange.
 
 The first line on standard input is the plan; then lines {"run": NAME, "steps": N}, answered by {"seconds": per step}.
-Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT after", the same
-without overlap: one bucket after another, when the backward pass is over, in the thread that computes.
+Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT beside", the same with
+overlap, whether it pays or not; "VARIANT after", without: one bucket after another, when the backward pass is over, in
+the thread that computes.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Rank:
             ]
             self._note_spent(replica)
             self._add(name, replica, self.size)
-            self._add(f"{name} after", replica, self.size, Lane(self.comm, threaded=False))
+            for kind, threaded in (("beside", True), ("after", False)):
+                self._add(f"{name} {kind}", replica, self.size, Lane(self.comm, threaded=threaded))
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Per step, after the ranks have met: seconds; with "compute", `after` as Timed has it; with others `spent`,

@@ -2,14 +2,14 @@
 
     hidden = (T_without - T_with) / (T_serial - T_ideal)
 
-T_with: a step of the group. T_without: the same, but the buckets are exchanged when the backward pass is over, one
-after another and in the same thread. T_serial: a step without a group, then the exchange of the buckets, as long as
-each took in T_without: encoding, sending, the update, and back. T_ideal: the same where every bucket leaves as soon as
-its last gradient is there and those before it are through, and the worker's one core computes the step while a bucket
-waits for the network, not while it is coded or updated. So what is coded beside the backward pass makes later buckets
-complete later. A round times each of them once; `hidden` is the median of the rounds', and there is none where less
-than a twentieth of T_without can be hidden. kThreshold has none either: it sends more or less in a round, as its
-residuals happen to be.
+T_with: a step of the group, with overlap whether it pays or not (a job tries both and keeps the faster). T_without:
+the same, but the buckets are exchanged when the backward pass is over, one after another and in the same thread.
+T_serial: a step without a group, then the exchange of the buckets, as long as each took in T_without: encoding,
+sending, the update, and back. T_ideal: the same where every bucket leaves as soon as its last gradient is there and
+those before it are through, and the worker's one core computes the step while a bucket waits for the network, not
+while it is coded or updated. So what is coded beside the backward pass makes later buckets complete later. A round
+times each of them once; `hidden` is the median of the rounds', and there is none where less than a twentieth of
+T_without can be hidden. kThreshold has none either: it sends more or less in a round, as its residuals happen to be.
 
 How long an exchange takes is asked of steps, not of exchanges one right after another: the network lets a burst of 128
 KB pass at once when it has been idle, as it is while a step computes, and all that a small net sends may be that.
@@ -62,7 +62,7 @@ def measure(
 
 
 def _runs(codecs: Sequence[str]) -> list[str]:
-    return [f"{codec}{kind}" for codec in codecs for kind in ("", " after")]
+    return [f"{codec} {kind}" for codec in codecs for kind in ("beside", "after")]
 
 
 def _rounds(group: Group, runs: Sequence[str], rounds: int, near: Host) -> dict[str, list[dict[str, Any]]]:
@@ -82,7 +82,7 @@ def _rounds(group: Group, runs: Sequence[str], rounds: int, near: Host) -> dict[
 
 
 def _row(group: Group, found: Mapping[str, Sequence[Mapping[str, Any]]], codec: str) -> dict[str, Any]:
-    ours, late, compute = (found[run] for run in (codec, f"{codec} after", "compute"))
+    ours, late, compute = (found[run] for run in (f"{codec} beside", f"{codec} after", "compute"))
     buckets = group.ready["buckets"][codec]
     can = [_hideable(buckets, *turns) for turns in zip(compute, late, strict=True)]
     hidden = [
@@ -96,8 +96,8 @@ def _row(group: Group, found: Mapping[str, Sequence[Mapping[str, Any]]], codec: 
     row["hidden"] = round(statistics.median(hidden), 2) if told else None
     quartiles = statistics.quantiles(hidden, n=4)[::2] if told and hidden[1:] else []
     row["hidden_quartiles"] = [round(cut, 2) for cut in quartiles]
-    if "kFull" in found:
-        pairs = zip(found["kFull"], ours, strict=True)
+    if "kFull beside" in found:
+        pairs = zip(found["kFull beside"], ours, strict=True)
         row["faster"] = round(statistics.median(full["seconds"] / step["seconds"] for full, step in pairs), 2)
     return row
 

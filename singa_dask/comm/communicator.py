@@ -15,12 +15,15 @@ class Communicator(ABC):
     counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
     nbytes: bytes handed to each operation so far, by name, without the own run of reduce_scatter, all_gather and
     all_to_all, which goes nowhere. seconds: spent inside each so far; wait_s: their sum.
-    Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is known to be lost.
+    hurried: whether the member can do nothing else until the operation in progress is done, and may take more of a
+    processor to wait for it. Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is
+    known to be lost.
     """
 
     rank: int
     size: int
     timeout_s: float
+    hurried: bool = True
 
     def __init__(self) -> None:
         self.nbytes: Counter[str] = Counter()

@@ -11,47 +11,75 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.trial import Trial
 
 
 class Lane:
     """Runs operations of a communicator in the order in which they are given, which must be that of all ranks.
 
-    threaded: in a thread of its own; else at once. initializer: called in that thread first. wait_s: seconds so far in
-    which the caller could not go on for waiting for the group. An operation that fails breaks the communicator, so
-    that those behind it fail too.
+        lane.begin_step()
+        future = lane.submit(call, ...)     as soon as there is something to send, if `beside`; else after computing
+        lane.wait(future)
+        lane.end_step()
+
+    threaded: whether there is a thread in which operations can go on beside the computing. trial: in which steps they
+    do; in all where there is none. initializer: called in that thread first. wait_s: seconds so far in which the
+    caller could not go on for waiting for the group. An operation that fails breaks the communicator, so that those
+    behind it fail too.
     """
 
-    def __init__(self, comm: Communicator, *, threaded: bool, initializer: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        *,
+        threaded: bool,
+        trial: Trial | None = None,
+        initializer: Callable[[], None] | None = None,
+    ) -> None:
         self._comm = comm
         self._pool = ThreadPoolExecutor(1, "exchange", initializer=initializer) if threaded else None
+        self._trial = trial if threaded else None
         self._under_way: list[Future[Any]] = []
-        self._blocked_s = 0.0
+        self.wait_s = 0.0
 
     @property
-    def threaded(self) -> bool:
-        return self._pool is not None
+    def beside(self) -> bool:
+        """Whether operations of this step go on beside the computing, the same on all ranks."""
+        return self._pool is not None and (self._trial is None or self._trial.first)
 
-    @property
-    def wait_s(self) -> float:
-        return self._comm.wait_s if self._pool is None else self._blocked_s
+    def begin_step(self) -> None:
+        """Before the computing of a step, on every rank."""
+        if self._trial is not None:
+            self._trial.begin()
+
+    def end_step(self) -> None:
+        """When all that the step has submitted is done, on every rank."""
+        if self._trial is not None and self._trial.end():
+            seconds = self._trial.seconds
+            self.run(self._comm.all_reduce, seconds)
+            self._trial.settle(seconds)
 
     def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run an operation after those that are under way."""
-        if self._pool is None:
-            done: Future[Any] = Future()
-            done.set_result(call(*args))
-            return done
         self._under_way = [future for future in self._under_way if not future.done()]
+        if self._pool is None or not (self.beside or self._under_way):
+            done: Future[Any] = Future()
+            waited = self._comm.wait_s
+            done.set_result(self._run(call, *args))
+            self.wait_s += self._comm.wait_s - waited
+            return done
+        self._comm.hurried = False
         future = self._pool.submit(copy_context().run, self._run, call, *args)
         self._under_way.append(future)
         return future
 
     def wait(self, future: Future[Any]) -> Any:
         """What an operation returned, once it is done; each of them has a deadline of its own."""
+        self._comm.hurried = True
         began, waited = time.perf_counter(), self._comm.wait_s
         result = future.result()
         # Of what the thread did in the meantime only the waiting for others counts.
-        self._blocked_s += min(time.perf_counter() - began, self._comm.wait_s - waited)
+        self.wait_s += min(time.perf_counter() - began, self._comm.wait_s - waited)
         return result
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:

@@ -207,6 +207,7 @@ class NestedCommunicator(Communicator):
         if not self._leads:
             return
         patience, self._outer.timeout_s = self._outer.timeout_s, operation.left_s
+        self._outer.hurried = self.hurried
         try:
             call(*args)
         finally:

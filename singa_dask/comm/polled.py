@@ -23,8 +23,9 @@ from singa_dask.errors import ClusterError, CommTimeout
 # for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first.
 # MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no difference to any of them beyond the noise.
 #
-# Where a rank waits in a thread beside the one that computes, sleeps of 50 us take a fifth of the core. So they grow
-# with the waiting, which may then end late by a sixteenth of it, and only so far that sockets do not run full.
+# Where a rank waits in a thread beside the one that computes, yields and sleeps of 50 us take a fifth of the core. So
+# it never yields, and sleeps grow with the waiting, which may then end late by a sixteenth of it, and only so far that
+# sockets do not run full.
 _YIELD_S = 2e-4
 _SLEEP_S, _LONGEST_SLEEP_S = 5e-5, 2e-4
 
@@ -102,7 +103,7 @@ class PolledCommunicator(Communicator):
                 self._give_up(operation, done)
                 what = f"rank {self.rank}: {operation} did not finish within {waited:.1f} s"
                 raise CommTimeout(f"{what}; {late} lost, stopped or late")
-            if waited < _YIELD_S:
+            if self.hurried and waited < _YIELD_S:
                 os.sched_yield()
             else:
                 time.sleep(min(max(_SLEEP_S, waited / 16), _LONGEST_SLEEP_S))

@@ -15,6 +15,7 @@ from singa_dask.comm.buckets import Readiness
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.lane import Lane
 from singa_dask.comm.shared_memory import share_memory
+from singa_dask.comm.trial import Trial
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.sums import CodedSum, FullSum, SharedSum, Sum, even_counts, fused_buckets
 from singa_dask.distopt.worlds import machine, world
@@ -60,7 +61,7 @@ class DistOpt:
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
-        self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self._one_machine)
+        self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self._one_machine, trial=Trial())
         self._memory: list[np.ndarray] | None = None
         self._sums: tuple[Any, Sum, Readiness] | None = None
         self._cut: tuple[int, ...] = ()
@@ -242,18 +243,29 @@ class DistOpt:
             return self._apply(net)
         sums, readiness = self._sum_by((*key, threshold), threshold, make)
         readiness.begin()
+        self._lane.begin_step()
+        complete: list[int] = []
         under_way: list[Future[None]] = []
+
+        def send() -> None:
+            for bucket in complete:
+                if self._on_host:  # as in a Replica
+                    self._prepare(sums, bucket, clip)
+                under_way.append(self._lane.submit(self._sum, sums, bucket, clip))
+            complete.clear()
 
         def on_gradient(param: Param) -> None:
             bucket = readiness.done(param.name)
             if bucket is not None:
-                if self._on_host:  # as in a Replica
-                    self._prepare(sums, bucket, clip)
-                under_way.append(self._lane.submit(self._sum, sums, bucket, clip))
+                complete.append(bucket)
+            if self._lane.beside:
+                send()
 
         net = self._backward(loss, on_gradient)
+        send()
         for future in under_way:
             self._lane.wait(future)
+        self._lane.end_step()
         self._apply(net)
 
     def _sum_by(self, key: tuple[Any, ...], threshold: int, make: Callable[..., Sum]) -> tuple[Sum, Readiness]:

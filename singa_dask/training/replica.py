@@ -15,6 +15,7 @@ from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import BucketExchange, SharedExchange
 from singa_dask.comm.lane import Lane
+from singa_dask.comm.trial import Trial
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
@@ -116,7 +117,8 @@ class Replica:
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
         threaded = comm.size > 1 and not beside and len(cut.buckets) > 1
-        self._lane = Lane(wire or comm, threaded=threaded, initializer=ops.use)
+        trial = Trial() if wire is None else None  # over the wire a step is told done before the device has done it
+        self._lane = Lane(wire or comm, threaded=threaded, trial=trial, initializer=ops.use)
         for net in self.nets.values():
             net.share_sums(self._lane.all_reduce)
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
@@ -207,6 +209,7 @@ class Replica:
         """One synchronous step of the group; returns the metrics of the own share of the mini-batch."""
         self._readiness.begin()
         self.exchange.begin(step.number)
+        self._lane.begin_step()
         complete: set[int] = set()
         under_way: list[Future[None]] = []
         waiting = list(range(len(self.exchange.buckets)))  # the last bucket is the next to go, on every rank
@@ -224,13 +227,14 @@ class Replica:
                 complete.add(bucket)
                 send(complete.__contains__)
 
-        told = on_gradient if self._lane.threaded else None
+        told = on_gradient if self._lane.beside else None
         metrics = self.algorithm.train_one_batch(self.net, feed, step, told)
         send(lambda bucket: True)  # an algorithm of one's own need not tell
         for future in under_way:
             self._lane.wait(future)
         self._owed = None
         self._collect(everywhere=self.private)
+        self._lane.end_step()
         return metrics
 
     def _prepare(self, bucket: int) -> None:

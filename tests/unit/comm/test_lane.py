@@ -1,0 +1,115 @@
+"""Operations keep their order, beside the computing or after it, and ranks agree on which."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from singa_dask.comm import Communicator, SoloCommunicator, run_threads
+from singa_dask.comm.lane import Lane
+from singa_dask.comm.trial import LASTS, TURNS, WARM_UP, Trial
+from singa_dask.errors import ClusterError
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def train(lane: Lane, comm: Communicator, clock: Clock, steps: int, beside_s: float, after_s: float) -> list[bool]:
+    """Steps of two buckets, and between them a sum that the pass itself needs; which of them went beside."""
+    went = []
+    for _ in range(steps):
+        lane.begin_step()
+        went.append(lane.beside)
+        buckets = [np.ones(3), np.ones(5)]
+        futures = []
+        if lane.beside:
+            futures.append(lane.submit(comm.all_reduce, buckets[0]))
+        assert lane.all_reduce(np.full((1, 2), 2.0)).tolist() == [[2.0 * comm.size] * 2]
+        futures += [lane.submit(comm.all_reduce, bucket) for bucket in buckets[len(futures) :]]
+        for future in futures:
+            lane.wait(future)
+        assert all((bucket == comm.size).all() for bucket in buckets)
+        clock.now += beside_s if went[-1] else after_s
+        lane.end_step()
+    return went
+
+
+def test_ranks_that_find_differently_go_the_same_way():
+    def member(comm: Communicator) -> list[bool]:
+        clock = Clock()
+        lane = Lane(comm, threaded=True, trial=Trial(clock))
+        try:
+            # The first rank finds overlap a little faster, the second much slower.
+            return train(lane, comm, clock, WARM_UP + 2 * TURNS + 5, *((1.0, 1.5), (4.0, 2.0))[comm.rank])
+        finally:
+            lane.close()
+
+    first, second = run_threads(2, member)
+    assert first == second
+    assert all(first[:WARM_UP]) and sum(first[WARM_UP:-5]) == TURNS and not any(first[-5:])
+
+
+def test_without_a_trial_every_step_overlaps():
+    def member(comm: Communicator) -> list[bool]:
+        lane = Lane(comm, threaded=True)
+        try:
+            return train(lane, comm, Clock(), WARM_UP + 2 * TURNS, 2.0, 1.0)
+        finally:
+            lane.close()
+
+    assert all(map(all, run_threads(2, member)))
+
+
+def test_without_a_thread_none_does_and_nothing_is_tried():
+    comm, clock = SoloCommunicator(), Clock()
+    lane = Lane(comm, threaded=False, trial=Trial(clock))
+    assert not any(train(lane, comm, clock, LASTS // 10, 1.0, 2.0))
+
+
+def test_what_is_not_beside_is_done_by_the_caller_at_once():
+    trial = Trial(Clock())
+    lane = Lane(SoloCommunicator(), threaded=True, trial=trial)
+    try:
+        assert lane.run(threading.get_ident) != threading.get_ident()
+        trial.first = False
+        assert lane.submit(threading.get_ident).result(timeout=0) == threading.get_ident()
+    finally:
+        lane.close()
+
+
+def test_what_comes_behind_an_operation_under_way_waits_for_it():
+    """A sum that the backward pass needs, in a step that does not overlap, must not overtake the bucket before it."""
+    trial, go, done = Trial(Clock()), threading.Event(), []
+    lane = Lane(SoloCommunicator(), threaded=True, trial=trial)
+    try:
+        first = lane.submit(lambda: (go.wait(10), done.append(1)))
+        trial.first = False
+        second = lane.submit(done.append, 2)
+        assert not second.done()
+        go.set()
+        lane.wait(first)
+        lane.wait(second)
+        assert done == [1, 2]
+    finally:
+        lane.close()
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_an_operation_that_fails_fails_those_behind_it(threaded):
+    def member(comm: Communicator) -> None:
+        lane = Lane(comm, threaded=threaded)
+        try:
+            with pytest.raises(ZeroDivisionError):
+                lane.run(lambda: 1 / 0)
+            with pytest.raises(ClusterError, match="division by zero"):
+                lane.run(comm.barrier)
+        finally:
+            lane.close()
+
+    run_threads(2, member)
