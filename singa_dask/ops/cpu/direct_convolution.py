@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from singa_dask.ops.cpu import tables, workspace
@@ -63,17 +64,19 @@ class DirectConvolution:
             (kh, kw, channels, filters),
         )
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Of a workspace."""
-        return max(workspace.elements(*shapes) for shapes in ((self.panels,), self._of_weight(), self._of_input()))
+        return max(workspace.elements(*shapes) for shapes in ((self.panels,), self._of_weight, self._of_input))
 
+    @cached_property
     def _of_weight(self) -> list[Shape]:
         """The workspace's parts in the pass for the weight: padded images and a panel of each thread, and the sums of
         all but the first."""
         padded, sums = [self.weight_tables.padded, self.weight_tables.panel], [self.weight]
         return padded * len(self.spans) + sums * (len(self.spans) - 1)
 
+    @cached_property
     def _of_input(self) -> list[Shape]:
         """The same for the input: panels and each thread's padded images."""
         backward = self.input_tables
@@ -98,7 +101,7 @@ class DirectConvolution:
         self, team: Team, x: Array, dy: Array, dweight: Array, buffer: Array, accumulate: bool
     ) -> None:
         of, count = self.weight_tables, len(self.spans)
-        parts = workspace.cut(buffer, *self._of_weight())
+        parts = workspace.cut(buffer, *self._of_weight)
         targets = [dweight, *parts[2 * count :]]
 
         def images(t: int) -> None:
@@ -113,7 +116,7 @@ class DirectConvolution:
             dweight += part
 
     def backward_input(self, team: Team, dy: Array, weight: Array, dx: Array, buffer: Array) -> None:
-        panels, *padded = workspace.cut(buffer, *self._of_input())
+        panels, *padded = workspace.cut(buffer, *self._of_input)
         of, filters = self.input_tables, weight.shape[-1]
         if isinstance(of, Gather):
             turned = weight.reshape(-1, *weight.shape[2:])[::-1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -166,10 +167,10 @@ class WinogradConvolution:
             np.zeros(max(channels, filters), np.float32),
         )
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Of a workspace."""
-        passes = self._of_forward(), self._of_weight(), self._of_input()
+        passes = self._of_forward, self._of_weight, self._of_input
         return max(workspace.elements(*shapes) for shapes in passes)
 
     @property
@@ -181,20 +182,23 @@ class WinogradConvolution:
     def _turned_panels(self) -> _Points:
         return _packed(*self.weight[:1:-1])
 
+    @cached_property
     def _of_forward(self) -> list[Shape]:
         return [self._panels.shape, *self.block.shapes * len(self.spans)]
 
+    @cached_property
     def _of_input(self) -> list[Shape]:
         size, _, channels, filters = self.weight
         return [self._turned_panels.shape, (size, size, filters, channels), *self.block.shapes * len(self.spans)]
 
+    @cached_property
     def _of_weight(self) -> list[Shape]:
         """Every thread's sums, the gradient of every thread but the first, and blocks."""
         count = len(self.spans)
         return [self.sums.shape] * count + [self.weight] * (count - 1) + self.weight_block.shapes * count
 
     def forward(self, team: Team, x: Array, weight: Array, bias: Array | None, out: Array, buffer: Array) -> None:
-        panels, *buffers = workspace.cut(buffer, *self._of_forward())
+        panels, *buffers = workspace.cut(buffer, *self._of_forward)
         panels, start = self._panels.of(panels), self.zeros if bias is None else bias
         self._share(team, weight.shape[2], lambda c: numba_winograd.spread_filters(weight, c.start, c.stop, panels))
 
@@ -207,7 +211,7 @@ class WinogradConvolution:
         team.run(len(self.spans), images)
 
     def backward_input(self, team: Team, dy: Array, weight: Array, dx: Array, buffer: Array) -> None:
-        panels, turned, *buffers = workspace.cut(buffer, *self._of_input())
+        panels, turned, *buffers = workspace.cut(buffer, *self._of_input)
         panels = self._turned_panels.of(panels)
 
         def filters(run: slice) -> None:
@@ -227,7 +231,7 @@ class WinogradConvolution:
     def backward_weight(
         self, team: Team, x: Array, dy: Array, dweight: Array, buffer: Array, accumulate: bool
     ) -> None:
-        parts, count = workspace.cut(buffer, *self._of_weight()), len(self.spans)
+        parts, count = workspace.cut(buffer, *self._of_weight), len(self.spans)
         targets, buffers = [dweight, *parts[count : 2 * count - 1]], parts[2 * count - 1 :]
 
         def images(t: int) -> None:
