@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codecs import ErrorFeedback, Threshold, TopK
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import BucketExchange, FullExchange
-from singa_dask.comm.scatter import CodedScatter
+from singa_dask.comm.scatter import CodedScatter, inside, within
 
 
 class CodedExchange(BucketExchange):
@@ -46,28 +45,24 @@ class CodedExchange(BucketExchange):
         shared: bool = False,
     ) -> None:
         super().__init__(comm, buckets)
-        self._aside = [inside(aside, bucket.elements) for bucket in buckets]
-        self._mute = [inside(_joined(aside, still), bucket.elements) for bucket in buckets]
-        # The thread that computes encodes gradients while the exchange of earlier ones goes on: two sets of scratch.
-        self.codec, self._decoder, self.dtype = codec, deepcopy(codec), np.dtype(dtype)
+        self._still = [inside(still, bucket.elements) for bucket in buckets]
+        self.codec, self.dtype = codec, np.dtype(dtype)
         self._out = [
             {rank: ErrorFeedback(codec, count, dtype) for rank, count in enumerate(bucket.counts) if rank != comm.rank}
             for bucket in buckets
         ]
         self._by_count = isinstance(codec, Threshold)
         self._exactly_back = self._by_count and shared
-        self._scatter = CodedScatter(comm, buckets, self._decoder, self.dtype)
-        self._exact: dict[int, np.ndarray] = {}
+        self._scatter = CodedScatter(comm, buckets, codec, self.dtype, aside)
         self._difference = np.empty(self._scatter.longest, self.dtype)
         self._arrived = [0] * len(buckets)
 
     def begin(self, step: int) -> None:
-        self.codec.begin(step)
-        self._decoder.begin(step)
+        self._scatter.begin(step)
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
-        return self.codec.overflows + self._decoder.overflows
+        return self._scatter.overflows
 
     @property
     def residual(self) -> np.ndarray:
@@ -87,22 +82,20 @@ class CodedExchange(BucketExchange):
 
     def prepare(self, index: int, grads: np.ndarray) -> None:
         bucket, run, out = self.buckets[index], self.runs[index], self._out[index]
-        self._exact[index] = grads[self._aside[index]]
-        grads[self._mute[index]] = 0
+        self._scatter.set_aside(index, grads)
+        grads[self._still[index]] = 0
         self._scatter.prepare(index, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place))
         if self._by_count:
             self._arrived[index] = self.codec.exceeding(grads[run])
 
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
-        run, aside, exact = self.runs[index], self._aside[index], self._exact.pop(index)
-        if aside.size:
-            self.comm.all_reduce(exact)
+        run, aside, exact = self.runs[index], self._scatter.aside[index], self._scatter.sum_aside(index)
         if own is not grads:
             own[run] = grads[run]
         nbytes = self._scatter(index, own[run])
         if self._by_count:
-            self._arrived[index] += self._decoder.elements(nbytes, run.stop - run.start, self.dtype)
-        mine = _within(aside, run)
+            self._arrived[index] += self.codec.elements(nbytes, run.stop - run.start, self.dtype)
+        mine = within(aside, run)
         own[aside[mine]] = exact[mine]
 
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
@@ -110,9 +103,9 @@ class CodedExchange(BucketExchange):
             self.gather_exactly(index, values, own)
             return
         comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
-        aside = self._aside[index]
+        aside = self._scatter.aside[index]
         if aside.size:
-            mine = _within(aside, run)
+            mine = within(aside, run)
             exact = np.zeros(aside.size, self.dtype)
             exact[mine] = own[aside[mine]]
             comm.all_reduce(exact)
@@ -144,22 +137,7 @@ class CodedExchange(BucketExchange):
         return [int(n) for n in arrived]
 
     def _back(self, arrived: int, count: int) -> Any:
-        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self._decoder
-
-
-def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
-    """Those of the sorted indices that lie in the bucket."""
-    if indices is None:
-        return np.empty(0, np.int64)
-    return indices[_within(indices, elements)]
-
-
-def _within(indices: np.ndarray, elements: slice) -> np.ndarray:
-    return (indices >= elements.start) & (indices < elements.stop)
-
-
-def _joined(*indices: np.ndarray | None) -> np.ndarray:
-    return np.unique(np.concatenate([np.empty(0, np.int64), *(each for each in indices if each is not None)]))
+        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self._scatter.decoder
 
 
 def _residual(feedback: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import numpy as np
 
@@ -17,12 +18,24 @@ class CodedScatter:
 
         total_j = own_j + sum over r != j of decode(payload_rj)       payload_rj: of rank r for rank j's run
 
+    codec, decoder: the same twice, each with scratch of its own; the one for the thread that prepares a bucket, the
+    other for that in which earlier ones are exchanged meanwhile. aside: elements, sorted, that travel as they are.
     received: (bytes of the largest bucket,) uint8, of whoever uses it until the next call. sizes_known: whether all
     ranks know the sizes of payloads without being told.
     """
 
-    def __init__(self, comm: Communicator, buckets: Sequence[Bucket], codec: Codec, dtype: np.dtype) -> None:
-        self.comm, self.codec, self.dtype = comm, codec, dtype
+    def __init__(
+        self,
+        comm: Communicator,
+        buckets: Sequence[Bucket],
+        codec: Codec,
+        dtype: np.dtype,
+        aside: np.ndarray | None = None,
+    ) -> None:
+        self.comm, self.dtype = comm, dtype
+        self.codec, self.decoder = codec, deepcopy(codec)
+        self.aside = [inside(aside, bucket.elements) for bucket in buckets]
+        self._exact: dict[int, np.ndarray] = {}
         self._buckets = tuple(buckets)
         self.longest = max((count for bucket in buckets for count in bucket.counts), default=0)
         self.received = np.empty(comm.size * codec.max_nbytes(self.longest, dtype), np.uint8)
@@ -30,6 +43,28 @@ class CodedScatter:
         self._sent = [np.empty(sum(self._most(bucket)), np.uint8) for bucket in buckets]
         self._sizes: dict[int, list[int]] = {}
         self.sizes_known = codec.nbytes(1, dtype) is not None  # on all ranks or on none; else they are told
+
+    def begin(self, step: int) -> None:
+        """Before the first bucket of a step, on every rank."""
+        self.codec.begin(step)
+        self.decoder.begin(step)
+
+    @property
+    def overflows(self) -> int:
+        """Values so far that the codec could not hold."""
+        return self.codec.overflows + self.decoder.overflows
+
+    def set_aside(self, index: int, grads: np.ndarray) -> None:
+        """Take out of the gradients of bucket `index` what travels as it is; zeros stay."""
+        self._exact[index] = grads[self.aside[index]]
+        grads[self.aside[index]] = 0
+
+    def sum_aside(self, index: int) -> np.ndarray:
+        """The sum over all ranks of what they have set aside."""
+        exact = self._exact.pop(index)
+        if exact.size:
+            self.comm.all_reduce(exact)
+        return exact
 
     def prepare(self, index: int, encode: Callable[[int, np.ndarray], np.ndarray]) -> None:
         """Encode what the others get of bucket `index`, in the thread that has computed it.
@@ -54,7 +89,7 @@ class CodedScatter:
         comm.all_to_all(self._sent[index][: sum(sizes)], sizes, received, arriving)
         for rank in range(comm.size):
             if rank != comm.rank:
-                self.codec.decode(received[run_of(rank, arriving)], total, add=True)
+                self.decoder.decode(received[run_of(rank, arriving)], total, add=True)
         return received.size
 
     def _most(self, bucket: Bucket) -> list[int]:
@@ -72,3 +107,15 @@ class CodedScatter:
         told, ones = np.empty(comm.size, np.int64), [1] * comm.size
         comm.all_to_all(np.array(sizes, np.int64), ones, told, ones)
         return told.tolist()
+
+
+def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
+    """Those of the sorted indices that lie in this run of elements."""
+    if indices is None:
+        return np.empty(0, np.int64)
+    return indices[within(indices, elements)]
+
+
+def within(indices: np.ndarray, elements: slice) -> np.ndarray:
+    """Which of the indices lie in this run of elements. (n,) of bool."""
+    return (indices >= elements.start) & (indices < elements.stop)

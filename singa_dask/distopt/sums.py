@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 from singa_dask.comm import Bucket, Communicator, FullExchange, SharedExchange
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codecs import Codec
-from singa_dask.comm.coded_exchange import inside
 from singa_dask.comm.scatter import CodedScatter
 from singa_dask.net.flat import Entry
 
@@ -103,7 +101,7 @@ class CodedSum(Sum):
 
     residual: what a rank has not sent; owed: what an owner has not passed on; flat, of all elements, kept for the next
     step (Seide et al. 2014; both ways: DoubleSqueeze, Tang et al. 2019). Where they are None it is dropped. aside:
-    elements that travel as they are, as comm.coded_exchange.CodedExchange has it.
+    elements that travel as they are, as CodedScatter has it.
     """
 
     def __init__(
@@ -117,23 +115,18 @@ class CodedSum(Sum):
         aside: np.ndarray | None = None,
     ) -> None:
         super().__init__(comm, buckets)
-        self._aside = [inside(aside, bucket.elements) for bucket in buckets]
-        self._exact: dict[int, np.ndarray] = {}
-        # As CodedExchange: one for the thread that prepares, one for that of the sums.
-        self.codec, self._decoder = codec, deepcopy(codec)
-        self.dtype, self.residual, self.owed = np.dtype(dtype), residual, owed
-        self._scatter = CodedScatter(comm, buckets, self._decoder, self.dtype)
+        self.codec, self.dtype, self.residual, self.owed = codec, np.dtype(dtype), residual, owed
+        self._scatter = CodedScatter(comm, buckets, codec, self.dtype, aside)
         self._total = np.empty(self._scatter.longest, dtype)
         self._back = np.empty(codec.max_nbytes(self._scatter.longest, self.dtype), np.uint8)
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
-        return self.codec.overflows + self._decoder.overflows
+        return self._scatter.overflows
 
     def prepare(self, index: int, grads: np.ndarray) -> None:
-        bucket, aside, residual = self.buckets[index], self._aside[index], self.residual
-        self._exact[index] = grads[aside]
-        grads[aside] = 0
+        bucket, residual = self.buckets[index], self.residual
+        self._scatter.set_aside(index, grads)
         if residual is not None:
             residual[bucket.elements] += grads[bucket.elements]
         values = grads if residual is None else residual
@@ -144,9 +137,7 @@ class CodedSum(Sum):
         self._scatter.prepare(index, encode)
 
     def sum(self, index: int, grads: np.ndarray) -> None:
-        bucket, aside, exact = self.buckets[index], self._aside[index], self._exact.pop(index)
-        if aside.size:
-            self.comm.all_reduce(exact)
+        bucket, exact = self.buckets[index], self._scatter.sum_aside(index)
         own = bucket.run(self.comm.rank)
         total = self._total[: bucket.counts[self.comm.rank]]
         total[...] = grads[own] if self.residual is None else self.residual[own]
@@ -156,14 +147,14 @@ class CodedSum(Sum):
         if self.owed is not None:
             self.owed[own] += total
             total = self.owed[own]
-        payload = _encoded(self._decoder, total, self.owed, self._back)
+        payload = _encoded(self._scatter.decoder, total, self.owed, self._back)
         sizes = self._sizes_of_all(payload.size, bucket)
         gathered = self._scatter.received[: sum(sizes)]
         gathered[run_of(self.comm.rank, sizes)] = payload
         self.comm.all_gather(gathered, sizes)
         for rank in range(self.comm.size):
-            self._decoder.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
-        grads[aside] = exact
+            self._scatter.decoder.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
+        grads[self._scatter.aside[index]] = exact
 
     def _sizes_of_all(self, size: int, bucket: Bucket) -> list[int]:
         """Bytes that every rank passes on."""
