@@ -24,6 +24,7 @@ class Communicator(ABC):
     size: int
     timeout_s: float
     hurried: bool = True
+    kind: str  # for people
 
     def __init__(self) -> None:
         self.nbytes: Counter[str] = Counter()

@@ -23,6 +23,8 @@ class MpiCommunicator(PolledCommunicator):
     interrupted: why operations must end, told from outside; "" while there is no reason.
     """
 
+    kind = "MPI"
+
     def __init__(
         self,
         mpi_comm: Any,

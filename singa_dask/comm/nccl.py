@@ -52,6 +52,8 @@ class NcclCommunicator(PolledCommunicator):
     interrupted: why operations must end, told from outside; "" while there is no reason.
     """
 
+    kind = "NCCL"
+
     def __init__(
         self,
         unique_id: bytes,

@@ -44,6 +44,10 @@ class NestedCommunicator(Communicator):
         return [cls(thread, exchange, outer) for thread in range(nthreads)]
 
     @property
+    def kind(self) -> str:  # type: ignore[override]
+        return self._outer.kind if self._outer.size > 1 else "threads"
+
+    @property
     def aborted(self) -> str:
         return self._exchange.aborted or self._outer.aborted
 

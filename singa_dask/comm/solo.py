@@ -20,6 +20,8 @@ class SoloCommunicator(Communicator):
     It waits for nobody: the seconds of every operation are 0.
     """
 
+    kind = "nobody"
+
     def __init__(self, timeout_s: float = 30.0, interrupted: Callable[[], str] = str) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = 0, 1, timeout_s

@@ -20,6 +20,8 @@ from singa_dask.errors import ClusterError
 class ThreadCommunicator(Communicator):
     """Collectives between `size` threads of one process. Sums run in rank order, so they are reproducible."""
 
+    kind = "threads"
+
     def __init__(self, rank: int, exchange: LocalExchange, timeout_s: float) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = rank, exchange.size, timeout_s

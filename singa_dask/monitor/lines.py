@@ -94,7 +94,8 @@ def _started(event: Event) -> str:
     past = f", from step {event['step']}" if event["step"] else ""
     workers = f"{event['ranks']} worker{'s' * (event['ranks'] > 1)}"
     joined = event.get("group", 0) >= event.get("groups", 1)
-    ready = f"joined with {workers}" if joined else f"{workers} ready"
+    way = f" ({event['exchange']})" if event["ranks"] > 1 else ""
+    ready = f"joined with {workers}{way}" if joined else f"{workers} ready{way}"
     return f"{ready}: {event['steps']} steps of {event['batch']} samples{past}"
 
 

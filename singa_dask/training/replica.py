@@ -121,6 +121,7 @@ class Replica:
         self._lane = Lane(wire or comm, threaded=threaded, trial=trial, initializer=ops.use)
         for net in self.nets.values():
             net.share_sums(self._lane.all_reduce)
+        self._codec = topology.codec
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
         self._unsent: Unsent | None = None
         self._owed: np.ndarray | None = None
@@ -128,6 +129,14 @@ class Replica:
     @property
     def wait_s(self) -> float:
         return self._lane.wait_s
+
+    @property
+    def way(self) -> str:
+        """What gradients travel by inside the group, and how, for people."""
+        if isinstance(self.exchange, SharedExchange):
+            return "shared memory"
+        kind = (self.wire or self.comm).kind
+        return kind if self.exchange.exact else f"{kind}, {self._codec}"
 
     @property
     def operations(self) -> dict[str, dict[str, float]]:

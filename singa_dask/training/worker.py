@@ -219,6 +219,7 @@ class _Run:
             batch=self.batch,
             ranks=self.comm.size,
             groups=self.job.cluster.nworker_groups,
+            exchange=self.replica.way,
         )
         stopping = False
         while True:

@@ -6,7 +6,7 @@ import pytest
 
 from singa_dask.monitor.lines import EventLines, shares
 
-START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3}
+START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3, "exchange": "MPI"}
 TRAIN = {
     "kind": "metrics",
     "group": 0,
@@ -101,9 +101,9 @@ def test_the_lines_of_several_groups_tell_whose_they_are():
 def test_a_group_starts_again_or_joins():
     lines = _lines(START, {**START, "step": 200}, {**START, "group": 1, "step": 300}, TEST)
     assert lines == [
-        "3 workers ready: 600 steps of 96 samples",
-        "3 workers ready: 600 steps of 96 samples, from step 200",
-        "group 1  joined with 3 workers: 600 steps of 96 samples, from step 300",
+        "3 workers ready (MPI): 600 steps of 96 samples",
+        "3 workers ready (MPI): 600 steps of 96 samples, from step 200",
+        "group 1  joined with 3 workers (MPI): 600 steps of 96 samples, from step 300",
         "group 0  step 600/600  test      loss 0.1000  accuracy 0.9800",
     ]
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
 
-START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3}
+START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3, "exchange": "MPI"}
 TRAIN = {
     "kind": "metrics",
     "group": 0,
@@ -31,7 +31,7 @@ def test_lines():
         display.handle(event)
     assert stream.getvalue().splitlines() == [
         "forming the worker group",
-        "3 workers ready: 600 steps of 96 samples",
+        "3 workers ready (MPI): 600 steps of 96 samples",
         "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346/s",
         "  waits 2/10/30 %  data 0/0/5 %",
         "step 600/600  test      loss 0.1000  accuracy 0.9800",
