@@ -20,7 +20,7 @@ from tools.jobs import job_of
 from tools.workloads import TINY_RATE, WORKLOADS, data_of
 
 from singa_dask.algorithms.bp import BP
-from singa_dask.cluster.bootstrap import join_world
+from singa_dask.cluster.bootstrap import join_world, unlink_segments
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
 from singa_dask.comm.lane import Lane
@@ -147,7 +147,10 @@ def _join(plan: Mapping[str, Any]) -> Communicator:
     join_world(endpoint, plan["rank"], plan["size"], plan["host"], time.monotonic() + 60)
     from mpi4py import MPI
 
-    return MpiCommunicator(MPI.COMM_WORLD, TIMEOUT_S)
+    comm = MpiCommunicator(MPI.COMM_WORLD, TIMEOUT_S)
+    comm.barrier()
+    unlink_segments()  # the benchmark ends with this process killed
+    return comm
 
 
 def main() -> None:
