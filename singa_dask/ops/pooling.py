@@ -26,12 +26,13 @@ class PoolingOps:
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
         """out = largest element under each window; argmax: where it was (i kw + j; the first of equals), of
-        `argmax_dtype` and out's shape. Padding never wins."""
+        `argmax_dtype` and out's shape. Padding never wins, NaN always (the last of several), so that nothing hides it.
+        """
         out[...] = -np.inf
         argmax[...] = 0
         for i, j, (oh, ow), (h, w) in window.offsets(*x.shape[1:3]):
             pixels, best, where = x[:, h, w], out[:, oh, ow], argmax[:, oh, ow]
-            larger = pixels > best
+            larger = (pixels > best) | self.xp.isnan(pixels)
             out[:, oh, ow] = self.xp.where(larger, pixels, best)
             argmax[:, oh, ow] = self.xp.where(larger, argmax.dtype.type(i * window.kernel[1] + j), where)
         return out

@@ -88,7 +88,11 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     for (int h = max(h0, 0); h < min(h0 + kh, height); ++h)
         for (int w = max(w0, 0); w < min(w0 + kw, width); ++w) {{
             const T value = x[((b * height + h) * width + w) * channels + c];
-            if (!any || value > best) {{ any = true; best = value; position = (h - h0) * kw + w - w0; }}
+            if (any && value <= best) continue;
+            if (any && best != best && value == value) continue;
+            any = true;
+            best = value;
+            position = (h - h0) * kw + w - w0;
         }}
     y = best;
     argmax = position;

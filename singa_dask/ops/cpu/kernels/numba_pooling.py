@@ -49,7 +49,7 @@ def max_pool(x, kh, kw, sh, sw, ph, pw, out, argmax):
                         pixel = x[b, h0 + i, w0 + j]
                         position = argmax.dtype.type(i * kw + j)
                         for c in range(channels):
-                            larger = pixel[c] > best[c]
+                            larger = pixel[c] > best[c] or pixel[c] != pixel[c]
                             best[c] = pixel[c] if larger else best[c]
                             where[c] = position if larger else where[c]
 

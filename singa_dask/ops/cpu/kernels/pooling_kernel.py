@@ -17,7 +17,7 @@ from singa_dask.ops.cpu.kernels.vectors import I8, VECTOR, Vectors
 @cast(Any, intrinsic)
 def largest_of_window(typingctx, x, height, width, h_step, w_step, position, kernel_width, y, argmax, lanes):
     """y = the largest of `lanes` channels over height x width pixels from x on; argmax = position + i kernel_width + j
-    of it, the first of equals."""
+    of it, the first of equals; the last NaN where there are any."""
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         x, height, width, h_step, w_step, position, kernel_width, y, argmax, lanes = arguments
@@ -31,7 +31,9 @@ def largest_of_window(typingctx, x, height, width, h_step, w_step, position, ker
             with cgutils.for_range(builder, width) as j:
                 pixel = v.load(v.at(line, builder.mul(j.index, w_step)), mask)
                 here = v.splat(builder.trunc(builder.add(first, j.index), I8))
-                larger = builder.fcmp_ordered(">", pixel, builder.load(best))
+                larger = builder.or_(
+                    builder.fcmp_ordered(">", pixel, builder.load(best)), builder.fcmp_unordered("uno", pixel, pixel)
+                )
                 builder.store(builder.select(larger, pixel, builder.load(best)), best)
                 builder.store(builder.select(larger, here, builder.load(where)), where)
         v.store(builder.load(best), v.address(y), mask)
