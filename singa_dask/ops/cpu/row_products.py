@@ -1,10 +1,12 @@
-"""The matrix products of a layer whose mini-batch has few rows, by the row tile.   B rows, I inputs, O outputs.
+"""The matrix products of a layer by the row tile, where BLAS is slower.   B rows, I inputs, O outputs.
 
-    y = x W       streamed: W is read where it lies
-    dW = x' dy    tall: dy is packed, dW is written in the order of memory
-    dx = dy W'    turned, dx' = W dy': dy' is packed, W is read in the order of memory
+                  few rows                              few outputs, many rows
+    y = x W       streamed: W is read where it lies     narrow: W is packed
+    dW = x' dy    tall: dy is packed                    long and turned, dW' = dy' x: x is read where it lies
+    dx = dy W'    turned, dx' = W dy': dy' is packed    tall: W' is packed
 
-W is large beside the others. BLAS packs it anew in every product that reads it, for however few rows.
+What is large is read, and written, once and in the order of memory. BLAS packs it first, for however few rows, and
+computes as many outputs as fill its tile. Where all three are many, dW alone is faster here, long: dy in blocks.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ Product = Callable[[Team, int, Array, Array, Array, bool], None]
 
 # The tile of AVX2 has half of the registers, and is slower than BLAS.
 FASTER = VECTOR == 16
-# Rows of a mini-batch that the tile multiplies faster than BLAS does; more repay the packing.
+# Rows of a mini-batch, or outputs, that are few; more repay what BLAS packs.
 FEW = range(ROWS, 257)
 # Inputs and outputs from which on starting tiles and packing what is small do not matter.
 LEAST = 4 * PANEL
+# Rows and panels of a block of dy, which takes half of a core's cache.
+_DEPTH, _PANELS = 256, 8
 # Elements of dx' that are made before they are turned; they should stay in a core's cache.
 _TURNED = 1 << 14
 
@@ -35,14 +39,17 @@ _TURNED = 1 << 14
 def product_of(a: Array, b: Array, out: Array) -> Product | None:
     """How the tile computes out = a b, or out += a b, by so many threads of a team; None where BLAS is to do it."""
     (rows, length), columns = a.shape, b.shape[1]
-    if not FASTER or columns < LEAST or max(rows, length) < LEAST:
+    if not FASTER or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
         return None
-    if not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
-        return None
-    if rows in FEW and length >= LEAST and a.flags.c_contiguous:
-        return _streamed if b.flags.c_contiguous else _turned if b.flags.f_contiguous else None
-    if length in FEW and rows >= LEAST and a.flags.f_contiguous and b.flags.c_contiguous:
+    by_rows, by_columns, in_place = a.flags.c_contiguous, a.strides[0] == a.itemsize, b.flags.c_contiguous
+    if rows in FEW and min(length, columns) >= LEAST and by_rows:
+        return _streamed if in_place else _turned if b.flags.f_contiguous else None
+    if length in FEW and min(rows, columns) >= LEAST and (by_rows or by_columns):
         return _tall
+    if columns in FEW and columns < LEAST <= min(rows, length) and by_rows:
+        return _narrow
+    if length not in FEW and min(rows, length) >= LEAST and by_columns and in_place:
+        return _long if LEAST <= columns <= 2 * rows else _long_turned if columns in FEW else None
     return None
 
 
@@ -87,3 +94,32 @@ def _turned(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: 
             np.add(target, turned.T, out=target) if accumulate else np.copyto(target, turned.T)
 
     team.share(len(rows), min(count, len(rows) // ROWS), run)
+
+
+def _narrow(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
+    rest = b.shape[1] % VECTOR
+    packed = b.shape[1] - (rest if rest <= VECTOR // 2 else 0)
+    panels, lone = _packed(b[:, :packed]), np.ascontiguousarray(b[:, packed:].T)
+    team.share(
+        len(out),
+        min(count, len(out) // ROWS),
+        lambda share: packed_product.narrow_product(a, panels, lone, share.start, share.stop, out, accumulate),
+    )
+
+
+def _long(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
+    columns = b.shape[1]
+    panels = -(-columns // PANEL)
+
+    def run(share: slice) -> None:
+        block = np.empty((min(_PANELS, share.stop - share.start), min(_DEPTH, len(b)), PANEL), b.dtype)
+        first, last = PANEL * share.start, min(PANEL * share.stop, columns)
+        packed_product.long_product(a, b, first, last, block, out, accumulate)
+
+    team.share(panels, min(count, panels), run)
+
+
+def _long_turned(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
+    turned = np.empty(out.T.shape, out.dtype)
+    _streamed(team, count, b.T, a.T, turned, False)
+    np.add(out, turned.T, out=out) if accumulate else np.copyto(out, turned.T)

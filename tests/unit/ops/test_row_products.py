@@ -1,4 +1,4 @@
-"""Products of mini-batches of few rows by the row tile, against NumPy, by one thread and several."""
+"""Products of few rows, and of few outputs, by the row tile, against NumPy, by one thread and several."""
 
 from __future__ import annotations
 
@@ -20,43 +20,67 @@ pytestmark = pytest.mark.skipif(not FASTER, reason="no tile for this CPU")
 MARGIN = 100
 
 
-def factors(kind: str, rows: int, inputs: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+# Ways of the tile, by product and by what is few: rows, outputs or nothing.
+WAYS = {
+    ("y", "rows"): "_streamed",
+    ("dW", "rows"): "_tall",
+    ("dx", "rows"): "_turned",
+    ("y", "outputs"): "_narrow",
+    ("dW", "outputs"): "_long_turned",
+    ("dx", "outputs"): "_tall",
+    ("dW", "nothing"): "_long",
+}
+EVERY_WAY = pytest.mark.parametrize(("product", "few"), list(WAYS))
+
+
+def factors(product: str, rows: int, inputs: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Those of y = x W, dW = x' dy or dx = dy W'."""
     rng = np.random.default_rng(0)
     x, w, dy = (
         rng.standard_normal(shape, np.float32) for shape in ((rows, inputs), (inputs, outputs), (rows, outputs))
     )
-    return {"streamed": (x, w), "tall": (x.T, dy), "turned": (dy, w.T)}[kind]
+    return {"y": (x, w), "dW": (x.T, dy), "dx": (dy, w.T)}[product]
 
 
-def check(kind: str, a: np.ndarray, b: np.ndarray, threads: int, accumulate: bool) -> None:
+def sizes(few: str, share: float, inputs: int, large: int) -> tuple[int, int, int]:
+    """Rows, inputs and outputs; what is few has a share of the most."""
+    outputs = FEW[0] + round(share * (LEAST - 1 - FEW[0]))
+    rows = FEW[0] + round(share * (len(FEW) - 1))
+    return {"rows": (rows, inputs, large), "outputs": (large, inputs, outputs), "nothing": (large, inputs, inputs)}[
+        few
+    ]
+
+
+def check(way: str, a: np.ndarray, b: np.ndarray, threads: int, accumulate: bool) -> None:
     """The product is NumPy's and is all that is written."""
     memory = np.full(a.shape[0] * b.shape[1] + 2 * MARGIN, 7, np.float32)
     out = memory[MARGIN:-MARGIN].reshape(a.shape[0], b.shape[1])
     chosen = product_of(a, b, out)
-    assert chosen is not None and chosen.__name__ == "_" + kind
+    assert chosen is not None and chosen.__name__ == way
     chosen(Team(threads), threads, a, b, out, accumulate)
     np.testing.assert_allclose(out, a @ b + 7 * accumulate, rtol=1e-4, atol=1e-3)
     assert (memory[:MARGIN] == 7).all() and (memory[-MARGIN:] == 7).all()
 
 
-@pytest.mark.parametrize("kind", ["streamed", "tall", "turned"])
+@EVERY_WAY
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    rows=st.integers(FEW[0], FEW[-1]),
+    share=st.floats(0, 1),
     inputs=st.integers(LEAST, LEAST + 300),
-    outputs=st.integers(LEAST, LEAST + 300),
+    large=st.integers(FEW[-1] + 1, FEW[-1] + 300),
     threads=st.integers(1, 3),
     accumulate=st.booleans(),
 )
-def test_any_size_computes_what_numpy_computes(kind, rows, inputs, outputs, threads, accumulate):
-    check(kind, *factors(kind, rows, inputs, outputs), threads, accumulate)
+def test_any_size_computes_what_numpy_computes(product, few, share, inputs, large, threads, accumulate):
+    check(WAYS[product, few], *factors(product, *sizes(few, share, inputs, large)), threads, accumulate)
 
 
-@pytest.mark.parametrize("kind", ["streamed", "tall", "turned"])
-def test_nothing_is_read_behind_a_matrix(kind):
+@EVERY_WAY
+@pytest.mark.parametrize("guarded", [0, 1])
+def test_nothing_is_read_behind_a_matrix(product, few, guarded):
     page = mmap.PAGESIZE
-    factor = factors(kind, 33, LEAST + 1, LEAST + 3)[0 if kind == "tall" else 1]
+    both = list(factors(product, *sizes(few, 0.1, LEAST + 1, FEW[-1] + 3)))
+    factor = both[guarded]
     size = -(-factor.nbytes // page) * page
     memory = mmap.mmap(-1, size + page)
     place = np.frombuffer(memory, np.uint8)
@@ -66,15 +90,20 @@ def test_nothing_is_read_behind_a_matrix(kind):
         stored = factor if factor.flags.c_contiguous else factor.T
         copy = place[size - factor.nbytes : size].view(np.float32).reshape(stored.shape)
         copy[...] = stored
-        a, b = factors(kind, 33, LEAST + 1, LEAST + 3)
-        view = copy if factor.flags.c_contiguous else copy.T
-        check(kind, *((view, b) if kind == "tall" else (a, view)), threads=2, accumulate=False)
+        both[guarded] = copy if factor.flags.c_contiguous else copy.T
+        check(WAYS[product, few], *both, threads=2, accumulate=False)
     finally:
         assert libc.mprotect(guard, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
 
 
+def test_a_factor_may_be_a_part_of_the_columns_of_an_array():
+    x, dy = np.random.default_rng(0).standard_normal((2, FEW[-1] + 50, LEAST + 40), np.float32)
+    check("_long", x[:, 10 : LEAST + 20].T, dy, threads=1, accumulate=False)
+    check("_long_turned", x[:, 10 : LEAST + 20].T, dy[:, :65].copy(), threads=1, accumulate=True)
+
+
 def test_blas_multiplies_what_a_tile_does_not_suit():
-    x, w = factors("streamed", 64, LEAST, LEAST)
+    x, w = factors("y", 64, LEAST, LEAST)
     out = np.empty((64, LEAST), np.float32)
     assert product_of(x, w, out) is not None
     assert product_of(x.astype(np.float64), w, out) is None
@@ -83,9 +112,9 @@ def test_blas_multiplies_what_a_tile_does_not_suit():
     assert product_of(x, w, np.empty((LEAST, 64), np.float32).T) is None
     assert product_of(x, w[:, :-1].copy(), out[:, :-1].copy()) is None
     assert product_of(x[: FEW[0] - 1], w, out[: FEW[0] - 1]) is None
-    assert (
-        product_of(np.empty((FEW[-1] + 1, LEAST), np.float32), w, np.empty((FEW[-1] + 1, LEAST), np.float32)) is None
-    )
+    many = np.empty((FEW[-1] + 1, FEW[-1] + 1), np.float32)
+    assert product_of(many, many, many) is None
+    assert product_of(many, many.T, many) is None
 
 
 def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
@@ -93,16 +122,16 @@ def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
     product = packed_product.product
     monkeypatch.setattr(packed_product, "product", lambda *arrays: (seen.append(len(arrays[2])), product(*arrays)))
     monkeypatch.setattr(row_products, "_TURNED", 1 << 20)
-    check("turned", *factors("turned", 100, LEAST, LEAST), threads=LEAST, accumulate=False)
+    check("_turned", *factors("dx", 100, LEAST, LEAST), threads=LEAST, accumulate=False)
     assert sum(seen) == LEAST and min(seen) >= ROWS
 
 
-def test_threads_have_no_part_in_the_sums():
-    for kind in ("streamed", "tall", "turned"):
-        a, b = factors(kind, 64, LEAST + 70, LEAST + 50)
-        results = []
-        for threads in (1, 3):
-            ops = CpuOps(threads=threads)
-            ops._product_worth_a_thread = 1
-            results.append(ops.gemm(a, b))
-        np.testing.assert_array_equal(*results)
+@EVERY_WAY
+def test_threads_have_no_part_in_the_sums(product, few):
+    a, b = factors(product, *sizes(few, 0.25, LEAST + 70, LEAST + 50))
+    results = []
+    for threads in (1, 3):
+        ops = CpuOps(threads=threads)
+        ops._product_worth_a_thread = 1
+        results.append(ops.gemm(a, b))
+    np.testing.assert_array_equal(*results)
