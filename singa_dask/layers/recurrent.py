@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from singa_dask.layers.base import Context, Layer
 from singa_dask.layers.param import Array, Param, Shape
 from singa_dask.layers.recurrent_layer import check_rows
+from singa_dask.ops.recurrent import Chosen
 
 
 class Recurrent(Layer):
@@ -60,7 +61,8 @@ class Recurrent(Layer):
         ctx.x_RI = x[0].reshape(rows, -1)
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
-        gates = self._from_inputs(ctx, ctx.buffer("gates", (rows, width)))
+        gates = ctx.buffer("gates", (rows, width))
+        ctx.chosen = self._from_inputs(ctx, gates)
         # The matrices (H, H) of a product, each transposed, side by side.
         w = []
         for n, weights in enumerate(self._products()):
@@ -73,9 +75,9 @@ class Recurrent(Layer):
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
 
-    def _from_inputs(self, ctx: Context, ax: Array) -> Array:
-        """The inputs' part of the gates, of all steps at once: a product, or where every input is one-hot a choice
-        among the rows of a table."""
+    def _from_inputs(self, ctx: Context, ax: Array) -> Chosen:
+        """The inputs' part of the gates: of all steps at once as a product, or where every input is one-hot what each
+        step chooses among the rows of a table."""
         ops = ctx.ops
         table = ctx.buffer("wx_T", (self._inputs, ax.shape[1]))
         for k, param in enumerate(self.input_weights):
@@ -83,10 +85,11 @@ class Recurrent(Layer):
         bias = ops.xp.concatenate([param.value for param in self.biases]) if self.biases else None
         ctx.wx_T, ctx.columns = table, ops.one_hot_columns(ctx.x_RI)
         if ctx.columns is None:
-            return ops.affine(ctx.x_RI, table, bias, out=ax)
+            ops.affine(ctx.x_RI, table, bias, out=ax)
+            return None
         if bias is not None:
             table = ops.xp.add(table, bias, out=ctx.buffer("table", table.shape))
-        return ops.embed(table, ctx.columns, ax)
+        return table, ctx.columns
 
     def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
         """Write the state before the first step into the first block."""
@@ -161,8 +164,8 @@ class Recurrent(Layer):
         return [da]
 
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
-        """Compute all states. gates: comes as ax, the inputs' part; it is kept for the way back. w: the packed
-        weights, by product."""
+        """Compute all states. gates: comes as ax, the inputs' part, unless ctx.chosen has it; it is kept for the way
+        back. w: the packed weights, by product."""
         raise NotImplementedError
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
@@ -186,7 +189,7 @@ class RNN(Recurrent):
 
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         (packed,) = w
-        ctx.ops.rnn_steps(gates, packed, ctx.begun, ctx.states[0])
+        ctx.ops.rnn_steps(gates, packed, ctx.begun, ctx.states[0], ctx.chosen)
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         (packed,) = w
@@ -207,7 +210,7 @@ class GRU(Recurrent):
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         ctx.ahc = ctx.buffer("ahc", (gates.shape[0], self._units))
         w_zr, w_c = w
-        ctx.ops.gru_steps(gates, w_zr, w_c, ctx.begun, ctx.ahc, ctx.states[0])
+        ctx.ops.gru_steps(gates, w_zr, w_c, ctx.begun, ctx.ahc, ctx.states[0], ctx.chosen)
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         w_zr, w_c = w
@@ -240,7 +243,7 @@ class LSTM(Recurrent):
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         h, cell = ctx.states
         (packed,) = w
-        ctx.ops.lstm_steps(gates, packed, ctx.begun, cell, h)
+        ctx.ops.lstm_steps(gates, packed, ctx.begun, cell, h, ctx.chosen)
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         dcell, cell = ctx.buffer("dcell", dbefore.shape), ctx.states[1]

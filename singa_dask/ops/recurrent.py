@@ -10,7 +10,8 @@ becomes dahc.
 cell: ((T + 1) B, H), whose first block is the state before the first step; dh: (T B, H), which comes as the gradient
 for the outputs; dbefore: (B, H); the gradient for the first state is added to it, if that is `given` from elsewhere.
 w: the weights of ah as `pack` has laid them out, (H, G H), on the way back (G H, H), for GRU those of z and r, and wc
-those of c. begun: False where the first state is zero.
+those of c. begun: False where the first state is zero. chosen: table (V, G H) and rows (T B,) where ax = table[rows],
+which each step then looks up itself, while it needs it; the gates come with any values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 Array = Any
+Chosen = tuple[Array, Array] | None
 
 
 class RecurrentOps:
@@ -46,9 +48,19 @@ class RecurrentOps:
             first += matrix.shape[1]
         return out
 
-    def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array) -> None:
+    def _begun(self, gates: Array, h: Array, chosen: Chosen) -> Iterator[tuple[slice, slice]]:
+        """Each step's rows, whose gates are ax by then, and those of the state after it."""
+        batch = h.shape[0] - gates.shape[0]
+        for start in range(0, gates.shape[0], batch):
+            now = slice(start, start + batch)
+            if chosen is not None:
+                table, rows = chosen
+                self.embed(table, rows[now], gates[now])
+            yield now, slice(start + batch, start + 2 * batch)
+
+    def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array, chosen: Chosen = None) -> None:
         """`rnn_cell` T times."""
-        for now, after in _steps(sums, h):
+        for now, after in self._begun(sums, h, chosen):
             if now.start or begun:
                 self.gemm(h[now], w, out=sums[now], accumulate=True)
             self.rnn_cell(sums[now], h[after])
@@ -60,9 +72,11 @@ class RecurrentOps:
             if now.start or given:
                 self.gemm(da[now], w, out=before, accumulate=True)
 
-    def gru_steps(self, gates: Array, w: Array, wc: Array, begun: bool, ahc: Array, h: Array) -> None:
+    def gru_steps(
+        self, gates: Array, w: Array, wc: Array, begun: bool, ahc: Array, h: Array, chosen: Chosen = None
+    ) -> None:
         """`gru_cell` T times."""
-        for now, after in _steps(gates, h):
+        for now, after in self._begun(gates, h, chosen):
             if now.start or begun:
                 gates[now, : w.shape[1]] += self.gemm(h[now], w)
                 self.gemm(h[now], wc, out=ahc[now])
@@ -80,9 +94,9 @@ class RecurrentOps:
                 self.gemm(gates[now, : w.shape[0]], w, out=before, accumulate=True)
                 self.gemm(ahc[now], wc, out=before, accumulate=True)
 
-    def lstm_steps(self, gates: Array, w: Array, begun: bool, cell: Array, h: Array) -> None:
+    def lstm_steps(self, gates: Array, w: Array, begun: bool, cell: Array, h: Array, chosen: Chosen = None) -> None:
         """`lstm_cell` T times."""
-        for now, after in _steps(gates, h):
+        for now, after in self._begun(gates, h, chosen):
             if now.start or begun:
                 self.gemm(h[now], w, out=gates[now], accumulate=True)
             self.lstm_cell(gates[now], cell[now], cell[after], h[after])
@@ -192,15 +206,9 @@ def _columns(array: Array, count: int) -> list[Array]:
     return [array[:, k * width : (k + 1) * width] for k in range(count)]
 
 
-def _steps(sums: Array, h: Array) -> Iterator[tuple[slice, slice]]:
-    """Each step's rows, and those of the state after it."""
-    batch = h.shape[0] - sums.shape[0]
-    for start in range(0, sums.shape[0], batch):
-        yield slice(start, start + batch), slice(start + batch, start + 2 * batch)
-
-
 def _steps_back(dh: Array, dbefore: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """The same from the last step to the first, and where the gradient for the state before is summed up."""
+    """Each step's rows, those of the state after it, and where the gradient for the state before it is summed up; the
+    last step first."""
     batch = dbefore.shape[0]
     for start in range(dh.shape[0] - batch, -1, -batch):
         before = dh[start - batch : start] if start else dbefore

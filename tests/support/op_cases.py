@@ -176,8 +176,8 @@ def _lstm(ops: Ops, rng: np.random.Generator) -> list[Any]:
     return results
 
 
-def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
-    """The time loops: T steps of `batch` rows."""
+def _over_time(begun: bool, given: bool, batch: int, units: int, symbols: int = 0) -> Case:
+    """The time loops: T steps of `batch` rows, whose inputs are of so many symbols, where there are any."""
 
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
         steps, results = 3, []
@@ -193,6 +193,9 @@ def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
             ]
             back = [ops.pack([p.T], ops.empty(ops.packed_shape(*p.T.shape, batch))) for p in parts]
             h, cell = draw(ops, rng, rows + batch, units), draw(ops, rng, rows + batch, units)
+            chosen = None
+            if symbols:
+                chosen = draw(ops, rng, symbols, sums.shape[1]), labels_of(ops, rng, rows, symbols)
             if not begun:
                 h[:batch] = 0
             dh, dcell, dbefore = (
@@ -201,17 +204,17 @@ def _over_time(begun: bool, given: bool, batch: int, units: int) -> Case:
                 draw(ops, rng, batch, units),
             )
             if name == "rnn":
-                ops.rnn_steps(sums, *w, begun, h)
+                ops.rnn_steps(sums, *w, begun, h, chosen)
                 da = ops.empty(sums.shape)
                 ops.rnn_steps_backward(dh, *back, given, h, da, dbefore)
                 results.append(da)
             elif name == "gru":
                 ahc = ops.empty((rows, units))
-                ops.gru_steps(sums, *w, begun, ahc, h)
+                ops.gru_steps(sums, *w, begun, ahc, h, chosen)
                 ops.gru_steps_backward(dh, *back, given, sums, ahc, h, dbefore)
                 results += [sums, ahc]
             else:
-                ops.lstm_steps(sums, *w, begun, cell, h)
+                ops.lstm_steps(sums, *w, begun, cell, h, chosen)
                 ops.lstm_steps_backward(dh, *back, given, dcell, sums, cell, dbefore)
                 results += [sums, cell, dcell]
             results += [h, *([dbefore] if given else [])]
@@ -279,6 +282,8 @@ CASES: dict[str, Case] = {
     "time-zero": _over_time(False, False, 7, 70),
     "time-given": _over_time(True, True, 12, 33),
     "time-few-rows": _over_time(True, True, 2, 5),
+    "time-symbols": _over_time(False, False, 11, 40, 6),
+    "time-symbols-few-rows": _over_time(True, False, 2, 5, 6),
     "dropout": _dropout,
     "crop": _crop,
     **{

@@ -22,6 +22,7 @@ from singa_dask.ops.cpu.kernels import (
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.team import Team
 from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.recurrent import Chosen
 from singa_dask.ops.window import Window
 
 Array = Any
@@ -221,20 +222,28 @@ class CpuOps(CpuConvolutionOps):
         count = max(1, min(self._team.size, batch // row_tile.ROWS))
         self._team.share(batch, count, lambda rows: steps(*arguments, rows.start, rows.stop))
 
-    def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array) -> None:
+    def _rows_of_table(self, chosen: Chosen) -> tuple[Array, Array]:
+        """As kernels have them, none where nothing is chosen."""
+        return (np.empty((0, 0), self.dtype), np.empty(0, np.int64)) if chosen is None else chosen
+
+    def rnn_steps(self, sums: Array, w: Array, begun: bool, h: Array, chosen: Chosen = None) -> None:
         if w.ndim == 2:
-            return super().rnn_steps(sums, w, begun, h)
-        return self._share_steps(len(h) - len(sums), numba_recurrent.rnn_steps, sums, w, begun, h)
+            return super().rnn_steps(sums, w, begun, h, chosen)
+        arguments = sums, w, begun, h, *self._rows_of_table(chosen)
+        return self._share_steps(len(h) - len(sums), numba_recurrent.rnn_steps, *arguments)
 
     def rnn_steps_backward(self, dh: Array, w: Array, given: bool, h: Array, da: Array, dbefore: Array) -> None:
         if w.ndim == 2:
             return super().rnn_steps_backward(dh, w, given, h, da, dbefore)
         return self._share_steps(len(dbefore), numba_recurrent.rnn_steps_backward, dh, w, given, h, da, dbefore)
 
-    def gru_steps(self, gates: Array, w: Array, wc: Array, begun: bool, ahc: Array, h: Array) -> None:
+    def gru_steps(
+        self, gates: Array, w: Array, wc: Array, begun: bool, ahc: Array, h: Array, chosen: Chosen = None
+    ) -> None:
         if w.ndim == 2:
-            return super().gru_steps(gates, w, wc, begun, ahc, h)
-        return self._share_steps(len(h) - len(gates), numba_recurrent.gru_steps, gates, w, wc, begun, ahc, h)
+            return super().gru_steps(gates, w, wc, begun, ahc, h, chosen)
+        arguments = gates, w, wc, begun, ahc, h, *self._rows_of_table(chosen)
+        return self._share_steps(len(h) - len(gates), numba_recurrent.gru_steps, *arguments)
 
     def gru_steps_backward(
         self, dh: Array, w: Array, wc: Array, given: bool, gates: Array, ahc: Array, h: Array, dbefore: Array
@@ -244,10 +253,11 @@ class CpuOps(CpuConvolutionOps):
             return super().gru_steps_backward(*arguments)
         return self._share_steps(len(dbefore), numba_recurrent.gru_steps_backward, *arguments)
 
-    def lstm_steps(self, gates: Array, w: Array, begun: bool, cell: Array, h: Array) -> None:
+    def lstm_steps(self, gates: Array, w: Array, begun: bool, cell: Array, h: Array, chosen: Chosen = None) -> None:
         if w.ndim == 2:
-            return super().lstm_steps(gates, w, begun, cell, h)
-        return self._share_steps(len(h) - len(gates), numba_recurrent.lstm_steps, gates, w, begun, cell, h)
+            return super().lstm_steps(gates, w, begun, cell, h, chosen)
+        arguments = gates, w, begun, cell, h, *self._rows_of_table(chosen)
+        return self._share_steps(len(h) - len(gates), numba_recurrent.lstm_steps, *arguments)
 
     def lstm_steps_backward(
         self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array

@@ -2,7 +2,7 @@
 
 Loops are short: LLVM gives up vectorising where it would have to check many arrays for overlap.
 `*_steps` run the whole time loop for the rows [first, last) of every step, so that threads share a batch. Products add
-to sums and gradients where they lie.
+to sums and gradients where they lie. Where there are `rows` of a table, they are what the inputs give to the sums.
 """
 
 import math
@@ -143,21 +143,33 @@ def lstm_cell_backward(dh, dcell, gates, cell_before, cell):
 
 
 @kernel
-def rnn_steps(sums, panels, begun, h, first, last):
+def embed(table, rows, out):
+    for i in range(rows.size):
+        source, target = table[rows[i]], out[i]
+        for j in range(target.size):
+            target[j] = source[j]
+
+
+@kernel
+def rnn_steps(sums, panels, begun, h, table, rows, first, last):
     batch = h.shape[0] - sums.shape[0]
     for t in range(sums.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
+        if rows.size > 0:
+            embed(table, rows[a:b], sums[a:b])
         if t > 0 or begun:
             product(h[a:b], panels, sums[a:b], True)
         rnn_cell(sums[a:b], h[a + batch : b + batch])
 
 
 @kernel
-def gru_steps(gates, panels, panels_c, begun, ahc, h, first, last):
+def gru_steps(gates, panels, panels_c, begun, ahc, h, table, rows, first, last):
     batch = h.shape[0] - gates.shape[0]
     units = h.shape[1]
     for t in range(gates.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
+        if rows.size > 0:
+            embed(table, rows[a:b], gates[a:b])
         if t > 0 or begun:
             product(h[a:b], panels, gates[a:b, : 2 * units], True)
             product(h[a:b], panels_c, ahc[a:b], False)
@@ -167,10 +179,12 @@ def gru_steps(gates, panels, panels_c, begun, ahc, h, first, last):
 
 
 @kernel
-def lstm_steps(gates, panels, begun, cell, h, first, last):
+def lstm_steps(gates, panels, begun, cell, h, table, rows, first, last):
     batch = h.shape[0] - gates.shape[0]
     for t in range(gates.shape[0] // batch):
         a, b = t * batch + first, t * batch + last
+        if rows.size > 0:
+            embed(table, rows[a:b], gates[a:b])
         if t > 0 or begun:
             product(h[a:b], panels, gates[a:b], True)
         lstm_cell(gates[a:b], cell[a:b], cell[a + batch : b + batch], h[a + batch : b + batch])
@@ -227,14 +241,6 @@ def one_hot_columns(x, columns):
             return False
         columns[i] = column
     return True
-
-
-@kernel
-def embed(table, rows, out):
-    for i in range(rows.size):
-        source, target = table[rows[i]], out[i]
-        for j in range(target.size):
-            target[j] = source[j]
 
 
 @kernel
