@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS, WEIGHTS
 from singa_dask.ops.cpu.tables import best_block, grid, in_tiles, table
 from singa_dask.ops.window import Window
 
@@ -19,7 +19,7 @@ Array = Any
 # Elements that a block's images may take: about half of a core's cache.
 _BLOCK_ELEMENTS = 1 << 17
 # Weights of a filter, so tiles that read the same columns of dy, from which on a copy of these pays.
-_WORTH_A_PANEL = 16 * ROWS
+_WORTH_A_PANEL = 16 * WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class WeightSums:
         return cls(
             window.pad,
             block,
-            table(grid((kh, line), (kw * channels, 1))),
+            table(grid((kh, line), (kw * channels, 1)), WEIGHTS),
             grid((block, image), (oh, sh * line)).reshape(-1),
-            table(grid((kh * kw * channels, filters))),
+            table(grid((kh * kw * channels, filters)), WEIGHTS),
             sw * channels,
             (block if any(window.pad) else 0, h, w, channels),
             (block * oh * ow * PANEL if filters > 2 * PANEL and kh * kw * channels >= _WORTH_A_PANEL else 0,),

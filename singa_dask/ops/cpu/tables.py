@@ -18,10 +18,10 @@ def in_tiles(rows: int) -> int:
     return rows + -rows % ROWS
 
 
-def table(offsets: Array) -> Array:
-    """Offsets as the micro-kernel reads them: flat, and the last one repeated up to a multiple of ROWS."""
+def table(offsets: Array, rows: int = ROWS) -> Array:
+    """Offsets as the micro-kernel reads them: flat, and the last one repeated up to a multiple of a tile's rows."""
     flat = np.asarray(offsets, np.int64).reshape(-1)
-    return np.concatenate([flat, np.repeat(flat[-1:], -flat.size % ROWS)])
+    return np.concatenate([flat, np.repeat(flat[-1:], -flat.size % rows)])
 
 
 def grid(*axes: tuple[int, int]) -> Array:

@@ -7,7 +7,7 @@ for the ROWS rows r and up to two vectors of columns j. Rows and runs are found 
 product runs over pixels of padded images where they lie: nothing is gathered into a matrix first ("batch-reduce GEMM",
 Georganas et al. 2020). The tile stays in registers for the whole sum: ROWS x 2 accumulators, two vectors of b and one
 broadcast element of a fill the 32 registers of AVX-512 (12 x 2) or the 16 of AVX2 (6 x 2). To change a tile's size,
-change `_ROWS`; every table must be padded to a multiple of it.
+change `_ROWS`; every table must be padded to a multiple of it. Sums for weights have a tile of WEIGHTS rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from singa_dask.ops.cpu.kernels.vectors import I64, VECTOR, Vectors
 
 _ROWS = {16: 12, 8: 6, 0: 1}
 ROWS = _ROWS[VECTOR]
+# As many as registers hold: two tiles have the 25 weights of a 5 x 5 window in one channel, which 12 rows miss by one.
+WEIGHTS = 13 if VECTOR == 16 else ROWS
 # Columns of the wider tile, and so of a packed panel of b.
 PANEL = 2 * VECTOR
 
 
-def _tile(vectors: int) -> Any:
-    """The intrinsic of a tile of ROWS rows and so many vectors, of the last of which `lanes` elements count.
+def _tile(height: int, vectors: int) -> Any:
+    """The intrinsic of a tile of so many rows and vectors, of the last of which `lanes` elements count.
 
     Its arguments are int64: addresses of float32 (a, b, start, c) and of int64 (rows, runs, starts, targets) elements,
     and counts and steps in elements.
@@ -47,19 +49,19 @@ def _tile(vectors: int) -> Any:
         def row_of(pointer: Any) -> list[Any]:
             return [v.load(v.at(pointer, I64(n * VECTOR)), mask) for n, mask in enumerate(masks)]
 
-        pixels = [entry(a, rows, I64(r)) for r in range(ROWS)]
-        total = [[v.variable(part) for part in row_of(entry(start, starts, I64(r)))] for r in range(ROWS)]
+        pixels = [entry(a, rows, I64(r)) for r in range(height)]
+        total = [[v.variable(part) for part in row_of(entry(start, starts, I64(r)))] for r in range(height)]
         with cgutils.for_range(builder, count) as outer:
             run = builder.load(v.at(runs, outer.index))
             panel = v.at(b, builder.mul(outer.index, b_run))
             with cgutils.for_range(builder, length) as inner:
                 offset = builder.add(run, builder.mul(inner.index, a_step))
                 right = row_of(v.at(panel, builder.mul(inner.index, b_step)))
-                for r in range(ROWS):
+                for r in range(height):
                     left = v.splat(builder.load(v.at(pixels[r], offset)))
                     for part, place in zip(right, total[r], strict=True):
                         builder.store(v.fma(left, part, builder.load(place)), place)
-        for r in range(ROWS):
+        for r in range(height):
             target = entry(c, targets, I64(r))
             for n, mask in enumerate(masks):
                 v.store(builder.load(total[r][n]), v.at(target, I64(n * VECTOR)), mask)
@@ -74,7 +76,8 @@ def _tile(vectors: int) -> Any:
     return tile
 
 
-tile_of_one, tile_of_two = _tile(1), _tile(2)
+tile_of_one, tile_of_two = _tile(ROWS, 1), _tile(ROWS, 2)
+weights_of_one, weights_of_two = _tile(WEIGHTS, 1), _tile(WEIGHTS, 2)
 
 
 @cast(Any, intrinsic)

@@ -1,6 +1,15 @@
 """Sums of matrix products over tables of offsets: the micro-kernel's tiles, set side by side; and panels for them."""
 
-from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS, copy_lines, tile_of_one, tile_of_two
+from singa_dask.ops.cpu.kernels.micro_kernel import (
+    PANEL,
+    ROWS,
+    WEIGHTS,
+    copy_lines,
+    tile_of_one,
+    tile_of_two,
+    weights_of_one,
+    weights_of_two,
+)
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 from singa_dask.ops.cpu.kernels.numba_padding import crop, pad
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
@@ -33,6 +42,19 @@ def products(a, rows, a_step, runs, count, length, b, b_run, b_step, b_panel, st
                 tile_of_one(
                     a, left, a_step, table, count, length, panel, b_run, b_step, first, begin, to, place, width
                 )
+
+
+@kernel
+def _add_products(a, rows, a_step, runs, count, length, b, b_run, b_step, c, targets, columns):
+    """c += `products`, of one panel where b lies, by tiles of WEIGHTS rows, of which tables have a multiple."""
+    table = runs.ctypes.data
+    for r in range(0, rows.size, WEIGHTS):
+        left, place = rows.ctypes.data + _OFFSET * r, targets.ctypes.data + _OFFSET * r
+        if columns > VECTOR:
+            lanes = columns - VECTOR
+            weights_of_two(a, left, a_step, table, count, length, b, b_run, b_step, c, place, c, place, lanes)
+        else:
+            weights_of_one(a, left, a_step, table, count, length, b, b_run, b_step, c, place, c, place, columns)
 
 
 @kernel
@@ -96,9 +118,7 @@ def convolve_backward_weight(
                     copy_lines(gradient + _FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
                 gradient, line = panel.ctypes.data, PANEL
             c, width = dweight.ctypes.data + _FLOAT * j, min(PANEL, filters - j)
-            products(
-                a, rows, step, runs, count * oh, ow, gradient, ow * line, line, 0, c, targets, c, targets, width
-            )  # fmt: skip
+            _add_products(a, rows, step, runs, count * oh, ow, gradient, ow * line, line, c, targets, width)
 
 
 @kernel
