@@ -1,33 +1,60 @@
-"""Images of a batch into larger ones with zeros around them, and back."""
+"""Images of a batch into larger ones with zeros around them, and back. Of contiguous float32, by address."""
 
-from numba import uint64
+from __future__ import annotations
 
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from typing import Any, cast
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from singa_dask.ops.cpu.kernels.numba_kernel import linked
+from singa_dask.ops.cpu.kernels.vectors import I64, Vectors
+
+_FLOAT = 4
 
 
-@kernel
-def pad(x, top, left, padded):
-    """padded = the images x, from (top, left) on, between zeros.   x: (n, H, W, C), padded: (n or more, H', W', C)."""
-    count, height, width, channels = x.shape
-    line = padded.shape[2] * channels
+@cast(Any, intrinsic)
+def clear(typingctx, target, count):  # pragma: no cover - Numba calls it
+    """`count` elements from the address `target` on become zero."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        target, count = arguments
+        cgutils.memset(builder, Vectors(builder).address(target), builder.mul(count, I64(_FLOAT)), 0)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+@cast(Any, intrinsic)
+def _copy(typingctx, source, target, count):  # pragma: no cover - Numba calls it
+    """`count` elements from one address to another."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        source, target, count = arguments
+        v = Vectors(builder)
+        cgutils.raw_memcpy(builder, v.address(target), v.address(source), count, I64(_FLOAT))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), emit
+
+
+@linked
+def pad(x, count, height, width, channels, top, left, padded, padded_height, padded_width):
+    """The images x, from (top, left) on, between zeros.   x: (count, height, width, channels)."""
+    line, run = padded_width * channels, width * channels
+    clear(padded, count * padded_height * line)
     for b in range(count):
-        target, source = padded[b].reshape(padded[b].size), x[b].reshape(x[b].size)
-        for k in range(uint64(target.size)):
-            target[k] = 0
         for h in range(height):
-            to, begin = uint64((top + h) * line + left * channels), uint64(h * width * channels)
-            for k in range(uint64(width * channels)):
-                target[to + k] = source[begin + k]
+            to = (b * padded_height + top + h) * line + left * channels
+            _copy(x + _FLOAT * (b * height + h) * run, padded + _FLOAT * to, run)
 
 
-@kernel
-def crop(padded, top, left, x):
+@linked
+def crop(padded, padded_height, padded_width, top, left, x, count, height, width, channels):
     """x = the images of `padded` from (top, left) on; shapes as in `pad`."""
-    count, height, width, channels = x.shape
-    line = padded.shape[2] * channels
+    line, run = padded_width * channels, width * channels
     for b in range(count):
-        source, target = padded[b].reshape(padded[b].size), x[b].reshape(x[b].size)
         for h in range(height):
-            begin, to = uint64((top + h) * line + left * channels), uint64(h * width * channels)
-            for k in range(uint64(width * channels)):
-                target[to + k] = source[begin + k]
+            begin = (b * padded_height + top + h) * line + left * channels
+            _copy(padded + _FLOAT * begin, x + _FLOAT * (b * height + h) * run, run)

@@ -10,51 +10,52 @@ from singa_dask.ops.cpu.kernels.micro_kernel import (
     weights_of_one,
     weights_of_two,
 )
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.numba_padding import crop, pad
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel, linked
+from singa_dask.ops.cpu.kernels.numba_padding import clear, crop, pad
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 _FLOAT, _OFFSET = 4, 8
 
 
-@kernel
-def products(a, rows, a_step, runs, count, length, b, b_run, b_step, b_panel, start, starts, c, targets, columns):
+@linked
+def products(
+    a, rows, count, a_step, runs, run_count, length, b, b_run, b_step, b_panel, start, starts, c, targets, columns
+):
     """c[targets[r] + j] = start[starts[r] + j]
-    + sum over n < count, q < length of a[rows[r] + runs[n] + q a_step] b[j // PANEL, n, q, j % PANEL]
+    + sum over n < run_count, q < length of a[rows[r] + runs[n] + q a_step] b[j // PANEL, n, q, j % PANEL], r < count
 
-    a, b, start, c: addresses of float32 elements. rows, starts, targets: tables of a multiple of ROWS offsets; where
-    start is c, the targets of one tile must not overlap, unless they are the same. b's panels are b_panel elements
-    apart, their runs b_run, their lines b_step.
+    a, b, start, c: addresses of float32 elements; rows, starts, targets: of tables of `count` offsets, a multiple of
+    ROWS; runs: of a table too. Where start is c, the targets of one tile must not overlap, unless they are the same.
+    b's panels are b_panel elements apart, their runs b_run, their lines b_step.
     """
-    table = runs.ctypes.data
     for j in range(0, columns, PANEL):
         width = columns - j
         panel = b + _FLOAT * (j // PANEL) * b_panel
-        for r in range(0, rows.size, ROWS):
-            left, begin = rows.ctypes.data + _OFFSET * r, starts.ctypes.data + _OFFSET * r
-            place, first, to = targets.ctypes.data + _OFFSET * r, start + _FLOAT * j, c + _FLOAT * j
+        for r in range(0, _OFFSET * count, _OFFSET * ROWS):
+            first, to = start + _FLOAT * j, c + _FLOAT * j
             if width > VECTOR:
                 lanes = min(width - VECTOR, VECTOR)
                 tile_of_two(
-                    a, left, a_step, table, count, length, panel, b_run, b_step, first, begin, to, place, lanes
-                )
+                    a, rows + r, a_step, runs, run_count, length, panel, b_run, b_step, first, starts + r, to,
+                    targets + r, lanes,
+                )  # fmt: skip
             else:
                 tile_of_one(
-                    a, left, a_step, table, count, length, panel, b_run, b_step, first, begin, to, place, width
-                )
+                    a, rows + r, a_step, runs, run_count, length, panel, b_run, b_step, first, starts + r, to,
+                    targets + r, width,
+                )  # fmt: skip
 
 
-@kernel
-def _add_products(a, rows, a_step, runs, count, length, b, b_run, b_step, c, targets, columns):
+@linked
+def _add_products(a, rows, count, a_step, runs, run_count, length, b, b_run, b_step, c, targets, columns):
     """c += `products`, of one panel where b lies, by tiles of WEIGHTS rows, of which tables have a multiple."""
-    table = runs.ctypes.data
-    for r in range(0, rows.size, WEIGHTS):
-        left, place = rows.ctypes.data + _OFFSET * r, targets.ctypes.data + _OFFSET * r
+    for r in range(0, _OFFSET * count, _OFFSET * WEIGHTS):
+        left, place = rows + r, targets + r
         if columns > VECTOR:
             lanes = columns - VECTOR
-            weights_of_two(a, left, a_step, table, count, length, b, b_run, b_step, c, place, c, place, lanes)
+            weights_of_two(a, left, a_step, runs, run_count, length, b, b_run, b_step, c, place, c, place, lanes)
         else:
-            weights_of_one(a, left, a_step, table, count, length, b, b_run, b_step, c, place, c, place, columns)
+            weights_of_one(a, left, a_step, runs, run_count, length, b, b_run, b_step, c, place, c, place, columns)
 
 
 @kernel
@@ -82,10 +83,12 @@ def convolve(x, first, stop, block, regions, rows, runs, panels, start, starts, 
             panel = panels.ctypes.data + _FLOAT * j * lines
             for g in range(regions.shape[0]):
                 low, high, a, count, length, weight, c = regions[g]
+                at = _OFFSET * low
                 products(
-                    x.ctypes.data + _FLOAT * (b * image + a), rows[low:high], 1, runs, count, length,
-                    panel + _FLOAT * weight * PANEL, run, PANEL, 0, start.ctypes.data + _FLOAT * j, starts[low:high],
-                    out.ctypes.data + _FLOAT * (b * result + c + j), targets[low:high], min(PANEL, filters - j),
+                    x.ctypes.data + _FLOAT * (b * image + a), rows.ctypes.data + at, high - low, 1, runs.ctypes.data,
+                    count, length, panel + _FLOAT * weight * PANEL, run, PANEL, 0, start.ctypes.data + _FLOAT * j,
+                    starts.ctypes.data + at, out.ctypes.data + _FLOAT * (b * result + c + j),
+                    targets.ctypes.data + at, min(PANEL, filters - j),
                 )  # fmt: skip
 
 
@@ -99,16 +102,16 @@ def convolve_backward_weight(
     to, all positions of a block; empty where they are read in place. Lines a power of two apart would share few sets
     of the first cache.
     """
+    _, height, width, channels = x.shape
     oh, ow, filters = dy.shape[1:]
-    image, result = x.size // x.shape[0], oh * ow * filters
+    image, result = height * width * channels, oh * ow * filters
     if not accumulate:
-        for k in range(dweight.size):
-            dweight[k] = 0
+        clear(dweight.ctypes.data, dweight.size)
     for b in range(first, stop, block):
         count = min(block, stop - b)
         a = x.ctypes.data + _FLOAT * b * image
         if padded.size > 0:
-            pad(x[b : b + count], ph, pw, padded)
+            pad(a, count, height, width, channels, ph, pw, padded.ctypes.data, padded.shape[1], padded.shape[2])
             a = padded.ctypes.data
         for j in range(0, filters, PANEL):
             gradient, line = dy.ctypes.data + _FLOAT * (b * result + j), filters
@@ -117,8 +120,10 @@ def convolve_backward_weight(
                     to, lanes = panel.ctypes.data + _FLOAT * k, min(VECTOR, filters - j - k)
                     copy_lines(gradient + _FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
                 gradient, line = panel.ctypes.data, PANEL
-            c, width = dweight.ctypes.data + _FLOAT * j, min(PANEL, filters - j)
-            _add_products(a, rows, step, runs, count * oh, ow, gradient, ow * line, line, c, targets, width)
+            _add_products(
+                a, rows.ctypes.data, rows.size, step, runs.ctypes.data, count * oh, ow, gradient, ow * line, line,
+                dweight.ctypes.data + _FLOAT * j, targets.ctypes.data, min(PANEL, filters - j),
+            )  # fmt: skip
 
 
 @kernel
@@ -128,20 +133,23 @@ def scatter(dy, first, stop, block, ph, pw, rows, lines, span, panels, targets, 
     lines: offsets of the kernel's rows in a padded image; span: elements of each. Blocks as in `convolve`.
     """
     filters = dy.shape[3]
-    image, result = dx.size // dx.shape[0], dy.size // dy.shape[0]
-    pixels = dx.reshape(dx.size)
+    _, height, width, channels = dx.shape
+    image, result = height * width * channels, dy.size // dy.shape[0]
     for begin in range(first, stop, block):
         b = min(begin, stop - block)
+        images = dx.ctypes.data + _FLOAT * b * image
         whole = padded.size == 0
-        target = pixels[b * image : (b + block) * image] if whole else padded.reshape(padded.size)
-        for k in range(target.size):
-            target[k] = 0
-        a = dy.ctypes.data + _FLOAT * b * result
+        target, size = (images, block * image) if whole else (padded.ctypes.data, padded.size)
+        clear(target, size)
+        a, places = dy.ctypes.data + _FLOAT * b * result, targets.ctypes.data
         # A product has one run here, and lines[0], where it begins, is 0.
         for i in range(lines.size):
-            c = target.ctypes.data + _FLOAT * lines[i]
+            c = target + _FLOAT * lines[i]
             panel = panels.ctypes.data + _FLOAT * i * filters * PANEL
             step = lines.size * filters * PANEL
-            products(a, rows, 1, lines, 1, filters, panel, 0, PANEL, step, c, targets, c, targets, span)
+            products(
+                a, rows.ctypes.data, rows.size, 1, lines.ctypes.data, 1, filters, panel, 0, PANEL, step,
+                c, places, c, places, span,
+            )  # fmt: skip
         if not whole:
-            crop(padded, ph, pw, dx[b : b + block])
+            crop(target, padded.shape[1], padded.shape[2], ph, pw, images, block, height, width, channels)

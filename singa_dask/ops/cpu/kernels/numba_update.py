@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import inlined, kernel
 
 
-@kernel
+@inlined
 def _clip(g, low, high):
     return low if g < low else high if g > high else g
 

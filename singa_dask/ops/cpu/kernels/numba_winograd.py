@@ -7,8 +7,8 @@ of a window less one; tiles of outputs do not.
 """
 
 from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.numba_padding import crop, pad
+from singa_dask.ops.cpu.kernels.numba_kernel import inlined, kernel, linked
+from singa_dask.ops.cpu.kernels.numba_padding import clear, crop, pad
 from singa_dask.ops.cpu.kernels.numba_products import products
 from singa_dask.ops.cpu.kernels.tile_transform import (
     fold_filter_3,
@@ -28,75 +28,69 @@ from singa_dask.ops.cpu.kernels.winograd import SIZE
 _FLOAT = 4
 
 
-@kernel
-def _tiles(outputs, tile):
-    """Of one image."""
-    return outputs.shape[1] // tile * (outputs.shape[2] // tile)
+# Linked functions take addresses of pixels, images or outputs (n, height, width, channels), whose tiles, down x across
+# in each, begin `step` rows and columns apart; and of points, `point` elements apart, two tiles' `line` apart.
 
 
-@kernel
-def _point(points, k):
-    return points.ctypes.data + k * points.strides[0]
+@inlined
+def _corner(t, height, width, channels, down, across, step):
+    """Elements from the first pixel to tile t."""
+    image, y, x = t // (down * across), t // across % down, t % across
+    return ((image * height + y * step) * width + x * step) * channels
 
 
-@kernel
-def _corner(pixels, outputs, tile, t):
-    """The address of tile `t` of `pixels`, images or outputs."""
-    down, across = outputs.shape[1] // tile, outputs.shape[2] // tile
-    b, y, x = t // (down * across), t // across % down, t % across
-    image, row, column = pixels.strides[:3]
-    return pixels.ctypes.data + b * image + y * tile * row + x * tile * column
-
-
-@kernel
-def _spread_images(images, outputs, tile, first, count, points):
+@linked
+def _spread_images(pixels, height, width, channels, down, across, step, first, count, points, point, line):
     """points[:, t] = the transform of tile first + t of images, t < count."""
-    row, column, step = images.strides[1] // _FLOAT, images.strides[2] // _FLOAT, points.strides[0] // _FLOAT
+    row, column = width * channels, channels
     for t in range(count):
-        source, target = _corner(images, outputs, tile, first + t), points.ctypes.data + t * points.strides[1]
-        for c in range(0, images.shape[3], VECTOR):
-            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, images.shape[3] - c)
-            spread_image(at, row, column, lanes, to, SIZE * step, step)
+        tile = _corner(first + t, height, width, channels, down, across, step)
+        source, target = pixels + _FLOAT * tile, points + _FLOAT * t * line
+        for c in range(0, channels, VECTOR):
+            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, channels - c)
+            spread_image(at, row, column, lanes, to, SIZE * point, point)
 
 
-@kernel
-def _spread_outputs(outputs, tile, first, count, points):
+@linked
+def _spread_outputs(pixels, height, width, channels, down, across, step, first, count, points, point, line):
     """points[:, t] = the transform of tile first + t of outputs, t < count."""
-    row, column, step = outputs.strides[1] // _FLOAT, outputs.strides[2] // _FLOAT, points.strides[0] // _FLOAT
+    row, column = width * channels, channels
     for t in range(count):
-        source, target = _corner(outputs, outputs, tile, first + t), points.ctypes.data + t * points.strides[1]
-        for c in range(0, outputs.shape[3], VECTOR):
-            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, outputs.shape[3] - c)
-            if tile == 4:
-                spread_output_4(at, row, column, lanes, to, SIZE * step, step)
+        tile = _corner(first + t, height, width, channels, down, across, step)
+        source, target = pixels + _FLOAT * tile, points + _FLOAT * t * line
+        for c in range(0, channels, VECTOR):
+            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, channels - c)
+            if step == 4:
+                spread_output_4(at, row, column, lanes, to, SIZE * point, point)
             else:
-                spread_output_2(at, row, column, lanes, to, SIZE * step, step)
+                spread_output_2(at, row, column, lanes, to, SIZE * point, point)
 
 
-@kernel
-def _fold_outputs(points, start, tile, first, count, outputs):
-    """Tile first + t of outputs = start + the sums of points[:, t], t < count."""
-    row, column, step = outputs.strides[1] // _FLOAT, outputs.strides[2] // _FLOAT, points.strides[0] // _FLOAT
+@linked
+def _fold_outputs(pixels, height, width, channels, down, across, step, first, count, points, point, line, start):
+    """Tile first + t of outputs = start + the sums of points[:, t], t < count.   start: the address of a bias."""
+    row, column = width * channels, channels
     for t in range(count):
-        source, target = points.ctypes.data + t * points.strides[1], _corner(outputs, outputs, tile, first + t)
-        for c in range(0, outputs.shape[3], VECTOR):
-            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, outputs.shape[3] - c)
-            begin = start.ctypes.data + _FLOAT * c
-            if tile == 4:
-                fold_output_4(at, SIZE * step, step, lanes, begin, 0, 0, to, row, column)
+        tile = _corner(first + t, height, width, channels, down, across, step)
+        source, target = points + _FLOAT * t * line, pixels + _FLOAT * tile
+        for c in range(0, channels, VECTOR):
+            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, channels - c)
+            if step == 4:
+                fold_output_4(at, SIZE * point, point, lanes, start + _FLOAT * c, 0, 0, to, row, column)
             else:
-                fold_output_2(at, SIZE * step, step, lanes, begin, 0, 0, to, row, column)
+                fold_output_2(at, SIZE * point, point, lanes, start + _FLOAT * c, 0, 0, to, row, column)
 
 
-@kernel
-def _fold_images(points, outputs, tile, first, count, images):
+@linked
+def _fold_images(pixels, height, width, channels, down, across, step, first, count, points, point, line):
     """Tile first + t of images += the sums of points[:, t], t < count."""
-    row, column, step = images.strides[1] // _FLOAT, images.strides[2] // _FLOAT, points.strides[0] // _FLOAT
+    row, column = width * channels, channels
     for t in range(count):
-        source, target = points.ctypes.data + t * points.strides[1], _corner(images, outputs, tile, first + t)
-        for c in range(0, images.shape[3], VECTOR):
-            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, images.shape[3] - c)
-            fold_image(at, SIZE * step, step, lanes, to, row, column, to, row, column)
+        tile = _corner(first + t, height, width, channels, down, across, step)
+        source, target = points + _FLOAT * t * line, pixels + _FLOAT * tile
+        for c in range(0, channels, VECTOR):
+            at, to, lanes = source + _FLOAT * c, target + _FLOAT * c, min(VECTOR, channels - c)
+            fold_image(at, SIZE * point, point, lanes, to, row, column, to, row, column)
 
 
 @kernel
@@ -143,32 +137,41 @@ def fold_filters(points, accumulate, zeros, weight):
 
 
 @kernel
-def _multiply(a, rows, panels, length, zeros, zero_rows, c, targets, columns):
-    """c[k, t] = a[k, t] panels[k] at every point k, t of the tables `rows` and `targets`."""
-    for k in range(SIZE * SIZE):
-        products(
-            _point(a, k), rows, 1, zero_rows, 1, length, _point(panels, k), 0, PANEL, length * PANEL,
-            zeros.ctypes.data, zero_rows, _point(c, k), targets, columns,
-        )  # fmt: skip
-
-
-@kernel
 def convolve(
     x, first, stop, top, left, tile, panels, bias, rows, targets, zeros, zero_rows, images, xs, ys, outputs, out
 ):
     """out = bias + the convolution of images [first, stop) of x, which lie at `top`, `left` in padded ones."""
-    block, chunk = images.shape[0], xs.shape[1]
+    _, height, width, channels = x.shape
+    _, out_height, out_width, filters = out.shape
+    block, padded_height, padded_width, _ = images.shape
+    _, tiled_height, tiled_width, _ = outputs.shape
+    down, across = tiled_height // tile, tiled_width // tile
+    x_point, x_line = xs.strides[0] // _FLOAT, xs.strides[1] // _FLOAT
+    y_point, y_line = ys.strides[0] // _FLOAT, ys.strides[1] // _FLOAT
+    panel, chunk = panels.strides[0] // _FLOAT, xs.shape[1]
     for b in range(first, stop, block):
-        end = min(b + block, stop)
-        pad(x[b:end], top, left, images)
-        tiles = (end - b) * _tiles(outputs, tile)
-        for t in range(0, tiles, chunk):
-            count = min(chunk, tiles - t)
-            n = count + -count % ROWS
-            _spread_images(images, outputs, tile, t, count, xs)
-            _multiply(xs, rows[:n], panels, x.shape[3], zeros, zero_rows[:n], ys, targets[:n], out.shape[3])
-            _fold_outputs(ys, bias, tile, t, count, outputs)
-        crop(outputs, 0, 0, out[b:end])
+        n = min(block, stop - b)
+        source = x.ctypes.data + _FLOAT * b * height * width * channels
+        pad(source, n, height, width, channels, top, left, images.ctypes.data, padded_height, padded_width)
+        for t in range(0, n * down * across, chunk):
+            count = min(chunk, n * down * across - t)
+            _spread_images(
+                images.ctypes.data, padded_height, padded_width, channels, down, across, tile, t, count,
+                xs.ctypes.data, x_point, x_line,
+            )  # fmt: skip
+            for k in range(SIZE * SIZE):
+                products(
+                    xs.ctypes.data + _FLOAT * k * x_point, rows.ctypes.data, count + -count % ROWS, 1,
+                    zero_rows.ctypes.data, 1, channels, panels.ctypes.data + _FLOAT * k * panel, 0, PANEL,
+                    channels * PANEL, zeros.ctypes.data, zero_rows.ctypes.data,
+                    ys.ctypes.data + _FLOAT * k * y_point, targets.ctypes.data, filters,
+                )  # fmt: skip
+            _fold_outputs(
+                outputs.ctypes.data, tiled_height, tiled_width, filters, down, across, tile, t, count,
+                ys.ctypes.data, y_point, y_line, bias.ctypes.data,
+            )  # fmt: skip
+        target = out.ctypes.data + _FLOAT * b * out_height * out_width * filters
+        crop(outputs.ctypes.data, tiled_height, tiled_width, 0, 0, target, n, out_height, out_width, filters)
 
 
 @kernel
@@ -176,21 +179,38 @@ def convolve_backward_input(
     dy, first, stop, top, left, tile, panels, rows, targets, zeros, zero_rows, images, xs, ys, outputs, dx
 ):
     """dx = the gradient for images [first, stop); arrays as in `convolve`, C and O, rows and targets exchanged."""
-    block, chunk = images.shape[0], xs.shape[1]
-    pixels = images.reshape(images.size)
+    _, height, width, channels = dx.shape
+    _, out_height, out_width, filters = dy.shape
+    block, padded_height, padded_width, _ = images.shape
+    _, tiled_height, tiled_width, _ = outputs.shape
+    down, across = tiled_height // tile, tiled_width // tile
+    x_point, x_line = xs.strides[0] // _FLOAT, xs.strides[1] // _FLOAT
+    y_point, y_line = ys.strides[0] // _FLOAT, ys.strides[1] // _FLOAT
+    panel, chunk = panels.strides[0] // _FLOAT, xs.shape[1]
     for b in range(first, stop, block):
-        end = min(b + block, stop)
-        pad(dy[b:end], 0, 0, outputs)
-        for k in range(pixels.size):
-            pixels[k] = 0
-        tiles = (end - b) * _tiles(outputs, tile)
-        for t in range(0, tiles, chunk):
-            count = min(chunk, tiles - t)
-            n = count + -count % ROWS
-            _spread_outputs(outputs, tile, t, count, ys)
-            _multiply(ys, rows[:n], panels, dy.shape[3], zeros, zero_rows[:n], xs, targets[:n], dx.shape[3])
-            _fold_images(xs, outputs, tile, t, count, images)
-        crop(images, top, left, dx[b:end])
+        n = min(block, stop - b)
+        source = dy.ctypes.data + _FLOAT * b * out_height * out_width * filters
+        pad(source, n, out_height, out_width, filters, 0, 0, outputs.ctypes.data, tiled_height, tiled_width)
+        clear(images.ctypes.data, n * padded_height * padded_width * channels)
+        for t in range(0, n * down * across, chunk):
+            count = min(chunk, n * down * across - t)
+            _spread_outputs(
+                outputs.ctypes.data, tiled_height, tiled_width, filters, down, across, tile, t, count,
+                ys.ctypes.data, y_point, y_line,
+            )  # fmt: skip
+            for k in range(SIZE * SIZE):
+                products(
+                    ys.ctypes.data + _FLOAT * k * y_point, rows.ctypes.data, count + -count % ROWS, 1,
+                    zero_rows.ctypes.data, 1, filters, panels.ctypes.data + _FLOAT * k * panel, 0, PANEL,
+                    filters * PANEL, zeros.ctypes.data, zero_rows.ctypes.data,
+                    xs.ctypes.data + _FLOAT * k * x_point, targets.ctypes.data, channels,
+                )  # fmt: skip
+            _fold_images(
+                images.ctypes.data, padded_height, padded_width, channels, down, across, tile, t, count,
+                xs.ctypes.data, x_point, x_line,
+            )  # fmt: skip
+        target = dx.ctypes.data + _FLOAT * b * height * width * channels
+        crop(images.ctypes.data, padded_height, padded_width, top, left, target, n, height, width, channels)
 
 
 @kernel
@@ -201,21 +221,36 @@ def convolve_backward_weight(
 
     rows, targets: of each channel, in xs and in sums.
     """
-    block, chunk = images.shape[0], xs.shape[1]
+    _, height, width, channels = x.shape
+    _, out_height, out_width, filters = dy.shape
+    block, padded_height, padded_width, _ = images.shape
+    _, tiled_height, tiled_width, _ = outputs.shape
+    down, across = tiled_height // tile, tiled_width // tile
+    x_point, x_line = xs.strides[0] // _FLOAT, xs.strides[1] // _FLOAT
+    y_point, y_line = ys.strides[0] // _FLOAT, ys.strides[1] // _FLOAT
+    point, chunk = sums.strides[0] // _FLOAT, xs.shape[1]
+    # Of the first sum nothing is there yet to go on from.
+    start, step, places = zeros.ctypes.data, 0, zero_rows.ctypes.data
     for b in range(first, stop, block):
-        end = min(b + block, stop)
-        pad(x[b:end], top, left, images)
-        pad(dy[b:end], 0, 0, outputs)
-        tiles = (end - b) * _tiles(outputs, tile)
-        for t in range(0, tiles, chunk):
-            count = min(chunk, tiles - t)
-            _spread_images(images, outputs, tile, t, count, xs)
-            _spread_outputs(outputs, tile, t, count, ys)
+        n = min(block, stop - b)
+        source = x.ctypes.data + _FLOAT * b * height * width * channels
+        pad(source, n, height, width, channels, top, left, images.ctypes.data, padded_height, padded_width)
+        source = dy.ctypes.data + _FLOAT * b * out_height * out_width * filters
+        pad(source, n, out_height, out_width, filters, 0, 0, outputs.ctypes.data, tiled_height, tiled_width)
+        for t in range(0, n * down * across, chunk):
+            count = min(chunk, n * down * across - t)
+            _spread_images(
+                images.ctypes.data, padded_height, padded_width, channels, down, across, tile, t, count,
+                xs.ctypes.data, x_point, x_line,
+            )  # fmt: skip
+            _spread_outputs(
+                outputs.ctypes.data, tiled_height, tiled_width, filters, down, across, tile, t, count,
+                ys.ctypes.data, y_point, y_line,
+            )  # fmt: skip
             for k in range(SIZE * SIZE):
-                c = _point(sums, k)
-                begun = b > first or t > 0
-                start, places = (c, targets) if begun else (zeros.ctypes.data, zero_rows)
                 products(
-                    _point(xs, k), rows, xs.strides[1] // _FLOAT, zero_rows, 1, count,
-                    _point(ys, k), 0, ys.strides[1] // _FLOAT, PANEL, start, places, c, targets, dy.shape[3],
+                    xs.ctypes.data + _FLOAT * k * x_point, rows.ctypes.data, rows.size, x_line, zero_rows.ctypes.data,
+                    1, count, ys.ctypes.data + _FLOAT * k * y_point, 0, y_line, PANEL, start + _FLOAT * k * step,
+                    places, sums.ctypes.data + _FLOAT * k * point, targets.ctypes.data, filters,
                 )  # fmt: skip
+            start, step, places = sums.ctypes.data, point, targets.ctypes.data

@@ -10,6 +10,7 @@ from typing import Any, cast
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from singa_dask.ops.cpu.kernels.numba_kernel import linked
 from singa_dask.ops.cpu.kernels.vectors import I1, I64, VECTOR, Vectors
 
 ROWS = 5
@@ -72,13 +73,18 @@ def _emit_vectors(
 
 
 @cast(Any, intrinsic)
-def tile(
+def _tile(
     typingctx, a, a_row, a_step, length, b, b_row, c, c_row, rows, width, accumulate, ahead, ahead_row
 ):  # pragma: no cover - Numba calls it
+    return types.void(*[types.int64] * 13), _emit_tile
+
+
+@linked
+def tile(a, a_row, a_step, length, b, b_row, c, c_row, rows, width, accumulate, ahead, ahead_row):
     """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, at most ROWS, or c += it.
 
     a, b, c: addresses of float32 elements; a_row, b_row, c_row: bytes from row to row; a_step: from column to column.
     Where there are fewer rows than ROWS, the last one is computed, and written, more than once. Fetched meanwhile are
     the rows below in c, which come next, and at each q what lies at the address ahead + q ahead_row.
     """
-    return types.void(*[types.int64] * 13), _emit_tile
+    _tile(a, a_row, a_step, length, b, b_row, c, c_row, rows, width, accumulate, ahead, ahead_row)

@@ -1,0 +1,108 @@
+"""How kernels are compiled: what several share once, and by one process of those that share a cache at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from numba.core.errors import TypingError
+
+from singa_dask.ops.cpu.kernels import numba_kernel, turns
+from singa_dask.ops.cpu.kernels.numba_kernel import kernel, linked
+from singa_dask.ops.cpu.kernels.numba_padding import clear
+from singa_dask.ops.cpu.kernels.turns import Turn
+
+BYTES = 4
+
+
+@linked
+def clear_first(target, count):
+    clear(target, count)
+
+
+@kernel
+def clear_both(a, b, count):
+    clear_first(a.ctypes.data, count)
+    clear_first(b.ctypes.data + BYTES, count - 1)
+
+
+@kernel
+def cannot_be_compiled(a):
+    return a.no_such_attribute
+
+
+def test_kernels_share_what_is_linked():
+    a, b = np.ones(5, np.float32), np.ones(5, np.float32)
+    clear_both(a, b, 3)
+    np.testing.assert_array_equal(a, [0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(b, [1, 0, 0, 1, 1])
+    clear_both(a.reshape(1, 5), b, 5)  # another kernel to Numba
+    np.testing.assert_array_equal(a, np.zeros(5))
+    assert len(clear_both.signatures) == 2
+    assert len(clear_first.kernel.signatures) == 1
+
+
+ONE_KERNEL = """
+import sys
+import numpy as np
+from singa_dask.ops.cpu.kernels.numba_padding import crop
+from singa_dask.ops.cpu.kernels.numba_winograd import turn_filters
+print("ready", flush=True)
+sys.stdin.readline()
+weight = np.arange(36, dtype=np.float32).reshape(3, 3, 2, 2)
+turned = np.empty_like(weight)
+turn_filters(weight, 0, 2, turned)
+np.testing.assert_array_equal(turned, weight.swapaxes(2, 3))
+crop.kernel.get_compile_result(crop.signature)
+stats = turn_filters.stats, crop.kernel.stats
+print(*(sum(s.cache_misses.values()) for s in stats), *(sum(s.cache_hits.values()) for s in stats))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_of_several_processes_one_compiles_and_the_others_find_its_kernels(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", ONE_KERNEL]
+    pipe = subprocess.PIPE
+    runs = [subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
+    try:
+        assert [run.stdout.readline() for run in runs] == ["ready\n"] * 3  # type: ignore[union-attr]
+        said = []
+        for run in runs:
+            run.stdin.write("\n")  # type: ignore[union-attr]
+            run.stdin.flush()  # type: ignore[union-attr]
+        for run in runs:
+            said.append([int(word) for word in run.communicate(timeout=60)[0].split()])
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
+    assert np.sum(said, axis=0).tolist() == [1, 1, 2, 2]
+
+
+def test_a_turn_is_one_process_at_a_time_and_ends_with_the_first_kernel(tmp_path):
+    mine, other = Turn(), Turn()
+    mine.take(tmp_path)
+    mine.take(tmp_path)  # a kernel that the first one needs
+    mine.give_back(1)
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "PATIENCE_S", 0.2)
+        other.take(tmp_path)  # without: it has waited long enough
+    assert time.monotonic() - began >= 0.2
+    other.give_back(0)
+    mine.give_back(0)
+    began = time.monotonic()
+    other.take(tmp_path)
+    assert time.monotonic() - began < 0.2 and other.taken == 1
+    other.give_back(0)
+
+
+def test_a_kernel_that_cannot_be_compiled_gives_the_turn_back():
+    with pytest.raises(TypingError):
+        cannot_be_compiled(np.ones(3))
+    assert numba_kernel._turn.taken == 0
