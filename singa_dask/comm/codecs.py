@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -12,11 +11,17 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_flat
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.ops.cpu.kernels import numba_codec
 
 _INDEX, _OFFSET = np.dtype(np.uint32), np.dtype(np.uint16)
 # kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.
 _SAMPLED, _STRIDE = 1 << 17, 61
+
+
+def _kernels() -> Any:
+    """They bring Numba, which commands that only read a job, or send in full, can do without."""
+    from singa_dask.ops.cpu.kernels import numba_codec
+
+    return numba_codec
 
 
 class Codec(ABC):
@@ -125,33 +130,36 @@ class Full(Codec):
 class _SixteenBits(Codec):
     """A 16-bit float per value, rounded to nearest, ties to even."""
 
-    _kernels: ClassVar[tuple[Callable[..., int], Callable[..., None], Callable[..., None]]]
+    _kind: ClassVar[str]
 
     def nbytes(self, size: int, dtype: Any = np.float32) -> int:
         return 2 * size
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
-        self.overflows += self._kernels[0](values, payload.view(np.uint16))
+        self.overflows += self._kernel("encode")(values, payload.view(np.uint16))
 
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
-        self._kernels[1](payload.view(np.uint16), out)
+        self._kernel("decode")(payload.view(np.uint16), out)
 
     def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
-        self._kernels[2](payload.view(np.uint16), factor, out)
+        self._kernel("add")(payload.view(np.uint16), factor, out)
+
+    def _kernel(self, does: str) -> Any:
+        return getattr(_kernels(), f"{self._kind}_{does}")
 
 
 class Half(_SixteenBits):
     """IEEE 754 binary16: 11 significant bits, from 6.0e-8 to 65504."""
 
     name = "kHalf"
-    _kernels = (numba_codec.half_encode, numba_codec.half_decode, numba_codec.half_add)
+    _kind = "half"
 
 
 class BFloat16(_SixteenBits):
     """The upper half of a float32: 8 significant bits, the range of float32."""
 
     name = "kBFloat16"
-    _kernels = (numba_codec.bfloat16_encode, numba_codec.bfloat16_decode, numba_codec.bfloat16_add)
+    _kind = "bfloat16"
 
 
 class Partial(Codec):
@@ -225,7 +233,7 @@ class _Sparse(Codec):
 
     def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
         self._check_payload(payload, residual)
-        numba_codec.scatter_zero(self._parts(payload, residual)[0], residual)
+        _kernels().scatter_zero(self._parts(payload, residual)[0], residual)
 
     def elements(self, nbytes: int, size: int, dtype: Any = np.float32) -> int:
         """How many of `size` values travel in a payload of `nbytes`."""
@@ -245,10 +253,10 @@ class _Sparse(Codec):
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
         parts = self._parts(payload, out)
         out[:] = 0
-        numba_codec.scatter(*parts, out)
+        _kernels().scatter(*parts, out)
 
     def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
-        numba_codec.scatter_add(*self._parts(payload, out), out)
+        _kernels().scatter_add(*self._parts(payload, out), out)
 
     def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
         super()._check_payload(payload, out)
@@ -267,13 +275,13 @@ class _Sparse(Codec):
     @staticmethod
     def _pack(indices: np.ndarray, payload: np.ndarray, counts: np.ndarray, offsets: np.ndarray) -> None:
         payload[payload.size - indices.size % 2 * _OFFSET.itemsize :] = 0
-        numba_codec.pack(indices, counts, offsets)
+        _kernels().pack(indices, counts, offsets)
 
     def _parts(self, payload: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the values of a payload belong, and what they are."""
         counts, kept, offsets = self._fields(payload, out.size, out.dtype)
         indices = self._places(kept.size)
-        if not numba_codec.unpack(counts, offsets, indices):
+        if not _kernels().unpack(counts, offsets, indices):
             raise ValueError(f"payload must have the counts of {kept.size} values. Received: {counts.tolist()}.")
         # The kernels write where the indices point.
         if indices.size and indices.max() >= out.size:
@@ -292,7 +300,7 @@ class TopK(_Sparse):
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = _share(self.name, share)
-        self._histogram = np.empty((4, 1 << numba_codec.DIGIT_BITS), np.int64)
+        self._histogram = np.empty((4, 1 << _kernels().DIGIT_BITS), np.int64)
         self._likely = np.empty(0, _INDEX), np.empty(0, np.uint32)
 
     def count(self, size: int) -> int:
@@ -313,20 +321,20 @@ class TopK(_Sparse):
             self._find(bits, indices)
         else:
             candidates = self._likely[1][: places.size]
-            numba_codec.pick(bits, places, candidates)
+            _kernels().pick(bits, places, candidates)
             self._find(candidates, indices)
-            numba_codec.pick(places, indices, indices)
-        numba_codec.pick(bits, indices, kept)
+            _kernels().pick(places, indices, indices)
+        _kernels().pick(bits, indices, kept)
         self._pack(indices, payload, counts, offsets)
 
     def _find(self, bits: np.ndarray, indices: np.ndarray) -> None:
         """Where as many of the largest of `bits` are as there is room for."""
-        least, equal = numba_codec.nth_largest(bits, indices.size, self._histogram)
+        least, equal = _kernels().nth_largest(bits, indices.size, self._histogram)
         least = bits.dtype.type(least)
         if equal == bits.size:
-            numba_codec.find(bits, least, indices)
+            _kernels().find(bits, least, indices)
         else:
-            numba_codec.find_some(bits, least, equal, indices)
+            _kernels().find_some(bits, least, equal, indices)
 
     def _candidates(self, bits: np.ndarray) -> np.ndarray | None:
         """Where few elements are, with those that travel among them; None where a sample does not find them.
@@ -342,8 +350,8 @@ class TopK(_Sparse):
         if self._likely[0].size < room or self._likely[1].dtype != bits.dtype:
             self._likely = np.empty(room, _INDEX), np.empty(room, bits.dtype)
         places = self._likely[0][:room]
-        least, _ = numba_codec.nth_largest(sample, wanted, self._histogram)
-        found = numba_codec.find(bits, bits.dtype.type(least), places)
+        least, _ = _kernels().nth_largest(sample, wanted, self._histogram)
+        found = _kernels().find(bits, bits.dtype.type(least), places)
         return places[:found] if count <= found <= room else None
 
 
@@ -367,7 +375,7 @@ class Threshold(_Sparse):
 
     def exceeding(self, values: np.ndarray) -> int:
         """How many of the values travel."""
-        return int(numba_codec.count_from(_bits(values), self._least(values)))
+        return int(_kernels().count_from(_bits(values), self._least(values)))
 
     def _nbytes_of(self, values: np.ndarray) -> int:
         return self._sized(self.exceeding(values), values.size, values.dtype) if values.size else 0
@@ -376,8 +384,8 @@ class Threshold(_Sparse):
         bits = _bits(values)
         counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
         indices = self._places(kept.size)
-        numba_codec.find(bits, self._least(values), indices)
-        numba_codec.pick(bits, indices, kept)
+        _kernels().find(bits, self._least(values), indices)
+        _kernels().pick(bits, indices, kept)
         self._pack(indices, payload, counts, offsets)
 
     def _least(self, values: np.ndarray) -> Any:
@@ -475,4 +483,4 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 def _blocks(size: int) -> int:
     """Blocks whose counts travel with a sparse payload."""
-    return -(-size // numba_codec.BLOCK) if size > numba_codec.BLOCK else 0
+    return -(-size // _kernels().BLOCK) if size > _kernels().BLOCK else 0

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 # R rows asked for, N samples of a shard, D values of a sample, M rows of the output
 
@@ -32,19 +31,23 @@ class Normaliser:
 
         Rows and places must exist: they are not checked here.
         """
+        from singa_dask.data import numba_gather  # brings Numba, which commands that read no samples can do without
+
         cast = np.dtype(self.dtype).type
         if self.mean is None and self.std is None:
-            _gather(x_ND, rows_R, places_R, out_MD)
+            numba_gather.gather(x_ND, rows_R, places_R, out_MD)
         elif isinstance(self.mean, np.ndarray) or isinstance(self.std, np.ndarray):
             mean_D = self._full(self.mean, 0, x_ND.shape[1])
             if self.std is None:
-                _subtract_D(x_ND, rows_R, places_R, mean_D, out_MD)
+                numba_gather.subtract_D(x_ND, rows_R, places_R, mean_D, out_MD)
             else:
-                _normalise_D(x_ND, rows_R, places_R, mean_D, self._full(self.std, 1, x_ND.shape[1]), out_MD)
+                numba_gather.normalise_D(
+                    x_ND, rows_R, places_R, mean_D, self._full(self.std, 1, x_ND.shape[1]), out_MD
+                )
         elif self.std is None:
-            _subtract(x_ND, rows_R, places_R, cast(self.mean), out_MD)
+            numba_gather.subtract(x_ND, rows_R, places_R, cast(self.mean), out_MD)
         else:
-            _normalise(x_ND, rows_R, places_R, cast(self.mean or 0), cast(self.std), out_MD)
+            numba_gather.normalise(x_ND, rows_R, places_R, cast(self.mean or 0), cast(self.std), out_MD)
 
     def reference(self, x_ND: np.ndarray, rows_R: np.ndarray) -> np.ndarray:
         """What `gather` must compute, in plain NumPy: (R, D)."""
@@ -59,55 +62,3 @@ class Normaliser:
         if isinstance(value, np.ndarray):
             return value.astype(self.dtype, copy=False)
         return np.full(width, default if value is None else value, dtype=self.dtype)
-
-
-@njit(nogil=True, cache=True)
-def _gather(x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, out_MD: np.ndarray) -> None:
-    for i in range(rows_R.size):
-        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
-        for j in range(x.size):
-            out[j] = x[j]
-
-
-@njit(nogil=True, cache=True)
-def _subtract(x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, mean: float, out_MD: np.ndarray) -> None:
-    for i in range(rows_R.size):
-        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
-        for j in range(x.size):
-            out[j] = type(mean)(x[j]) - mean
-
-
-# Python's error model would test every divisor for zero, which keeps the loops from using vector instructions.
-@njit(nogil=True, cache=True, error_model="numpy")
-def _normalise(
-    x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, mean: float, std: float, out_MD: np.ndarray
-) -> None:
-    for i in range(rows_R.size):
-        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
-        for j in range(x.size):
-            out[j] = (type(mean)(x[j]) - mean) / std
-
-
-@njit(nogil=True, cache=True)
-def _subtract_D(
-    x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, mean_D: np.ndarray, out_MD: np.ndarray
-) -> None:
-    for i in range(rows_R.size):
-        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
-        for j in range(x.size):
-            out[j] = mean_D.dtype.type(x[j]) - mean_D[j]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _normalise_D(
-    x_ND: np.ndarray,
-    rows_R: np.ndarray,
-    places_R: np.ndarray,
-    mean_D: np.ndarray,
-    std_D: np.ndarray,
-    out_MD: np.ndarray,
-) -> None:
-    for i in range(rows_R.size):
-        x, out = x_ND[rows_R[i]], out_MD[places_R[i]]
-        for j in range(x.size):
-            out[j] = (mean_D.dtype.type(x[j]) - mean_D[j]) / std_D[j]

@@ -9,6 +9,8 @@ try:
     import distributed.nanny  # noqa: F401
 
     import singa_dask.cluster.worker_setup
+    import singa_dask.data.numba_gather
+    import singa_dask.ops.cpu.kernels.numba_codec
     import singa_dask.ops.cpu.ops
     import singa_dask.training.crew  # noqa: F401
 

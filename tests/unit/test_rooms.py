@@ -68,3 +68,15 @@ def test_importing_the_package_starts_neither_mpi_nor_dask_nor_cuda():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_commands_import_beside_their_workers_does_not_bring_numba():
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, singa_dask.cli, singa_dask.training.driver, singa_dask.monitor.progress;"
+        "print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False", done.stderr

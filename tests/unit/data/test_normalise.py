@@ -30,13 +30,13 @@ def test_kernels_equal_the_numpy_reference(dtype, stored, mean, std):
 
 
 def test_the_interpreter_lock_is_released():
-    from singa_dask.data import normalise
+    from singa_dask.data import numba_gather
 
     kernels = [
-        normalise._gather,
-        normalise._subtract,
-        normalise._normalise,
-        normalise._subtract_D,
-        normalise._normalise_D,
+        numba_gather.gather,
+        numba_gather.subtract,
+        numba_gather.normalise,
+        numba_gather.subtract_D,
+        numba_gather.normalise_D,
     ]
     assert all(kernel.targetoptions["nogil"] for kernel in kernels)
