@@ -3,20 +3,20 @@ examples/mnist.
 
 The plan is a JSON object as the only argument; the first rank prints a JSON line with step, accuracy and time after
 every evaluation. Made to be quick: the shards are read into memory once, mini-batches are picked by an index (no
-DataLoader), each process computes half of every mini-batch and of every evaluation.
+DataLoader), each process computes half of every mini-batch and of every evaluation. Initial parameters and the samples
+of every mini-batch are read from files.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -34,24 +34,11 @@ def samples(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def net() -> nn.Sequential:
-    """The net of the example, with its initial distribution: U(-1, 1) sqrt(3 / fan in), biases 0."""
+    """The net of the example."""
     layers: list[nn.Module] = [nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     layers += [nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)]
-    for layer in layers:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            bound = math.sqrt(3 / layer.weight[0].numel())
-            nn.init.uniform_(layer.weight, -bound, bound)
-            nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)
-
-
-def batches(count: int, batch: int, rank: int, size: int) -> Iterator[torch.Tensor]:
-    """This process's part of every mini-batch, epoch after epoch, each in an order of its own."""
-    while True:
-        order = torch.randperm(count)  # of the same seed everywhere
-        for start in range(0, count - batch + 1, batch):
-            yield order[start + batch * rank // size : start + batch * (rank + 1) // size]
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, plan: dict[str, Any]) -> float:
@@ -67,17 +54,19 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, plan:
 
 def main(plan: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(plan["seed"])
     rank, size = plan["rank"], plan["size"]
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{plan['port']}", rank=rank, world_size=size)
     images, labels = samples(plan["train"])
     test_images, test_labels = samples(plan["test"])
-    model = nn.parallel.DistributedDataParallel(net())
+    model = net()
+    model.load_state_dict(torch.load(plan["initial"]))
+    model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=plan["rate"], momentum=plan["momentum"], weight_decay=plan["decay"]
     )
     criterion = nn.CrossEntropyLoss()
-    rows = batches(len(labels), plan["batch"], rank, size)
+    # (steps, this process's part of a mini-batch)
+    order = torch.from_numpy(np.load(plan["order"])).tensor_split(size, dim=1)[rank]
     for step in range(plan["steps"] + 1):
         if step % plan["every"] == 0:
             reached = accuracy(model.module, test_images, test_labels, plan)
@@ -85,7 +74,7 @@ def main(plan: dict[str, Any]) -> None:
                 print(json.dumps({"step": step, "accuracy": reached, "time": time.time()}), flush=True)
             if reached >= plan["target"]:
                 break
-        mine = next(rows)
+        mine = order[step]
         optimizer.zero_grad()
         criterion(model(images[mine].float().div_(255)), labels[mine]).backward()
         optimizer.step()

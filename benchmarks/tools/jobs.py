@@ -97,14 +97,17 @@ def _plain(layer: Layer, source: tuple[int, ...]) -> PlainLayer:
     return PlainLayer(type(layer).__name__, conf, source, [np.array(param.value) for param in layer.params])
 
 
-def main(name: str) -> None:
-    net = reference_net(WORKLOADS[name])
-    between = [
+def plain_layers(net: Net) -> list[PlainLayer]:
+    """The layers between data and loss of a training net, with its parameters."""
+    return [
         _plain(layer, net.shapes[layer.proto.srclayers[0]])
         for name, layer in net.layers.items()
         if layer.proto.srclayers and name != "loss" and type(layer).__name__ not in ("Frame", "RNNLabel")
     ]
-    sys.stdout.buffer.write(pickle.dumps(between))
+
+
+def main(name: str) -> None:
+    sys.stdout.buffer.write(pickle.dumps(plain_layers(reference_net(WORKLOADS[name]))))
 
 
 if __name__ == "__main__":
