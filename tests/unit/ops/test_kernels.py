@@ -84,6 +84,32 @@ def test_of_several_processes_one_compiles_and_the_others_find_its_kernels(tmp_p
     assert np.sum(said, axis=0).tolist() == [1, 1, 2, 2]
 
 
+STEPS = """
+import sys
+import numpy as np
+from singa_dask.ops.cpu.kernels.numba_recurrent import lstm_steps, rnn_steps
+from singa_dask.ops.cpu.kernels.row_tile import PANEL
+chosen = np.empty((0, 0), np.float32), np.empty(0, np.int64)
+ones = lambda *shape: np.ones(shape, np.float32)
+h = ones(10, PANEL)
+if sys.argv[1] == "rnn":
+    rnn_steps(ones(5, PANEL), ones(1, PANEL, PANEL), True, h, *chosen, 0, 5)
+else:
+    lstm_steps(ones(5, 4 * PANEL), ones(4, PANEL, PANEL), True, ones(10, PANEL), h, *chosen, 0, 5)
+print(sum(rnn_steps.stats.cache_hits.values()), sum(lstm_steps.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_what_a_kernel_links_by_way_of_another_is_there_when_it_comes_from_disk(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    # The second one finds, on disk, the product that the first one's steps brought; the third one its own steps.
+    for net, hits in (("rnn", "0 0"), ("lstm", "0 0"), ("lstm", "0 1")):
+        command = [sys.executable, "-c", STEPS, net]
+        ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+        assert (ran.returncode, ran.stdout.strip()) == (0, hits)
+
+
 def test_a_turn_is_one_process_at_a_time_and_ends_with_the_first_kernel(tmp_path):
     mine, other = Turn(), Turn()
     mine.take(tmp_path)

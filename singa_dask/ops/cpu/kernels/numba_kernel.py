@@ -48,7 +48,6 @@ def linked(function: Function) -> Function:
 
     def emit(context: Any, builder: ir.IRBuilder, _: Any, arguments: Any) -> Any:
         link()
-        context.active_code_library._reload_init.add(link)  # what Numba calls before it loads a kernel from disk
         kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
         builder.call(cgutils.get_or_insert_function(builder.module, kind, link.symbol), arguments)
         return context.get_dummy_value()
@@ -58,13 +57,13 @@ def linked(function: Function) -> Function:
 
     cast(Any, typed).__signature__ = taken.replace(parameters=[context, *taken.parameters.values()])
     call: Any = intrinsic(typed)
-    call.kernel, call.signature = _compiled(function, no_cpython_wrapper=True), of
+    call.link, call.kernel, call.signature = link, _compiled(function, no_cpython_wrapper=True), of
     return cast(Function, call)
 
 
 @dataclass(frozen=True)
 class _Link:
-    """Tells LLVM where a linked function is in this process; travels with the kernels on disk."""
+    """Tells LLVM where a linked function is in this process."""
 
     module: str
     name: str
@@ -92,6 +91,17 @@ def _compiled(function: Callable[..., Any], **wrappers: Any) -> Any:
     return made
 
 
+def _links(function: Callable[..., Any]) -> set[_Link]:
+    """Of the linked functions that a kernel calls, itself or by way of other kernels, which are compiled into it."""
+    found: set[_Link] = set()
+    for called in map(function.__globals__.get, function.__code__.co_names):
+        if isinstance(link := getattr(called, "link", None), _Link):
+            found.add(link)
+        elif callable(inner := getattr(called, "py_func", None)):
+            found |= _links(inner)
+    return found
+
+
 class _Cache(FunctionCache):
     """Kernels on disk, which other processes compile too.
 
@@ -102,8 +112,11 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any]):
         super().__init__(function)
         self._cache_file._source_stamp = (self._cache_file._source_stamp, _sources())
+        self._function = function
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        for link in _links(self._function):
+            link()
         found = super().load_overload(sig, target_context)
         if found is None:
             _turn.take(Path(self.cache_path))
