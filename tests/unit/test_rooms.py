@@ -1,6 +1,8 @@
 """Rooms import downwards only."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,25 +60,24 @@ def test_imports_go_downwards(path):
             assert LEVEL[target] <= LEVEL[room], f"{room} may not import {module}"
 
 
-def test_importing_the_package_starts_neither_mpi_nor_dask_nor_cuda():
-    import subprocess
-    import sys
+def told_by(program: str) -> str:
+    """What a Python of its own prints."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
+
+def test_importing_the_package_starts_neither_mpi_nor_dask_nor_cuda():
     program = (
         "import sys, singa_dask; singa_dask.layers, singa_dask.updaters, singa_dask.Job, singa_dask.ClusterTopology;"
         "print([m for m in ('mpi4py.MPI', 'cupy', 'distributed') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stderr
+    assert told_by(program) == "[]"
 
 
 def test_what_commands_import_beside_their_workers_does_not_bring_numba():
-    import subprocess
-    import sys
-
     program = (
         "import sys, singa_dask.cli, singa_dask.training.driver, singa_dask.monitor.progress;"
         "print('numba' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "False", done.stderr
+    assert told_by(program) == "False"
