@@ -17,6 +17,7 @@ from distributed.utils import get_mp_context
 from singa_dask.cluster.bootstrap import unlink_orphans
 from singa_dask.cluster.cores import THREAD_VARIABLES, equal_share
 from singa_dask.cluster.fork_server import IMPORTED, MALLOC
+from singa_dask.cluster.settings import SETTINGS
 
 _CLOSING_S = 2.0
 
@@ -39,9 +40,7 @@ def local_cluster(
     dashboard_address: for example ":8787"; by default any free port, on loopback.
     """
     cores = cores_per_worker or equal_share(nworkers)
-    settings: dict[str, Any] = {
-        # The group is the unit of failure: its driver starts it again, Dask must not start single ranks again.
-        "distributed.scheduler.allowed-failures": 0,
+    settings = SETTINGS | {
         "distributed.scheduler.worker-ttl": f"{worker_ttl_s}s",
         # This time after a worker was lost Dask looks again, and takes one that is just restarting then for lost too:
         # it closes the nanny, for good.

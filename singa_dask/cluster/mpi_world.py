@@ -29,6 +29,7 @@ from singa_dask.cluster.bootstrap import (
     unlink_segments,
 )
 from singa_dask.cluster.remote import alive, run_each
+from singa_dask.cluster.settings import SETTINGS
 from singa_dask.cluster.workers import wait_workers
 from singa_dask.errors import ClusterError, ConfigError, Problem
 
@@ -160,12 +161,8 @@ def _driving(
 ) -> Iterator[Client]:
     """Rank 0: the scheduler and a client of it, once all workers have come."""
     told = False
-    settings = {
-        # The group is the unit of failure: its driver starts it again, Dask must not start single ranks again.
-        "distributed.scheduler.allowed-failures": 0,
-        # Nothing replaces a worker here: one that is slow to answer is better kept.
-        "distributed.scheduler.worker-ttl": "60s",
-    }
+    # Nothing replaces a worker here: one that is slow to answer is better kept.
+    settings = SETTINGS | {"distributed.scheduler.worker-ttl": "60s"}
     try:
         check_size(world.size, needed() if needed else 1, library_name(world.mpi), os.environ)
         if faults:
@@ -214,7 +211,8 @@ def _serve(rank: int, scheduler: str, interface: str | None, several: bool, star
             await worker.finished()
 
     try:
-        asyncio.run(serve())
+        with dask.config.set(SETTINGS):
+            asyncio.run(serve())
     except (OSError, TimeoutError, RuntimeError) as error:
         # Rank 0 will miss this worker, and can not know why.
         logger.error(
