@@ -31,6 +31,7 @@ class ReLU(_Elementwise):
 
     type: ClassVar[str] = "kReLU"
     conf_field: ClassVar[str | None] = "relu_conf"
+    keeps_order = True  # to the last bit, which those with an exponential do not promise
 
     def setup(self, *src: Shape) -> Shape:
         if self.conf.negative_slope < 0:
@@ -90,6 +91,7 @@ class Activation(_Elementwise):
         kind = ActivationProto.ActivationType.Name(self.conf.type)
         classes = {"RELU": ReLU, "SIGMOID": Sigmoid, "TANH": Tanh, "STANH": STanh}
         self.rule = classes[kind].from_proto(self.proto)
+        self.keeps_order = self.rule.keeps_order
         return super().setup(*src)
 
     def forward(self, ctx: Context, *x: Array) -> Array:

@@ -140,6 +140,8 @@ class Layer:
     num_sources: least and most srclayers; None for any number.
     rowwise: whether each row of the output depends on the same row of the inputs alone (or, if `recurrent`, on earlier
     time steps of it), so that the steps of an unrolled net can be computed together, as rows of one call.
+    keeps_order: whether y = f(x) element by element, f(a) <= f(b) for all a <= b, and backward needs y alone, so that
+    a net may compute it behind the max-pooling that reads it.
 
     As a description: srclayers are names or other layers, in `inputs`; a list chains layers that have none (`follow`),
     and those without a name get one when the net is put together. param: messages, or mappings of their fields, in
@@ -156,6 +158,7 @@ class Layer:
     recurrent: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
 
+    keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
 
     def __init__(

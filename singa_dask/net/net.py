@@ -74,7 +74,7 @@ class Net:
         self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops)
-        self._output_slots = {step.layer.name: step.output for step in plan.forward}
+        self._outputs, self._unpooled = plan.outputs, plan.unpooled
         self._measuring = [
             (origin(layer.proto), layer, self.contexts[name])
             for name, layer in self.layers.items()
@@ -88,7 +88,7 @@ class Net:
         return ctx
 
     def _last_output(self, name: str) -> Array:
-        return self._passes.values[self._output_slots[name]] if name in self._output_slots else None
+        return self._passes.values[self._outputs[name]] if name in self._outputs else None
 
     def forget(self) -> None:
         """Let the next forward call start from the initial state of recurrent layers."""
@@ -159,9 +159,11 @@ class Net:
 
     def output(self, name: str) -> Array:
         """The output of layer `name` at the last forward call; valid until the next one."""
-        if name not in self._output_slots:
-            raise KeyError(f"no layer {name!r} in this net. {nearest(name, self._output_slots)}")
-        return self._passes.values[self._output_slots[name]]
+        if name not in self.layers:
+            raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
+        if name in self._unpooled:
+            return self.layers[name].forward(Context(self.ops), self._passes.values[self._unpooled[name]])
+        return self._passes.values[self._outputs[name]]
 
     def piece(self, name: str, position: int) -> int:
         """Which output of its `position`-th source the layer `name` reads, where that has one for each destination."""

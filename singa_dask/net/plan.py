@@ -13,6 +13,7 @@ from typing import Any
 
 from singa_dask.layers.base import Context, Layer, LossLayer
 from singa_dask.layers.param import Param
+from singa_dask.layers.pooling import Pooling
 from singa_dask.net.graph import Graph
 
 
@@ -47,7 +48,9 @@ class LayerPlan:
 class Plan:
     """Routing of a whole net. forward: every layer, in order; backward: those with a call to make, in reverse order.
 
-    idle: owners that no backward call can reach; values, gradients: how many slots there are.
+    idle: owners that no backward call can reach; values, gradients: how many slots there are. outputs: the slot of
+    every layer's output, but of those that pooling has gone before; of these, unpooled has the slot that they would
+    have read.
     """
 
     forward: list[LayerPlan]
@@ -55,6 +58,8 @@ class Plan:
     idle: list[Param]
     values: int
     gradients: int
+    outputs: dict[str, int]
+    unpooled: dict[str, int]
 
 
 def make_plan(
@@ -98,7 +103,27 @@ def make_plan(
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
-    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count)
+    unpooled = _pool_first(graph, steps)
+    outputs = {name: slot for name, slot in slots.output.items() if name not in unpooled}
+    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, unpooled)
+
+
+def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, int]:
+    """Let max-pooling and a layer before it that keeps the order change places: the largest f(x) is f of the largest
+    x, and behind the pooling there are fewer to compute. Returns those layers, and the slot that each of them read."""
+    remembered = {step.layer.proto.rnn_dummy_conf.dynamic_srclayer for step in steps.values()}
+    unpooled: dict[str, int] = {}
+    for name, first in steps.items():
+        if not first.layer.keeps_order or len(graph.consumers[name]) != 1 or name in remembered:
+            continue
+        second = steps[graph.consumers[name][0].consumer]
+        if isinstance(second.layer, Pooling) and second.layer.is_max:
+            unpooled[name] = first.arguments[0]
+            for field in ("layer", "ctx", "forward", "backward"):
+                mine, its = getattr(first, field), getattr(second, field)
+                setattr(first, field, its)
+                setattr(second, field, mine)
+    return unpooled
 
 
 def _reaching_parameters(layers: Mapping[str, Layer]) -> dict[str, bool]:

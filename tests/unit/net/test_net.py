@@ -7,7 +7,18 @@ import pytest
 
 from singa_dask.errors import ConfigError, DataError, TrainingError
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import CSVOutput
+from singa_dask.layers import (
+    Activation,
+    Convolution,
+    CSVOutput,
+    InnerProduct,
+    Pooling,
+    RecordInput,
+    ReLU,
+    RNNDummy,
+    Sigmoid,
+    SoftmaxLoss,
+)
 from singa_dask.layers.base import InputLayer, Layer, LossLayer, Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -288,6 +299,58 @@ def test_strided_views_become_contiguous():
         Against("loss", ["b", "x"]),
     )
     check_gradients(net, {"x": batch()})
+
+
+RELUS = {
+    "plain": ReLU("relu", "conv"),
+    "leaky": ReLU("relu", "conv", negative_slope=0.1),
+    "named": Activation("relu", "conv", type="RELU"),
+}
+
+
+@pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
+def test_pooling_goes_before_what_keeps_the_order(relu):
+    """The same numbers as where the ReLU has a second reader, and so stays where the job has it."""
+    layers = [
+        RecordInput("data", shape=[2, 6, 7], batchsize=ROWS),
+        Convolution("conv", "data", num_filters=3, kernel=3),
+        relu,
+        Pooling("pool", "relu", pool="MAX", kernel=3, stride=2, pad=1),
+        InnerProduct("ip", "pool", num_output=2),
+        SoftmaxLoss("loss", ["ip", "data"]),
+    ]
+    net, stays = build(*layers), build(*layers, Relabel("second", "relu"))
+    feed = {"data": Batch(np.random.default_rng(1).normal(size=(ROWS, 6, 7, 2)), np.arange(ROWS) % 2)}
+    computed = []
+    net.wrap_calls(lambda layer, call, run: lambda *given: (computed.append((layer, call)), run(*given))[1])
+    for one in (net, stays):
+        one.forward(feed, Step())
+        one.backward()
+    assert computed.index(("pool", "forward")) < computed.index(("relu", "forward"))
+    assert computed.index(("relu", "backward")) < computed.index(("pool", "backward"))
+    for name in net.layers:
+        np.testing.assert_array_equal(net.output(name), stays.output(name))
+    np.testing.assert_array_equal(net.flat.grads, stays.flat.grads)
+    assert np.any(net.flat.grads)
+
+
+OTHERS = {
+    "a mean": (ReLU("f", "conv"), Pooling("pool", "f", pool="AVG", kernel=2)),
+    "another function": (Sigmoid("f", "conv"), Pooling("pool", "f", kernel=2)),
+    "remembered": (ReLU("f", "conv"), Pooling("pool", "f", kernel=2), RNNDummy("again", dynamic_srclayer="f", high=1)),
+}
+
+
+@pytest.mark.parametrize("rest", OTHERS.values(), ids=OTHERS)
+def test_nothing_else_changes_places(rest):
+    if rest[-1].type == "kRNNDummy":
+        rest[-1].conf.shape[:] = [1, 3, 3, 3]
+    conv = [RecordInput("data", shape=[2, 5, 5], batchsize=1), Convolution("conv", "data", num_filters=3, kernel=3)]
+    net = build(*conv, *rest)
+    ran = []
+    net.wrap_calls(lambda layer, call, run: lambda *given: (ran.append(layer), run(*given))[1])
+    net.forward({"data": Batch(np.ones((1, 5, 5, 2)))}, Step())
+    assert ran.index("f") < ran.index("pool")
 
 
 def test_a_loss_above_no_parameters_has_nothing_to_do():
