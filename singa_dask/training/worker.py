@@ -38,6 +38,8 @@ from singa_dask.training.schedule import (
 )
 
 PROGRESS_EVERY_S = 0.25
+# Whether to break an evaluation off.
+ASK_AGAIN_S = 0.2
 # Compiling kernels takes seconds, and more where several workers share a core; so does writing a large checkpoint.
 MEETING_TIMEOUT_S = 300.0
 # For the other worker groups to end, once everybody was asked to stop.
@@ -297,14 +299,18 @@ class _Run:
         net = self.replica.nets[phase]
         net.forget()
         summed: dict[str, Metric] = {}
+        began, ask_at = time.perf_counter(), 0
         with ExitStack() as stack:
             loaders = {
                 name: stack.enter_context(self._loader(net, name, 0, stop=batches_of(self.job, phase)))
                 for name in net.input_layers
             }
             for number in range(batches_of(self.job, phase)):
-                if self._asked_to_stop():
-                    return True
+                if number == ask_at:
+                    ahead = self._batches_ahead(number, time.perf_counter() - began)
+                    if not ahead:
+                        return True
+                    ask_at += ahead
                 feed, step = self._next(loaders, phase, number)
                 for name, metric in self.replica.algorithm.test_one_batch(net, feed, step).items():
                     summed[name] = summed.get(name, Metric()) + metric
@@ -317,10 +323,13 @@ class _Run:
         self._emit("metrics", phase=PHASE_NAMES[phase], step=self.step, metrics=means)
         return False
 
-    def _asked_to_stop(self) -> bool:
-        wish = np.array([float(self.surroundings.stop_requested())])
-        self.comm.all_reduce(wish)
-        return bool(wish[0])
+    def _batches_ahead(self, done: int, seconds: float) -> int:
+        """How many mini-batches the ranks evaluate before they ask each other again, 0 where any was asked to stop.
+        `done` took `seconds` here. At every one they would wait for whichever is late at that one."""
+        mine = ASK_AGAIN_S * done / max(seconds, 1e-6)
+        message = np.array([float(self.surroundings.stop_requested()), float(int(mine))])  # whole: the sum is exact
+        self.comm.all_reduce(message)
+        return 0 if message[0] else max(1, int(message[1]) // self.comm.size)
 
     def _save(self) -> None:
         """Save what is not saved yet: a group that is formed anew begins where an earlier one may have been saving."""
