@@ -46,12 +46,14 @@ Passes = tuple[Work, Work]
 
 
 def cases(net: Net, batch: int) -> dict[str, Case]:
-    """The layers that have a source, by name."""
+    """The layers that have a source, by name; of those that pooling goes before, on what it leaves."""
     found = {}
     for name, layer in net.layers.items():
         if layer.proto.srclayers:
-            shape, rows = net.source_shape(name, 0), batch * layer.steps
-            sizes = rows * prod(shape), rows * prod(net.shapes[name]), sum(param.size for param in layer.params)
+            shape, made, rows = net.source_shape(name, 0), net.shapes[name], batch * layer.steps
+            if name in net.pooled_first:
+                shape = made = net.shapes[net.pooled_first[name]]
+            sizes = rows * prod(shape), rows * prod(made), sum(param.size for param in layer.params)
             found[name] = Case(layer, rows, *sizes, net.contexts[name].needs_input_grad, shape)
     return found
 

@@ -43,7 +43,8 @@ class Net:
     share: the training net, whose parameters a test or validation net uses in place of its own, matched by name.
     layers: name -> layer, sources first. shapes: name -> sample shape (a tuple of them, one per destination, where a
     layer has several outputs and its setup tells them apart). input_layers: names of the layers that `forward` must be
-    fed. params: the parameters that own their array, each once. contexts: name -> what a layer keeps between calls.
+    fed. params: the parameters that own their array, each once. pooled_first: layer -> the max-pooling that reads it
+    and runs before it. contexts: name -> what a layer keeps between calls.
     fold: whether the time steps of an unrolled net are computed together where they can be (net/fold.py). carries:
     whether a forward call starts from the state that recurrent layers had after the one before, not from zero.
 
@@ -74,7 +75,9 @@ class Net:
         self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops)
-        self._outputs, self._unpooled = plan.outputs, plan.unpooled
+        self._outputs = plan.outputs
+        self._not_pooled = {name: step.arguments[0] for name, step in plan.pooled_first.items()}
+        self.pooled_first = {name: step.layer.name for name, step in plan.pooled_first.items()}
         self._measuring = [
             (origin(layer.proto), layer, self.contexts[name])
             for name, layer in self.layers.items()
@@ -161,8 +164,8 @@ class Net:
         """The output of layer `name` at the last forward call; valid until the next one."""
         if name not in self.layers:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
-        if name in self._unpooled:
-            return self.layers[name].forward(Context(self.ops), self._passes.values[self._unpooled[name]])
+        if name in self._not_pooled:
+            return self.layers[name].forward(Context(self.ops), self._passes.values[self._not_pooled[name]])
         return self._passes.values[self._outputs[name]]
 
     def piece(self, name: str, position: int) -> int:

@@ -49,8 +49,8 @@ class Plan:
     """Routing of a whole net. forward: every layer, in order; backward: those with a call to make, in reverse order.
 
     idle: owners that no backward call can reach; values, gradients: how many slots there are. outputs: the slot of
-    every layer's output, but of those that pooling has gone before; of these, unpooled has the slot that they would
-    have read.
+    every layer's output, but of those that pooling has gone before: pooled_first has the step of that pooling, which
+    reads what they would have read.
     """
 
     forward: list[LayerPlan]
@@ -59,7 +59,7 @@ class Plan:
     values: int
     gradients: int
     outputs: dict[str, int]
-    unpooled: dict[str, int]
+    pooled_first: dict[str, LayerPlan]
 
 
 def make_plan(
@@ -103,27 +103,27 @@ def make_plan(
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
-    unpooled = _pool_first(graph, steps)
-    outputs = {name: slot for name, slot in slots.output.items() if name not in unpooled}
-    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, unpooled)
+    pooled_first = _pool_first(graph, steps)
+    outputs = {name: slot for name, slot in slots.output.items() if name not in pooled_first}
+    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
 
 
-def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, int]:
+def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, LayerPlan]:
     """Let max-pooling and a layer before it that keeps the order change places: the largest f(x) is f of the largest
-    x, and behind the pooling there are fewer to compute. Returns those layers, and the slot that each of them read."""
+    x, and behind the pooling there are fewer to compute. Returns the pooling of each of those layers."""
     remembered = {step.layer.proto.rnn_dummy_conf.dynamic_srclayer for step in steps.values()}
-    unpooled: dict[str, int] = {}
+    pooled_first: dict[str, LayerPlan] = {}
     for name, first in steps.items():
         if not first.layer.keeps_order or len(graph.consumers[name]) != 1 or name in remembered:
             continue
         second = steps[graph.consumers[name][0].consumer]
         if isinstance(second.layer, Pooling) and second.layer.is_max:
-            unpooled[name] = first.arguments[0]
+            pooled_first[name] = first
             for field in ("layer", "ctx", "forward", "backward"):
                 mine, its = getattr(first, field), getattr(second, field)
                 setattr(first, field, its)
                 setattr(second, field, mine)
-    return unpooled
+    return pooled_first
 
 
 def _reaching_parameters(layers: Mapping[str, Layer]) -> dict[str, bool]:
