@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 from singa_dask.cluster.bootstrap import unlink_segments
@@ -81,4 +81,15 @@ def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float) -
 def _within(client: Any, coroutine: Callable[[], Any], timeout_s: float) -> Any:
     if client.asynchronous:
         raise ClusterError("the Dask client is asynchronous; give a Client(..., asynchronous=False)")
-    return client.sync(coroutine, callback_timeout=timeout_s + 1.0)
+    return client.sync(_Call, coroutine, callback_timeout=timeout_s + 1.0)
+
+
+class _Call:
+    """Becomes a coroutine when it is awaited: Ctrl-C makes Dask give up calls that it has not begun with, and of a
+    coroutine Python would complain that it was never awaited."""
+
+    def __init__(self, coroutine: Callable[[], Any]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._coroutine().__await__()
