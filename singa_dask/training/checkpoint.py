@@ -92,6 +92,15 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: not a readable checkpoint ({error}). Use an older one.") from error
 
 
+def intact(path: Path) -> bool:
+    """Whether there is a valid checkpoint."""
+    try:
+        load(path)
+    except CheckpointError:
+        return False
+    return True
+
+
 def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
     """The parameters of several checkpoints (files, or what `find` finds in a workspace), later ones winning."""
     parameters: dict[str, np.ndarray] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -332,10 +332,12 @@ class _Run:
         return 0 if message[0] else max(1, int(message[1]) // self.comm.size)
 
     def _save(self) -> None:
-        """Save what is not saved yet: a group that is formed anew begins where an earlier one may have been saving."""
+        """Save what is not there: a group that is formed anew begins where an earlier one may have been saving, and
+        one that goes on from before a damaged checkpoint comes to its step again."""
         path = checkpoints.path_of(self.plan.checkpoints, self.step)
-        there = np.array([float(self.step == 0 or path.exists())])
-        self.comm.broadcast(there)
+        there = np.array([float(self.step == 0 or (self.comm.rank == 0 and checkpoints.intact(path)))])
+        with self._patiently():
+            self.comm.broadcast(there)
         if there[0]:
             return
         self.replica.settle()
@@ -387,10 +389,17 @@ class _Run:
         self._meet()
 
     def _meet(self) -> None:
-        """Wait for ranks that do something alone, and that may take longer than a step."""
+        with self._patiently():
+            self.comm.barrier()
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        """Inside, ranks are waited for that do something alone, and that may take longer than a step."""
         patience, self.comm.timeout_s = self.comm.timeout_s, MEETING_TIMEOUT_S
-        self.comm.barrier()
-        self.comm.timeout_s = patience
+        try:
+            yield
+        finally:
+            self.comm.timeout_s = patience
 
     # What it tells
 

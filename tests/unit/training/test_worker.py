@@ -108,6 +108,17 @@ def test_a_group_that_begins_at_its_end_saves_what_an_earlier_one_could_not(prep
     assert "checkpoint" not in {event["kind"] for event in events}
 
 
+def test_a_checkpoint_that_was_damaged_is_saved_again(prepared, tmp_path):
+    run(prepared(), tmp_path)
+    last, before = checkpoints.path_of(tmp_path, 8), parameters(tmp_path, 8)
+    last.write_bytes(last.read_bytes()[:1000])
+    report, events = run(prepared(), tmp_path, resume=checkpoints.path_of(tmp_path, 4))
+    assert [event["step"] for event in events if event["kind"] == "checkpoint"] == [8]
+    assert report["checkpoint"] == str(last)
+    for name, value in parameters(tmp_path, 8).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 def test_a_stop_in_training_saves_and_leaves_out_the_test(prepared, tmp_path):
     many = prepared("train_steps=100000", "disp_freq=1", "test_freq=100000", "checkpoint_freq=0")
     report, events = run(many, tmp_path, stop_at=lambda e: e.get("phase") == "train" and e["step"] == 3)
