@@ -214,11 +214,14 @@ class NcclCommunicator(PolledCommunicator):
 
     def _of_color(self, colors: list[int]) -> NcclCommunicator:
         members = self._alike(colors)
-        ids = np.zeros((self.size, UNIQUE_ID_NBYTES), np.uint8)
-        if self.rank == members[0]:
-            ids[self.rank] = np.frombuffer(unique_id(), np.uint8)
-        self.all_gather(ids.reshape(-1), [UNIQUE_ID_NBYTES] * self.size)
-        made, rank = ids[members[0]].tobytes(), members.index(self.rank)
+
+        def spread(own: np.ndarray) -> np.ndarray:
+            every = np.zeros((self.size, own.size), own.dtype)
+            every[self.rank] = own
+            self.all_gather(every.reshape(-1), [own.size] * self.size)
+            return every[members[0]]
+
+        made, rank = _shared_id(self.rank == members[0], spread), members.index(self.rank)
         return self.create(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
 
     def close(self) -> None:
@@ -378,16 +381,39 @@ class _Job:
 def nccl_beside(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclCommunicator | None:
     """The NCCL communicator of the ranks of `comm`; None where two of them share a GPU, or any has no NCCL.
 
-    device: of this rank, by number. Collective. An abort of `comm` ends its operations.
+    device: of this rank, by number. Collective. An abort of `comm` ends its operations. Raises ClusterError on all
+    ranks where NCCL fails on one.
     """
     gpus = np.zeros(comm.size, np.int64)
     gpus[comm.rank] = _identity(device)
     comm.all_gather(gpus, [1] * comm.size)
     if not gpus.all() or len(np.unique(gpus)) < comm.size:
         return None
-    image = np.frombuffer(unique_id(), np.uint8).copy() if comm.rank == 0 else np.zeros(UNIQUE_ID_NBYTES, np.uint8)
-    comm.broadcast(image)
-    return NcclCommunicator.create(image.tobytes(), comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)
+
+    def spread(own: np.ndarray) -> np.ndarray:
+        comm.broadcast(own)
+        return own
+
+    made = _shared_id(comm.rank == 0, spread)
+    return NcclCommunicator.create(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)
+
+
+def _shared_id(makes: bool, spread: Callable[[np.ndarray], np.ndarray]) -> bytes:
+    """What one member makes, on every member. spread: gives all of them that one's array.
+
+    Raises ClusterError on all where it could not be made: the others wait for it.
+    """
+    own, fault = np.zeros(UNIQUE_ID_NBYTES, np.uint8), None
+    if makes:
+        try:
+            own[:] = np.frombuffer(unique_id(), np.uint8)
+        except Exception as error:
+            fault = error
+    found = spread(own)
+    if not found.any():
+        why = f": {fault}" if fault else " on the first rank, whose error says why"
+        raise ClusterError(f"NCCL made no unique id{why}") from fault
+    return found.tobytes()
 
 
 def _identity(device: int) -> int:

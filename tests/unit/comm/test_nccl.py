@@ -172,6 +172,31 @@ def test_without_nccl_there_is_none(cupy, monkeypatch):
         unique_id()
 
 
+def test_where_no_unique_id_is_made_nobody_waits_for_it(monkeypatch):
+    def broken():
+        raise RuntimeError("unhandled system error")
+
+    def member(control):
+        control.barrier()
+        with pytest.raises(ClusterError, match="no unique id" + (": unhandled" if control.rank == 0 else " on the")):
+            nccl_beside(control, control.rank)
+
+    def split(comm):
+        comm.barrier()
+        with pytest.raises(ClusterError, match="NCCL made no unique id"):
+            comm.split(0)
+        return comm.broken
+
+    began = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["cupy.cuda.nccl"], "get_unique_id", broken)
+        run_threads(2, member)
+    made = iter([unique_id()])
+    monkeypatch.setattr(sys.modules["cupy.cuda.nccl"], "get_unique_id", lambda: next(made, None) or broken())
+    assert run(2, split) == [False, False]
+    assert time.monotonic() - began < 5.0
+
+
 def test_two_ranks_of_one_gpu_are_refused_by_nccl():
     made = unique_id()
 
