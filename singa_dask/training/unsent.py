@@ -56,18 +56,19 @@ def share_unsent(
     count = int(there[0]) - 2
     if count < 0:
         return None
-    row = np.zeros(flat.size, flat.values.dtype)
-    own = np.zeros_like(row)
-    for rank in range(count):
-        if unsent:
-            row[...] = flat.flattened(unsent[_RANK.format(rank)])
-        comm.broadcast(row)
-        if comm.rank == (rank if count == comm.size else 0):
-            own += row
+    residuals = np.empty((count if unsent else 0, flat.size), flat.values.dtype)
+    for rank, residual in enumerate(residuals):
+        residual[...] = flat.flattened(unsent[_RANK.format(rank)])
+    own = _scattered(comm, residuals) if count == comm.size else residuals.sum(axis=0)
     others = {}
     for key in ("values", "pushes"):
-        if unsent:
-            row[...] = flat.flattened(unsent[key])
-        comm.broadcast(row)
-        others[key] = row.copy()
+        others[key] = flat.flattened(unsent[key]) if unsent else np.empty_like(own)
+        comm.broadcast(others[key])
     return Unsent(int(there[1]), own, **others)
+
+
+def _scattered(comm: Communicator, rows: np.ndarray) -> np.ndarray:
+    """The own one of the rows (ranks, n) that the first rank has; the others have none."""
+    own = np.empty(rows.shape[1], rows.dtype)
+    comm.all_to_all(rows.reshape(-1), [rows.size // comm.size] * comm.size, own, [own.size, *[0] * (comm.size - 1)])
+    return own

@@ -214,13 +214,16 @@ def test_the_residuals_of_eleven_workers_find_their_way_back(tmp_path):
             save(snapshot, path_of(tmp_path, 2))
         comm.barrier()
         other = Replica(job, comm, get_ops("cpu"))
+        broadcast = comm.nbytes["broadcast"]
         other.restore(load(path_of(tmp_path, 2)) if comm.rank == 0 else None)
+        broadcast = comm.nbytes["broadcast"] - broadcast
         other.fetch()
-        return one.exchange.residual, other.exchange.residual
+        return one.exchange.residual, other.exchange.residual, broadcast
 
-    for before, after in run_threads(11, member):
+    for before, after, broadcast in run_threads(11, member):
         assert before.any()
         np.testing.assert_array_equal(after, before)
+        assert broadcast < 5 * before.nbytes  # each gets its own, not everybody's
 
 
 @pytest.mark.parametrize("carry", [True, False])
