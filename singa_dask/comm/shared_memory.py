@@ -34,6 +34,12 @@ def share_memory(comm: Communicator, size: int, dtype: Any) -> list[np.ndarray] 
     return [np.frombuffer(memory, dtype, size) for memory in found if memory is not None]
 
 
+def share_flat(comm: Communicator, size: int, dtype: Any) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """Zeroed arrays (size,): one for all ranks together, and one of every rank, by rank; see `share_memory`."""
+    arrays = share_memory(comm, 2 * size, dtype)
+    return None if arrays is None else (arrays[0][:size], [array[size:] for array in arrays])
+
+
 @contextlib.contextmanager
 def _own_memory(nbytes: int) -> Iterator[tuple[int, int]]:
     """A descriptor of new memory and the mark that tells it from others'; zeros where this system has none."""

@@ -14,7 +14,7 @@ from singa_dask.comm import Bucket, Communicator
 from singa_dask.comm.buckets import Readiness
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.lane import Lane
-from singa_dask.comm.shared_memory import share_memory
+from singa_dask.comm.shared_memory import share_flat
 from singa_dask.comm.trial import Trial
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.sums import CodedSum, FullSum, SharedSum, Sum, even_counts, fused_buckets
@@ -62,7 +62,7 @@ class DistOpt:
             )
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
         self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self._one_machine, trial=Trial())
-        self._memory: list[np.ndarray] | None = None
+        self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
         self._sums: tuple[Any, Sum, Readiness] | None = None
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1
@@ -191,10 +191,9 @@ class DistOpt:
         if self._one_machine:
             self._lane.run(self.comm.all_reduce, on_host)
         if self._one_machine and on_host[0] == self.world_size:
-            # The sum of all gradients, of which the first rank's is everybody's, and behind it every rank's gradients.
-            self._memory = share_memory(self.comm, 2 * flat.size, flat.grads.dtype)
-        if self._memory is not None:
-            flat.move(flat.values, self._memory[self.rank_in_global][flat.size :])
+            self._shared = share_flat(self.comm, flat.size, flat.grads.dtype)
+        if self._shared is not None:
+            flat.move(flat.values, self._shared[1][self.rank_in_global])
         grads = flat.grads
         # Communicators work on the host.
         self._on_host = self._host(grads) is grads
@@ -206,10 +205,10 @@ class DistOpt:
         return self._flat.places(lambda entry: entry.statistic)
 
     def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> Sum:
-        size = self._flat.size
-        if self._memory is None:
-            return FullSum(comm, buckets, size, dtype)
-        return SharedSum(comm, buckets, [array[size:] for array in self._memory], self._memory[0][:size])
+        if self._shared is None:
+            return FullSum(comm, buckets, self._flat.size, dtype)
+        total, grads = self._shared
+        return SharedSum(comm, buckets, grads, total)
 
     @property
     def overflows(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.comm.buckets import bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.shared_memory import share_memory
+from singa_dask.comm.shared_memory import share_flat
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import Entry, FlatParams
@@ -62,11 +62,11 @@ def share_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndarray] |
 
     Every worker must call it.
     """
-    arrays = share_memory(comm, 2 * flat.size, flat.values.dtype)
-    if arrays is None:
+    shared = share_flat(comm, flat.size, flat.values.dtype)
+    if shared is None:
         return None
-    grads = [array[flat.size :] for array in arrays]
-    flat.move(arrays[0][: flat.size], grads[comm.rank])
+    values, grads = shared
+    flat.move(values, grads[comm.rank])
     return grads
 
 
