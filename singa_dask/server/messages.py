@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from singa_dask.comm.codecs import codec
+
 Array = Any
 
 
@@ -66,8 +68,6 @@ class Coded:
 
     def decoded(self) -> Array:
         """The values."""
-        from singa_dask.comm.codecs import codec
-
         values = np.empty(self.size, self.dtype)
         codec(**self.settings).decode(self.payload, values)
         return values

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.comm.codecs import ErrorFeedback, codec
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.server.link import Link
 from singa_dask.server.messages import (
@@ -197,8 +198,6 @@ class Stub:
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
         if self._codec is None or not self._codes(s, i):
             return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
-        from singa_dask.comm.codecs import ErrorFeedback, codec
-
         part = _part(gradient, s)
         if i not in self._feedback:
             self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
@@ -225,8 +224,6 @@ class Stub:
             if not self._codes(self.slices[i], i):
                 rest[i] = values
                 continue
-            from singa_dask.comm.codecs import ErrorFeedback, codec
-
             assert self._codec is not None
             self._feedback[i] = ErrorFeedback(codec(**self._codec), values.size, values.dtype)
             self._feedback[i].residual[...] = values
