@@ -75,7 +75,7 @@ _SHARDS = "Use kRecordInput over HDF5 shards, which `singa-dask shard` makes"
 DEPRECATED: dict[str, str] = {
     "kLMDBData": f"{_SHARDS}.",
     "kShardData": f"{_SHARDS}.",
-    "kMnist": f"{_SHARDS}; norm_a and norm_b are std_value and mean_value there.",
+    "kMnist": f"{_SHARDS}; std_value is norm_a there, mean_value norm_a norm_b.",
     "kRGBImage": f"{_SHARDS}, then kImagePreprocess to crop and mirror.",
     "kLabel": f"{_SHARDS}; labels come with it: name it as second source of the loss.",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.layer_facts import DEPRECATED
 from singa_dask.job.user_code import user_code
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Layer
@@ -82,16 +83,8 @@ _SPELLINGS = {
 
 CLASSES: dict[str, type[Layer]] = {cls.type: cls for cls in LAYERS} | _SPELLINGS
 
-_SHARDS = "Convert the data to HDF5 shards and read them with kRecordInput."
-_UNAVAILABLE = {
-    "kLMDBData": _SHARDS,
-    "kShardData": _SHARDS,
-    "kMnist": _SHARDS + " std_value is norm_a there, mean_value norm_a norm_b.",
-    "kRGBImage": "Use kImagePreprocess, with the same rgbimage_conf.",
-    "kLabel": "Labels come with their data layer: name that as second source of the loss.",
-    "kBridgeSrc": "Leave bridges out: the partitioner puts them where data crosses workers.",
-    "kBridgeDst": "Leave bridges out: the partitioner puts them where data crosses workers.",
-}
+_BRIDGE = "Leave bridges out: the partitioner puts them where data crosses workers."
+_UNAVAILABLE = DEPRECATED | {"kBridgeSrc": _BRIDGE, "kBridgeDst": _BRIDGE}
 
 
 def layer_class(proto: LayerProto) -> type[Layer]:
