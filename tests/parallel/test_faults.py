@@ -12,6 +12,7 @@ import time
 import cloudpickle
 import numpy as np
 import pytest
+from support.commands import first_line
 
 from singa_dask.cluster import GroupFailed, form_group, probe, wait_workers
 from singa_dask.cluster.pmi_server import PmiServer
@@ -142,7 +143,7 @@ def test_ranks_leave_when_their_driver_is_killed(cluster3, ranks3):
     command = [sys.executable, "-c", _DRIVER, address, *ranks3]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert driver.stdout.readline() == "formed\n"
+        assert first_line(driver) == "formed\n"
         time.sleep(0.3)
     finally:
         os.kill(driver.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from support.commands import first_line
 
 from singa_dask.cluster import local_cluster, probe
 
@@ -121,7 +122,7 @@ def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
         [sys.executable, "-c", _INTERRUPTED], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        assert driver.stdout.readline() == "ready\n"
+        assert first_line(driver) == "ready\n"
         os.killpg(driver.pid, signal.SIGINT)
         out, _ = driver.communicate(timeout=15)
     finally:
@@ -132,7 +133,7 @@ def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_driver_leaves_no_worker(how, no_leaks):
     driver = subprocess.Popen([sys.executable, "-c", _INTERRUPTED], stdout=subprocess.PIPE, text=True)
-    assert driver.stdout.readline() == "ready\n"
+    assert first_line(driver) == "ready\n"
     driver.send_signal(how)
     driver.communicate(timeout=10)
     assert driver.returncode == -how

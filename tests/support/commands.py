@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "singa_dask"]
@@ -52,6 +54,16 @@ def started(*args: object, folder: Path, env: dict[str, str]) -> Iterator[subpro
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def first_line(process: subprocess.Popen, within: float = 30) -> Any:
+    """What a process says first; empty where it ends without a word, as it does after `within` seconds."""
+    patience = threading.Timer(within, process.kill)
+    patience.start()
+    try:
+        return process.stdout.readline()  # type: ignore[union-attr]
+    finally:
+        patience.cancel()
 
 
 def said(folder: Path) -> str:

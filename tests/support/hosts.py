@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.commands import first_line
 
 CARD = "eth9"
 _NAMESPACES = ["--net", "--mount", "--uts", "--ipc", "--pid"]
@@ -116,8 +117,7 @@ def _holder(name: str) -> subprocess.Popen:
     options = [*_NAMESPACES, "--mount-proc", "--fork", "--kill-child"]
     command = ["unshare", *options, "sh", "-c", f"{_SETUP.format(name=name)} && exec sleep 600"]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    if holder.stdout.readline().strip() != "ready":
+    if first_line(holder, 20).strip() != "ready":
         _, why = holder.communicate(timeout=10)
         pytest.skip(f"namespaces are not allowed here (root is needed): {why.strip()}")
     return holder

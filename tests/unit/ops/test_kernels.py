@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
+from support.commands import first_line
 
 from singa_dask.ops.cpu.kernels import numba_kernel, turns
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel, linked
@@ -70,7 +71,7 @@ def test_of_several_processes_one_compiles_and_the_others_find_its_kernels(tmp_p
     pipe = subprocess.PIPE
     runs = [subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
     try:
-        assert [run.stdout.readline() for run in runs] == ["ready\n"] * 3  # type: ignore[union-attr]
+        assert [first_line(run, within=60) for run in runs] == ["ready\n"] * 3
         said = []
         for run in runs:
             run.stdin.write("\n")  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ import textwrap
 import h5py
 import numpy as np
 import pytest
+from support.commands import first_line
 
 from singa_dask.errors import CheckpointError
 from singa_dask.training import checkpoint as checkpoints
@@ -151,7 +152,7 @@ def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
     for _ in range(4):
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
         try:
-            assert process.stdout.readline() == b"saved\n"
+            assert first_line(process) == b"saved\n"
             process.stdout.close()
             try:
                 process.wait(timeout=draw.uniform(0.0, 0.05))
