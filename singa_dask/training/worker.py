@@ -26,6 +26,7 @@ from singa_dask.ops import get_ops
 from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import group_stream, next_feed
+from singa_dask.training.figures import Window, of_all_ranks
 from singa_dask.training.placement import suits_wire
 from singa_dask.training.prepare import data_key
 from singa_dask.training.replica import Replica
@@ -118,55 +119,6 @@ def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -
         return run.loop()
 
 
-# What every rank adds to the figures of a step, in the order of the message.
-_RANK_FIGURES = ("wait", "loading", "updates", "stall", "update_s", "staleness", "nbytes")
-
-
-@dataclass
-class _Window:
-    """Figures since they were last shown. ranks: (len(_RANK_FIGURES), size), sums over the steps."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    ranks: np.ndarray | float = 0.0
-    staleness_max: int = 0
-
-    def means(self) -> dict[str, float]:
-        return {name: metric.mean for name, metric in self.metrics.items()}
-
-    def of_ranks(self, name: str) -> np.ndarray:
-        """A figure's sum, per rank."""
-        return np.atleast_2d(self.ranks)[_RANK_FIGURES.index(name)]
-
-    def waits(self) -> dict[str, list[float]]:
-        """Shares of the time, per rank: waiting for other ranks, and for data."""
-        if not self.steps:
-            return {"wait": [], "loading": []}
-        # Buckets are waited for side by side with what is computed, and with each other.
-        shares = {name: np.minimum(self.of_ranks(name) / max(self.seconds, 1e-9), 1.0) for name in ("wait", "loading")}
-        return {name: share.tolist() for name, share in shares.items()}
-
-    def servers(self) -> dict[str, float]:
-        """The exchange with the servers."""
-        total = {name: float(self.of_ranks(name).sum()) for name in _RANK_FIGURES}
-        updates = max(1.0, total["updates"])
-        return {
-            "staleness": total["staleness"] / updates,
-            "staleness_max": self.staleness_max,
-            "update_ms": 1e3 * total["update_s"] / updates,
-            "stall": float(self.of_ranks("stall").mean()) / max(self.seconds, 1e-9),
-            "bytes": total["nbytes"] / max(1, self.steps),
-        }
-
-    def add(self, other: _Window) -> None:
-        """Take over the figures of another window; metrics stay."""
-        self.steps += other.steps
-        self.seconds += other.seconds
-        self.ranks = self.ranks + other.ranks
-        self.staleness_max = max(self.staleness_max, other.staleness_max)
-
-
 class _Run:
     """The state of one rank's training loop."""
 
@@ -202,7 +154,7 @@ class _Run:
             for name in self.replica.net.input_layers
         }
         self.batch = max((loader.stream.batchsize for loader in self.loaders.values()), default=1)
-        self.window, self.whole = _Window(), _Window()
+        self.window, self.whole = Window(), Window()
         self.measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: at which step, and what
         self.saved: Path | None = None
         self._last_progress = 0.0
@@ -255,27 +207,14 @@ class _Run:
         return stopping
 
     def _agree(self, metrics: Mapping[str, Metric], waited: float, loading: float) -> bool:
-        """Sum every rank's figures of this step, so that all of them know the same: the loss, who waits, whether to
-        stop. One small all-reduce, right after the all-gather has brought the ranks together."""
-        names, size = list(metrics), self.comm.size
-        message = np.zeros(1 + 2 * len(names) + len(_RANK_FIGURES) * size)
-        message[0] = self.surroundings.stop_requested()
-        for i, metric in enumerate(metrics.values()):
-            message[1 + 2 * i : 3 + 2 * i] = metric.total, metric.count
-        ranks = message[1 + 2 * len(names) :].reshape(-1, size)
-        sent = self.replica.stub.take_figures()
-        ranks[:, self.comm.rank] = (
-            waited, loading, sent.updates, sent.stall_s, sent.update_s, sent.staleness, sent.nbytes
-        )  # fmt: skip
-        self.comm.all_reduce(message)
-        summed = {name: Metric(*message[1 + 2 * i : 3 + 2 * i].tolist()) for i, name in enumerate(names)}
+        """Let all ranks know the loss, who waits, and whether to stop, right after the all-gather has brought them
+        together; returns whether to."""
+        stopping, summed, ranks = of_all_ranks(
+            self.comm, self.surroundings.stop_requested(), metrics, waited, loading, self.replica.stub.take_figures()
+        )
         _check_finite(summed, self.step)
-        window = self.window
-        seen = window.metrics
-        window.metrics = {name: seen.get(name, Metric()) + metric for name, metric in summed.items()}
-        window.ranks = window.ranks + ranks
-        window.staleness_max = max(window.staleness_max, int(ranks[_RANK_FIGURES.index("staleness")].max()))
-        return bool(message[0])
+        self.window.add_step(summed, ranks)
+        return stopping
 
     def _leave(self) -> None:
         """Make no more updates; the group that leads then waits for the others, and takes what all have made."""
@@ -430,7 +369,7 @@ class _Run:
             self.measured["train"] = self.step, figures["metrics"]
             self._emit("metrics", phase="train", **figures)
         self.whole.add(self.window)
-        self.window = _Window()
+        self.window = Window()
 
     def _report(self, interrupted: bool) -> dict[str, Any]:
         overflows = np.array([float(self.replica.overflows)])
