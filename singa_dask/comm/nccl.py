@@ -49,7 +49,11 @@ class NcclCommunicator(PolledCommunicator):
     ncclCommAbort, which also stops kernels that wait for others; where even that hangs, only the end of the process
     helps, and cluster/rank.py sees to it.
 
-    interrupted: why operations must end, told from outside; "" while there is no reason.
+    unique_id: the same on all ranks. device: by number; NCCL wants one for every rank. interrupted: why operations
+    must end, told from outside; "" while there is no reason.
+
+    Making one is collective: it meets the other ranks. Raises CommTimeout where a rank does not come, ClusterError
+    where NCCL fails or there is none. A rank that has timed out cannot take its call back: the process should end.
     """
 
     kind = "NCCL"
@@ -60,9 +64,12 @@ class NcclCommunicator(PolledCommunicator):
         size: int,
         rank: int,
         device: int,
-        timeout_s: float,
+        timeout_s: float = 30.0,
         interrupted: Callable[[], str] = str,
     ) -> None:
+        if len(unique_id) != UNIQUE_ID_NBYTES:
+            raise ValueError(f"unique_id must be {UNIQUE_ID_NBYTES} bytes. Received: {len(unique_id)}.")
+        check_root(rank, size)
         super().__init__(rank, size, timeout_s)
         self._cupy, self._nccl = _libraries()
         self._interrupted = interrupted
@@ -98,26 +105,6 @@ class NcclCommunicator(PolledCommunicator):
             if isinstance(error, self._errors):
                 raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
             raise
-
-    @classmethod
-    def create(
-        cls,
-        unique_id: bytes,
-        size: int,
-        rank: int,
-        device: int,
-        timeout_s: float = 30.0,
-        interrupted: Callable[[], str] = str,
-    ) -> NcclCommunicator:
-        """Meet the other ranks. unique_id: the same on all of them. device: by number; NCCL wants one of its own.
-
-        Collective. Raises CommTimeout where a rank does not come, ClusterError where NCCL fails or there is none. A
-        rank that has timed out cannot take its call back: the process should end.
-        """
-        if len(unique_id) != UNIQUE_ID_NBYTES:
-            raise ValueError(f"unique_id must be {UNIQUE_ID_NBYTES} bytes. Received: {len(unique_id)}.")
-        check_root(rank, size)
-        return cls(unique_id, size, rank, device, timeout_s, interrupted)
 
     @property
     def aborted(self) -> str:
@@ -222,7 +209,7 @@ class NcclCommunicator(PolledCommunicator):
             return every[members[0]]
 
         made, rank = _shared_id(self.rank == members[0], spread), members.index(self.rank)
-        return self.create(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
+        return NcclCommunicator(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
 
     def close(self) -> None:
         if self._handle is not None:  # neither broken nor aborted
@@ -395,7 +382,7 @@ def nccl_beside(comm: Communicator, device: int, timeout_s: float = 30.0) -> Ncc
         return own
 
     made = _shared_id(comm.rank == 0, spread)
-    return NcclCommunicator.create(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)
+    return NcclCommunicator(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)
 
 
 def _shared_id(makes: bool, spread: Callable[[np.ndarray], np.ndarray]) -> bytes:

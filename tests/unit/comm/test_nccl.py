@@ -137,7 +137,7 @@ def test_an_abort_of_the_control_communicator_ends_an_operation():
 def test_creation_has_a_deadline_too():
     began = time.monotonic()
     with pytest.raises(CommTimeout, match=r"rank 0: connect did not finish within 0\.2 s; .* 2 ranks"):
-        NcclCommunicator.create(unique_id(), 2, 0, 0, 0.2)
+        NcclCommunicator(unique_id(), 2, 0, 0, 0.2)
     assert time.monotonic() - began < 2.0
 
 
@@ -202,7 +202,7 @@ def test_two_ranks_of_one_gpu_are_refused_by_nccl():
 
     def member(control):
         with pytest.raises(ClusterError, match="connect failed: invalid usage: duplicate GPU 0"):
-            NcclCommunicator.create(made, 2, control.rank, 0, 5.0)
+            NcclCommunicator(made, 2, control.rank, 0, 5.0)
 
     run_threads(2, member)
 
@@ -231,6 +231,6 @@ def test_an_operation_waits_for_the_work_of_the_callers_stream(cupy):
 
 def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"unique_id must be 128 bytes. Received: 3"):
-        NcclCommunicator.create(b"abc", 2, 0, 0)
+        NcclCommunicator(b"abc", 2, 0, 0)
     with pytest.raises(ValueError, match=r"rank from 0 to 1. Received: 2"):
-        NcclCommunicator.create(unique_id(), 2, 2, 0)
+        NcclCommunicator(unique_id(), 2, 2, 0)
