@@ -26,6 +26,7 @@ import numpy as np
 from singa_dask.errors import CheckpointError
 
 FORMAT = "singa_dask checkpoint 1"
+UNFINISHED = ".step-*.tmp"
 _NAME = re.compile(r"step-(\d+)\.h5")
 
 

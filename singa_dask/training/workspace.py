@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.training.checkpoint import UNFINISHED
 
 
 class Workspace:
@@ -76,6 +77,8 @@ class Workspace:
         """
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+            for half in self.checkpoints.glob(UNFINISHED):  # a process was killed while it saved
+                half.unlink(missing_ok=True)
             self.rewind(resume_step)
             self.summary.unlink(missing_ok=True)
             self.curves.unlink(missing_ok=True)

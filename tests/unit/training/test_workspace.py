@@ -1,10 +1,13 @@
 """The folder of a run."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from singa_dask.errors import ConfigError
+from singa_dask.training.checkpoint import Checkpoint, path_of, save
 from singa_dask.training.workspace import Workspace
 
 
@@ -29,6 +32,21 @@ def test_a_resumed_run_keeps_what_it_will_not_measure_again(workspace):
     assert measured(workspace) == [("test", 1), ("train", 1), ("train", 2)]
     assert list(workspace.checkpoints.iterdir())
     assert workspace.job.read_text() == "job 2"
+
+
+def test_a_resumed_run_gives_back_the_room_of_what_was_not_saved_to_its_end(workspace, monkeypatch):
+    def killed(*args, **options):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(SystemExit):
+            save(Checkpoint(3, 0, "", {}), path_of(workspace.checkpoints, 3))
+    names = {path.name for path in workspace.checkpoints.iterdir()}
+    assert len(names) == 2
+    workspace.open("job", 2)
+    assert {path.name for path in workspace.checkpoints.iterdir()} == names & {"step-00000002.h5"}
 
 
 def test_rewinding_to_the_start_forgets_all(workspace):
