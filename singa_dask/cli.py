@@ -348,8 +348,11 @@ def export(
     path = find(checkpoint)
     net = evaluate.restore_net(prepared.job, Phase.kTest, path)
     model = to_onnx(net, outputs or [evaluate.scores_layer(net)[0]], prepared.job.name)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, out)
+    except OSError as error:
+        raise ConfigError(Problem("--onnx", f"cannot be written ({error.strerror})", str(out))) from error
     gives = ", ".join(result.name for result in model.graph.output)
     takes = ", ".join(given.name for given in model.graph.input)
     click.echo(f"{path} as ONNX in {out}: takes {takes}, gives {gives}")

@@ -119,6 +119,8 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     assert np.sort(scores.max(axis=1)) == pytest.approx(np.sort(table[:, 3]), abs=1e-5)  # shards deal the rows out
     kinds = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=0, dtype=str)
     assert np.mean(scores.argmax(axis=1) == (kinds == "near")) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+    ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "out.csv/clouds.onnx")
+    assert ran.code == 2 and "error: --onnx: cannot be written" in ran.err
 
 
 def test_help_is_there_at_once_and_without_dask(singa_dask):
