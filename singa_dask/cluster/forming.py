@@ -208,7 +208,7 @@ def _started(
     try:
         while not group.poll() and not _all_formed(client, group):
             if time.monotonic() >= deadline or (server and server.failure):
-                _raise_unformed(group, server)
+                _raise_unformed(client, group, server)
             time.sleep(0.01)
     except GroupFailed as error:
         if isinstance(error.failure.exception, MpiUnusable):
@@ -231,12 +231,12 @@ def _all_formed(client: Any, group: Group) -> bool:
     return all(answer is True for answer in answers.values())
 
 
-def _raise_unformed(group: Group, server: PmiServer | None) -> None:
+def _raise_unformed(client: Any, group: Group, server: PmiServer | None) -> None:
     # A rank that died takes a moment to be noticed, and is a better cause than the connection that it lost.
     if server and server.failure:
         group.wait(1.0)
     missing = server.missing() if server else {}
-    formed = run_each(group._client, rank_formed, dict.fromkeys(group.addresses, (group.id,)), 1.0)
+    formed = run_each(client, rank_formed, dict.fromkeys(group.addresses, (group.id,)), 1.0)
     if not missing:
         missing = {r: "did not join" for r, address in enumerate(group.addresses) if formed[address] is not True}
     names = "; ".join(f"rank {rank} on {group.workers[rank]} {what}" for rank, what in missing.items())

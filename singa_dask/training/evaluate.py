@@ -92,6 +92,10 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
 
 
 def scores_layer(net: Net) -> tuple[str, bool]:
+    """The layer whose output is the prediction, a loss or the last one, and whether it gives probabilities of classes.
+
+    Raises ConfigError where the net has nothing but inputs.
+    """
     for layer in net.layers.values():
         if isinstance(layer, LossLayer):
             return layer.name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")

@@ -285,7 +285,8 @@ class Former:
     def _moved(self, order: Order, moved: Mapping[str, str]) -> None:
         for where in _places(order):
             where[:] = [moved.get(address, address) for address in where]
-        self._cores = {moved.get(address, address): cores for address, cores in self._cores.items()}
+        # In place: the thread that watches may add newcomers'.
+        self._cores |= {new: self._cores[old] for old, new in moved.items() if old in self._cores}
 
 
 def _places(order: Order) -> list[list[str]]:
