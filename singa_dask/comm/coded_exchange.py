@@ -10,10 +10,11 @@ import numpy as np
 from singa_dask.comm import codecs
 from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import run_of
-from singa_dask.comm.codecs import ErrorFeedback, Threshold, TopK
+from singa_dask.comm.codec import ErrorFeedback
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import BucketExchange, FullExchange
 from singa_dask.comm.scatter import CodedScatter, inside, within
+from singa_dask.comm.sparse import Threshold, TopK
 
 
 class CodedExchange(BucketExchange):

@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import run_of
-from singa_dask.comm.codecs import Codec
+from singa_dask.comm.codec import Codec
 from singa_dask.comm.communicator import Communicator
 
 

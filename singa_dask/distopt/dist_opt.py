@@ -12,9 +12,10 @@ import numpy as np
 
 from singa_dask.comm import Bucket, Communicator
 from singa_dask.comm.buckets import Readiness
-from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.comm.codecs import Half
 from singa_dask.comm.lane import Lane
 from singa_dask.comm.shared_memory import share_flat
+from singa_dask.comm.sparse import Threshold, TopK
 from singa_dask.comm.trial import Trial
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.sums import CodedSum, FullSum, SharedSum, Sum, even_counts, fused_buckets

@@ -11,7 +11,7 @@ import numpy as np
 
 from singa_dask.comm import Bucket, Communicator, FullExchange, SharedExchange
 from singa_dask.comm.buffers import run_of
-from singa_dask.comm.codecs import Codec
+from singa_dask.comm.codec import Codec
 from singa_dask.comm.scatter import CodedScatter
 from singa_dask.net.flat import Entry
 

@@ -10,7 +10,8 @@ from support.one_machine import run_on_one_machine
 from support.patient import Patient
 
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.comm.codecs import Half
+from singa_dask.comm.sparse import Threshold, TopK
 from singa_dask.distopt import DistOpt, Model, data_partition
 from singa_dask.distopt.sums import fused_buckets
 from singa_dask.errors import CheckpointError, CommTimeout, ConfigError, DataError, TrainingError

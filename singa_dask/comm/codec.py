@@ -1,0 +1,166 @@
+"""What a codec is: a vector of floats to bytes and back, with what it has not sent kept for later."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singa_dask.comm.buffers import check_flat
+from singa_dask.errors import ConfigError, Problem
+
+INDEX = np.dtype(np.uint32)
+
+
+def kernels() -> Any:
+    """Those of all codecs. They bring Numba, which commands that only read a job, or send in full, can do without."""
+    from singa_dask.ops.cpu.kernels import numba_codec
+
+    return numba_codec
+
+
+class Codec(ABC):
+    """A vector of floats to bytes and back. One object per rank and thread: it counts and holds scratch.
+
+    exact: nothing is lost. overflows: finite values so far that rounding would have made infinite; the largest finite
+    number of their sign travelled instead. Infinities and NaN travel as they are, so that divergence shows.
+    settings: what the function `codec` takes for it.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self.overflows = 0
+
+    def begin(self, step: int) -> None:  # noqa: B027 - most do the same at every step
+        """What is encoded from now on is of this training step; the same on all ranks."""
+
+    @abstractmethod
+    def nbytes(self, size: int, dtype: Any = np.float32) -> int | None:
+        """Bytes of the payload of `size` values of `dtype`; None where that depends on the values."""
+
+    def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
+        """The most bytes that a payload of `size` values of `dtype` can have."""
+        nbytes = self.nbytes(size, dtype)
+        assert nbytes is not None
+        return nbytes
+
+    def encode(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The payload: (nbytes,) uint8, the first bytes of `out` where that is given. values: (n,) of floats.
+
+        Allocates nothing of the size of the values if `out` is given. Raises ValueError if it is too small.
+        """
+        check_values("values", values)
+        nbytes = self._nbytes_of(values)
+        if out is None:
+            out = np.empty(nbytes, np.uint8)
+        _check_bytes("out", out)
+        if out.size < nbytes:
+            raise ValueError(f"out must have at least {nbytes} bytes for {values.size} values. Received: {out.size}.")
+        self._write(values, out[:nbytes])
+        return out[:nbytes]
+
+    def decode(self, payload: np.ndarray, out: np.ndarray, *, add: bool = False) -> None:
+        """out = the values of `payload`, or out += them. payload: (nbytes,) uint8; out: (n,), of the encoded dtype.
+
+        Raises ValueError where `payload` cannot be that of so many values.
+        """
+        self._check_payload(payload, out)
+        if add:
+            self._add(payload, out, 1)
+        else:
+            self._read(payload, out)
+
+    def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        """residual -= the values of `payload`, which `residual` was encoded to."""
+        self._check_payload(payload, residual)
+        self._add(payload, residual, -1)
+
+    def _nbytes_of(self, values: np.ndarray) -> int:
+        return self.max_nbytes(values.size, values.dtype)
+
+    def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
+        _check_bytes("payload", payload)
+        check_values("out", out)
+        nbytes = self.nbytes(out.size, out.dtype)
+        if nbytes is not None and payload.size != nbytes:
+            what = f"{out.size} values of {out.dtype} by {self.name}"
+            raise ValueError(f"payload must have {nbytes} bytes for {what}. Received: {payload.size}.")
+
+    @abstractmethod
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _read(self, payload: np.ndarray, out: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None: ...
+
+
+class ErrorFeedback:
+    """What a codec has not sent waits in `residual` and is sent with later values.
+
+        residual += values;  payload = encode(residual);  residual -= decode(payload)
+
+    residual: (size,) of `dtype`; None with an exact codec, which leaves nothing over. Seide et al. 2014; Stich,
+    Cordonnier & Jaggi 2018.
+    """
+
+    def __init__(self, codec: Codec, size: int, dtype: Any = np.float32) -> None:
+        self.codec = codec
+        self.residual = None if codec.exact else np.zeros(size, dtype)
+        self._size, self._dtype = size, np.dtype(dtype)
+        self._place: np.ndarray | None = None
+
+    def encode(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The payload of `values` and of what is due: in `out`, or in a buffer that the next call overwrites.
+
+        values: (size,) of the residual's dtype, unchanged. An exact codec may return a view of them.
+        """
+        check_flat("values", values, self._size)
+        if values.dtype != self._dtype:
+            raise ValueError(f"values must be of {self._dtype}. Received: {values.dtype}.")
+        if self.residual is None:
+            return self.codec.encode(values, out)
+        if out is None:
+            if self._place is None:
+                self._place = np.empty(self.codec.max_nbytes(self._size, self._dtype), np.uint8)
+            out = self._place
+        self.residual += values
+        payload = self.codec.encode(self.residual, out)
+        self.codec.settle(payload, self.residual)
+        return payload
+
+
+def share_of(name: str, share: Any) -> Fraction:
+    """A share of elements as the decimal number it is written as. Raises ConfigError where it is none.
+
+    >>> share_of("kTopK", 0.1)
+    Fraction(1, 10)
+    """
+    if not is_number(share) or not 0 < share <= 1:
+        message = f"must be above 0 and at most 1 for {name}: the share of the elements that travel"
+        raise ConfigError(Problem("cluster.sparsity", message, repr(share), "Use 0.01 for one in a hundred."))
+    return Fraction(repr(float(share)))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a number; True and False are none."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def check_values(name: str, array: np.ndarray) -> None:
+    """Raise ValueError unless `array` is a vector that a codec takes."""
+    check_flat(name, array)
+    if array.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name} must be of float32 or float64. Received: {array.dtype}.")
+
+
+def _check_bytes(name: str, array: np.ndarray) -> None:
+    check_flat(name, array)
+    if array.dtype != np.uint8:
+        raise ValueError(f"{name} must be of uint8. Received: {array.dtype}.")
