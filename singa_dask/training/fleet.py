@@ -199,7 +199,8 @@ class Fleet:
         """Mark what the loss takes along, and have it formed anew, unless that was tried too often."""
         crews, groups = self._affected(holder)
         if self.interrupted:
-            self.note(f"{error} The run was being stopped, so it ends here.")
+            if crews:  # else its servers were lost, and are found so again until the others have ended
+                self.note(f"{error} The run was being stopped, so it ends here.")
             for crew in crews:
                 self._drop(crew)
             return

@@ -320,3 +320,17 @@ def test_the_lead_does_not_leave_nor_who_shares_its_processes(start):
         assert "worker group 0 tests and saves" in asked(fleet, lambda n=number: fleet.leave(n))
     assert asked(fleet, lambda: fleet.leave(3)).startswith("worker group 2+3 leaves")
     assert not fleet.crews[0].group.stopped
+
+
+def test_a_loss_while_the_run_is_being_stopped_is_told_once(start, monkeypatch):
+    monkeypatch.setattr(fleets, "_ALIVE_EVERY_S", 0.0)
+    fleet, former = start(**HOGWILD)
+    running(fleet)
+    fleet.interrupted = True
+    former.dead.add("w2")
+    until(lambda: fleet.crews[2].state == State.ENDED)
+    time.sleep(0.2)
+    end(fleet, 0, 1)
+    fleet.done.result(5)
+    assert sum("ends here" in note for note in fleet.notes) == 1
+    assert not fleet.restarts
