@@ -17,6 +17,7 @@ from singa_dask.server.messages import Origin
 _START_S = 60.0
 _ALIVE_EVERY_S = 0.5
 _CALL_S = 30.0
+_CLOSE_S = 2.0
 
 
 class ServerGroup:
@@ -32,6 +33,7 @@ class ServerGroup:
         self.generation = 0
         self.restarts = 0
         self.addresses: list[Address] = []
+        self._client: Any = None
         self._futures: list[Any] = []
         self._actors: list[Any] = []
 
@@ -43,6 +45,7 @@ class ServerGroup:
     def start(self, client: Any, plans: Sequence[ServerPlan]) -> None:
         """Make the servers. Raises ClusterError when that fails."""
         self.generation += 1
+        self._client = client
         suffix = f"{self.number}-{self.generation}-{uuid4().hex[:8]}"
         named = [replace(plan, key=f"server-{i}-of-group-{suffix}") for i, plan in enumerate(plans)]
         self._futures = [
@@ -95,10 +98,17 @@ class ServerGroup:
         self.addresses = []
 
     def stop(self) -> None:
-        """Let the servers go; those that are lost are forgotten."""
-        if self.up:
-            with suppress(ClusterError):
-                self._each("close", [()] * len(self._actors), timeout_s=2.0)
+        """Let the servers go. Those in processes that live, though the group was lost, would go on exchanging."""
+        deadline, calls = time.monotonic() + _CLOSE_S, []
+        with suppress(ClusterError):
+            living = alive(self._client, self.where, _CLOSE_S) if self._actors else ()
+            for actor, where in zip(self._actors, self.where, strict=False):
+                if where in living:
+                    with suppress(Exception):  # lost a moment ago
+                        calls.append(actor.close())
+        for call in calls:
+            with suppress(Exception):
+                call.result(timeout=max(0.0, deadline - time.monotonic()))
         for future in self._futures:
             future.release()
         self.addresses, self._futures, self._actors = [], [], []

@@ -20,6 +20,7 @@ from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, pa
 from singa_dask.server.actor import HOLD_S
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
+from singa_dask.training.server_group import ServerGroup
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -271,6 +272,29 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     finally:
         os.kill(pid, signal.SIGCONT)
     return "", 0.0
+
+
+def test_servers_of_a_lost_group_that_live_exchange_no_more(cluster3, ranks3):
+    cut = partition(SIZE, 1, 2, beside=False)
+    left, right = ServerGroup(0, ranks3[:2]), ServerGroup(1, [ranks3[2]] * 2)
+    for group in (left, right):
+        group.start(cluster3, [server_plan(cut, i, "") for i in range(2)])
+    left.meet(right)
+    here = [ranks3[0]]
+    cluster3.run(_remember, left.addresses[0].key, workers=here)
+    assert cluster3.run(_exchanges, workers=here) == {here[0]: True}
+    left.lost()  # a process that holds another one of its servers died, say
+    left.stop()
+    right.stop()
+    assert cluster3.run(_exchanges, workers=here) == {here[0]: False}
+
+
+def _remember(key: str, dask_worker=None) -> None:
+    dask_worker.remembered = dask_worker.state.actors[key]
+
+
+def _exchanges(dask_worker=None) -> bool:
+    return not dask_worker.remembered._exchanging.done()
 
 
 @pytest.mark.parametrize("how", [lost, stopped])
