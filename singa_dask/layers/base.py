@@ -19,6 +19,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
 from singa_dask.job.unroll import origin
 from singa_dask.job.user_code import code_name
@@ -172,11 +173,12 @@ class Layer:
         partition_dim: int | None = None,
         **conf: Any,
     ):
-        proto = LayerProto(name=name, type=LayerType.Value(self.type), include=include, exclude=exclude)
-        for p in param:
-            proto.param.append(p if isinstance(p, ParamProto) else _param(p))
-        if partition_dim is not None:
-            proto.partition_dim = partition_dim
+        proto, where = LayerProto(name=name, type=LayerType.Value(self.type)), name or type(self).__name__
+        for i, p in enumerate(param):
+            proto.param.append(p if isinstance(p, ParamProto) else _param(p, f"{where}.param[{i}]"))
+        for key, value in (("include", include), ("exclude", exclude), ("partition_dim", partition_dim)):
+            if value is not None:
+                assign(proto, key, value, f"{where}.{key}")
         self._describe(proto, conf)
         self._adopt(proto)
         self._read((srclayers,) if isinstance(srclayers, str | Layer) else tuple(srclayers))
@@ -239,18 +241,15 @@ class Layer:
                         hint=nearest(key, fields),
                     )
                 )
-            try:
-                _assign(message, fields[key], value)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(Problem(f"{where}.{key}", str(error), received=f"{key}={value!r}")) from error
+            assign(message, key, value, f"{where}.{key}")
 
     def _wire(self, proto: LayerProto, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Write what says how the layer is unrolled; returns the other settings, its own."""
+        """Write what belongs to every layer; returns the other settings, its own."""
         own = getattr(proto, self.conf_field).DESCRIPTOR.fields_by_name if self.conf_field else {}
         rest = {}
         for key, value in given.items():
             if key in _WIRING and key not in own:
-                _assign(proto, LayerProto.DESCRIPTOR.fields_by_name[key], value)
+                assign(proto, key, value, f"{proto.name or type(self).__name__}.{key}")
             else:
                 rest[key] = value
         return rest
@@ -423,11 +422,19 @@ class OutputLayer(Layer):
         """Complete and close the files that the layer writes; a later forward call starts them afresh."""
 
 
-def _param(fields: Mapping[str, Any]) -> ParamProto:
+def _param(fields: Mapping[str, Any], where: str) -> ParamProto:
     init = fields.get("init")
     if callable(init):
         fields = {**fields, "init": {"type": "kUserInit", "user_type": code_name(init)}}
-    return ParamProto(**fields)
+    known = ParamProto.DESCRIPTOR.fields_by_name
+    for key, value in fields.items():
+        if key not in known:
+            hint = nearest(key, known)
+            raise ConfigError(Problem(f"{where}.{key}", "a parameter has no such setting", f"{key}={value!r}", hint))
+    try:
+        return ParamProto(**fields)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(Problem(where, str(error), repr(dict(fields)))) from error
 
 
 def _named(layers: Sequence[Any]) -> str:
@@ -436,22 +443,3 @@ def _named(layers: Sequence[Any]) -> str:
 
 def _labels_only(layer: Any) -> bool:
     return isinstance(layer, Layer) and layer.makes_labels
-
-
-def _assign(message: Any, field: Any, value: Any) -> None:
-    """Set a field of a message; an enum's value may be spelled by its name."""
-    if field.is_repeated:
-        for entry in value if isinstance(value, list | tuple) else [value]:
-            getattr(message, field.name).append(_number(field, entry))
-    else:
-        setattr(message, field.name, _number(field, value))
-
-
-def _number(field: Any, value: Any) -> Any:
-    """The value; of an enum the number that a name stands for."""
-    if field.enum_type is None or not isinstance(value, str):
-        return value
-    values = field.enum_type.values_by_name
-    if value not in values:
-        raise ValueError(f"there is no such value. {nearest(value, values)}")
-    return values[value].number

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
+from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.job.user_code import code_name
 from singa_dask.layers.param import Array
 from singa_dask.net.flat import Entry
-from singa_dask.updaters.fields import as_written, assign
+from singa_dask.updaters.fields import as_written
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 
 if TYPE_CHECKING:

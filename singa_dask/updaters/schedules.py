@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LRGenProto
 from singa_dask.job.user_code import code_name, user_code
-from singa_dask.updaters.fields import as_written, assign
+from singa_dask.updaters.fields import as_written
 
 KEY = "updater.learning_rate"
 

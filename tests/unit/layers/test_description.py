@@ -8,7 +8,7 @@ from support.layer_cases import CASES, LABELS
 
 from singa_dask import layers
 from singa_dask.errors import ConfigError, DataError
-from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto
+from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto, Phase
 from singa_dask.layers import Context, Convolution, InnerProduct, Layer, Pooling, SoftmaxLoss, layer_class
 from singa_dask.ops import get_ops
 
@@ -120,6 +120,23 @@ def test_settings_that_do_not_exist_or_do_not_fit_are_named():
         Pooling("p", "x", pool="MAXIMUM")
     with pytest.raises(ConfigError, match="no settings of its own"):
         layers.Sigmoid("s", "x", slope=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"unroll_len": "three"}, r"ip\.unroll_len.*'three'"),
+        ({"unroll_conn_type": "kUnrollOneToAl"}, r"ip\.unroll_conn_type.*Did you mean kUnrollOneToAll"),
+        ({"include": ["kTran"]}, r"ip\.include.*Did you mean kTrain"),
+        ({"partition_dim": "batch"}, r"ip\.partition_dim.*'batch'"),
+        ({"param": [{}, {"lr_scal": 2}]}, r"ip\.param\[1\]\.lr_scal.*lr_scal=2\. Did you mean lr_scale"),
+        ({"param": [{"init": {"type": "kGausian"}}]}, r"ip\.param\[0\].*kGausian"),
+    ],
+)
+def test_what_belongs_to_every_layer_is_named_where_it_does_not_fit(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        InnerProduct("ip", "x", num_output=3, **settings)
+    assert InnerProduct("ip", "x", num_output=3, include="kTrain").proto.include == [Phase.kTrain]
 
 
 def test_param_blocks_may_be_mappings():
