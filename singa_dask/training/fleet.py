@@ -278,9 +278,14 @@ class Fleet:
         groups = [group for group in self.server_groups if not group.up]
         order = Order(needed if needed or groups else down[:1], groups)
         if order.crews or order.server_groups:
-            for crew in order.crews:
-                crew.state = State.FORMING
-            self._forming = order, self._jobs.submit(self.former.bring_up, order)
+            try:
+                for crew in order.crews:
+                    crew.state = State.FORMING
+                self._forming = order, self._jobs.submit(self.former.bring_up, order)
+            except KeyboardInterrupt:  # half-way; nobody else would see to them
+                for crew in order.crews:
+                    crew.state = State.DOWN
+                raise
 
     def _formed(self, order: Order, forming: Future[None]) -> None:
         """Take over what was formed, or find out what the failure means."""

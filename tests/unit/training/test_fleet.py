@@ -334,3 +334,19 @@ def test_a_loss_while_the_run_is_being_stopped_is_told_once(start, monkeypatch):
     fleet.done.result(5)
     assert sum("ends here" in note for note in fleet.notes) == 1
     assert not fleet.restarts
+
+
+def test_ctrl_c_at_the_very_moment_of_an_order_leaves_no_group_between_the_states(start, monkeypatch):
+    pressed = []
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *args):
+            if not pressed:
+                pressed.append(True)
+                raise KeyboardInterrupt
+            return super().submit(*args)
+
+    monkeypatch.setattr(fleets, "ThreadPoolExecutor", Interrupted)
+    fleet, _ = start(**DOWNPOUR)
+    assert fleet.done.result(5).keys() == {0, 1}
+    assert fleet.interrupted and all(crew.group.stopped for crew in fleet.crews)
