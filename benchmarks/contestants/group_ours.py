@@ -25,7 +25,7 @@ from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
 from singa_dask.comm.lane import Lane
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.training.replica import Replica

@@ -23,7 +23,7 @@ from tools.workloads import WARM_UP, WORKLOADS, data_of
 from parts import counts
 from singa_dask.comm import SoloCommunicator
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.training.replica import Replica

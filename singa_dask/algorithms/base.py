@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from singa_dask.job.job_pb2 import AlgProto
 from singa_dask.job.user_code import code_name
-from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.context import Metric, Step
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from singa_dask.algorithms.base import TrainOneBatch
-from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.context import Metric, Step
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Param, Shape
 
 EPSILON = 1e-5

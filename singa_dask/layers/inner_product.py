@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
-from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Shape
 
 

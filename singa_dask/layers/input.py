@@ -12,7 +12,8 @@ import numpy as np
 from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.stores import row_shape, store_of
-from singa_dask.layers.base import Context, InputLayer, Layer
+from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Shape
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from singa_dask.errors import DataError
-from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array
 
 

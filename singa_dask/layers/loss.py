@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar
 
-from singa_dask.layers.base import Context, LossLayer, Metric
+from singa_dask.layers.base import LossLayer
+from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import class_labels
 from singa_dask.layers.param import Array, Shape
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.layers.base import Context, OutputLayer
+from singa_dask.layers.base import OutputLayer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Shape
 
 

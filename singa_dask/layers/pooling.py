@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from singa_dask.job.job_pb2 import PoolingProto
-from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import window_of
 from singa_dask.layers.param import Array, Shape
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
-from singa_dask.layers.base import Context, Metric, OutputLayer
+from singa_dask.layers.base import OutputLayer
+from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import class_labels
 from singa_dask.layers.param import Array, Shape
 

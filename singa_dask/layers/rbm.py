@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
-from singa_dask.layers.base import Context, Layer, Metric
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Array, Param, Shape
 from singa_dask.ops.random import stream_key
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar
 
-from singa_dask.layers.base import Context, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Param, Shape
 from singa_dask.layers.recurrent_layer import check_rows
 from singa_dask.ops.recurrent import Chosen

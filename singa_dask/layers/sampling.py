@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.layers.base import Context, Layer, OutputLayer
+from singa_dask.layers.base import Layer, OutputLayer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Shape
 from singa_dask.ops.random import random_bits, stream_key
 

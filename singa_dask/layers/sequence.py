@@ -10,7 +10,8 @@ from math import prod
 from typing import Any, ClassVar
 
 from singa_dask.errors import DataError
-from singa_dask.layers.base import Context, InputLayer, Layer
+from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array, Shape
 
 

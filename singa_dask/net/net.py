@@ -13,7 +13,8 @@ from singa_dask.errors import SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import Context, InputLayer, Layer, Memory, Metric, OutputLayer, Scratch, Step
+from singa_dask.layers.base import InputLayer, Layer, OutputLayer
+from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.param import Array, Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams

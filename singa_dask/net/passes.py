@@ -9,7 +9,8 @@ from typing import Any
 
 from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Layer, Step
+from singa_dask.layers.base import Layer
+from singa_dask.layers.context import Step
 from singa_dask.layers.param import Array, Param, Shape
 from singa_dask.net.plan import LayerPlan, Plan
 from singa_dask.ops import Ops

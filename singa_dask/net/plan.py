@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from singa_dask.layers.base import Context, Layer, LossLayer
+from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
 from singa_dask.net.graph import Graph

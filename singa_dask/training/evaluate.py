@@ -14,7 +14,8 @@ from singa_dask.algorithms import algorithm
 from singa_dask.data import Loader, Manifest, make_stream
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.layers.base import LossLayer, Metric, Step
+from singa_dask.layers.base import LossLayer
+from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from singa_dask.data import AnyStream, Loader, Manifest, make_stream
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import Ops
 

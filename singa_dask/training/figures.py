@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.layers.base import Metric
+from singa_dask.layers.context import Metric
 from singa_dask.server import Exchanged
 
 # What every rank adds to a step, in the order of the message. The seconds: for the others of its group, for data.

@@ -20,7 +20,7 @@ from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
 from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
-from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.context import Metric, Step
 from singa_dask.layers.param import Param
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops

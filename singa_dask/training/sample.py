@@ -15,7 +15,7 @@ from singa_dask.job.sending import pack
 from singa_dask.job.stores import store_of
 from singa_dask.job.unroll import Times, connections, is_sequence, plain
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training.checkpoint import fitting, load_parameters

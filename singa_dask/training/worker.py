@@ -20,7 +20,7 @@ from singa_dask.errors import DataError, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.sending import Parcel, unpacked
-from singa_dask.layers.base import Metric, Step
+from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.server import Link

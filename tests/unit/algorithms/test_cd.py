@@ -12,7 +12,7 @@ from singa_dask.algorithms import CD, algorithm
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import InnerProduct, RBMHid, RBMVis, RecordInput, Sigmoid
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.updaters import make_updater

@@ -19,7 +19,7 @@ from singa_dask.errors import ConfigError
 from singa_dask.job import load_job
 from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
 from singa_dask.layers import CharRNN, Embedding, RNNLabel
-from singa_dask.layers.base import Context, Step
+from singa_dask.layers.context import Context, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 

@@ -12,7 +12,7 @@ from singa_dask.algorithms import BPTT
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
 from singa_dask.layers import RNN, CharRNN, Embedding, InnerProduct, Layer, RecurrentLayer, RNNLabel, SoftmaxLoss
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 

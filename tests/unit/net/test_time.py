@@ -25,7 +25,7 @@ from singa_dask.layers import (
     Sigmoid,
     SoftmaxLoss,
 )
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 

@@ -3,7 +3,7 @@
 import pytest
 
 from singa_dask.comm import run_threads
-from singa_dask.layers.base import Metric
+from singa_dask.layers.context import Metric
 from singa_dask.server import Exchanged
 from singa_dask.training.figures import Window, of_all_ranks
 

@@ -14,7 +14,7 @@ from support import nccl_on_cpu
 from singa_dask.comm import nccl_beside, run_threads
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.training.placement import suits_wire

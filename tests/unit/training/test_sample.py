@@ -7,7 +7,7 @@ from singa_dask.data import shard
 from singa_dask.errors import CheckpointError, ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Step
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
