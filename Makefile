@@ -9,7 +9,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
+.PHONY: help setup train test test-long test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -28,7 +28,10 @@ train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce (more option
 	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster examples/clusters/$(CLUSTER).conf $(ARGS)
 
 test: setup  ## run the tests
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
+
+test-long: setup  ## run the tests of several processes that take more than ten seconds each
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 test-slow: setup  ## run the tests that take minutes: published accuracies on real data
 	$(BIN)/python -m pytest -m slow $(ARGS)

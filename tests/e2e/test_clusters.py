@@ -53,6 +53,7 @@ def test_a_client_is_used_again_and_never_closed(environment, tmp_path, monkeypa
             train(too_many, client, workspace=tmp_path / "x", display=Display(), patience_s=1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(100)
 def test_a_scheduler_file_and_an_address(environment, singa_dask, tmp_path, no_leaks):
     file = tmp_path / "scheduler.json"
@@ -86,6 +87,7 @@ def test_a_scheduler_file_and_an_address(environment, singa_dask, tmp_path, no_l
             process.wait(timeout=20)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_two_runs_share_a_cluster(environment, singa_dask, tmp_path, no_leaks):
     with LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as dask:

@@ -13,6 +13,7 @@ def train(singa_dask, folder, framework, *options):
     return next(row for row in reversed(metrics(folder)) if row["phase"] == "test")["metrics"]["accuracy"], found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_codecs_save_bytes_and_train(singa_dask, tmp_path, no_leaks):
     accuracy, full = train(singa_dask, tmp_path / "full", "allreduce")
@@ -27,6 +28,7 @@ def test_codecs_save_bytes_and_train(singa_dask, tmp_path, no_leaks):
         assert found["overflows"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_pushes_to_servers_are_coded(singa_dask, tmp_path, no_leaks):
     _, full = train(

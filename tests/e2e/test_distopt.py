@@ -49,6 +49,7 @@ def test_under_mpiexec_half_the_bytes_train_as_well(environment, full, no_leaks)
     assert full[0] > 0.9 and half[0] > 0.9 and abs(full[0] - half[0]) < 0.02
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_launch_computes_what_mpiexec_does_in_a_tenth_of_the_bytes(environment, full, no_leaks):
     if is_open_mpi():

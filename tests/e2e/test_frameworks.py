@@ -130,6 +130,7 @@ def test_a_killed_hogwild_process_begins_anew_from_its_neighbour(environment, tm
     assert summary(tmp_path / "run")["restarted"][0]["groups"] == [dead]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_a_group_joins_a_running_job_and_one_leaves(environment, singa_dask, tmp_path, no_leaks):
     file = tmp_path / "scheduler.json"

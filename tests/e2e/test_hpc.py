@@ -148,6 +148,7 @@ def test_a_dead_rank_ends_the_job_and_the_next_one_resumes(running, train_mpi, t
     assert f"done at step {saved + 200}" in ran.last_line
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_workers_that_dask_mpi_starts(environment, singa_dask, tmp_path, no_leaks):
     file = tmp_path / "scheduler.json"

@@ -64,6 +64,7 @@ def test_bash_reads_them(script):
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_a_job_that_runs_out_of_time_is_queued_again_and_resumes(submit, tmp_path, no_leaks):
     log = tmp_path / "log"

@@ -36,6 +36,7 @@ neuralnet {
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_char_rnn(singa_dask, tmp_path, no_leaks):
     """The example's job on a text of our own: shards, training by two workers, test, sampling, ONNX."""

@@ -70,6 +70,7 @@ def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
     assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(told["test"]["accuracy"], abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_any_number_of_workers_reaches_the_same_parameters(singa_dask, tmp_path, whole, no_leaks):
     for n in (1, 2, 4):

@@ -128,6 +128,7 @@ def test_an_mpi_job_across_hosts(no_leaks, tmp_path):
         assert far.received() - before > 40 * 17_000 * 4
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_a_killed_worker_of_the_far_host_is_replaced(hosts, tmp_path):
     run = hosts.train(*sets(train_steps=500, disp_freq=20, test_freq=500, checkpoint_freq=50))
