@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,6 +21,7 @@ from singa_dask.cluster.fork_server import IMPORTED, MALLOC
 from singa_dask.cluster.settings import SETTINGS
 
 _CLOSING_S = 2.0
+_STARTING_S = 15.0
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def local_cluster(
     with dask.config.set(settings):
         if dask.config.get("distributed.worker.multiprocessing-method") == "forkserver":
             get_mp_context().set_forkserver_preload(IMPORTED)  # after Dask has set its own
-        cluster = LocalCluster(
+        cluster = _whole(
             n_workers=nworkers,
             threads_per_worker=threads_per_worker,
             processes=True,
@@ -74,6 +76,27 @@ def local_cluster(
             for name in set(os.environ) - set(before):
                 del os.environ[name]
             os.environ.update(before)
+
+
+def _whole(**settings: Any) -> LocalCluster:
+    """A cluster that has started. Ctrl-C before that would leave half of one, which only Dask's own exit finds, and
+    cannot close: so it starts in a thread, where no signal arrives, and is closed once it is whole."""
+    started: Future[LocalCluster] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(LocalCluster(**settings))
+        except BaseException as error:
+            started.set_exception(error)
+
+    threading.Thread(target=start, name="start of the local cluster", daemon=True).start()
+    try:
+        return started.result()
+    except KeyboardInterrupt:
+        wait([started], _STARTING_S)
+        if started.done() and not started.exception():
+            _close(started.result(), list(started.result().workers.values()))
+        raise
 
 
 def _close(cluster: LocalCluster, nannies: list[Any]) -> None:

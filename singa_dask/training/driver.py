@@ -57,7 +57,7 @@ class Result:
                 break
         if self.summary["samples_per_s"]:
             parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")
-        if self.interrupted:
+        if self.interrupted and self.checkpoint:
             parts.append("go on with --resume")
         return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; see {self.workspace}"
 

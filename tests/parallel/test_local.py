@@ -33,6 +33,28 @@ with local_cluster(2) as client:
         print("workers", "live" if same else "died", flush=True)
 """
 
+_INTERRUPTED_AT_ONCE = """
+import os, signal, threading, time
+import psutil
+from singa_dask.cluster import local_cluster
+
+def workers():
+    return [child for child in psutil.Process().children() if "spawn_main" in str(child.cmdline())]
+
+def interrupt():
+    while not workers():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with local_cluster(2):
+            print("never interrupted", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted,", len(workers()), "workers left", flush=True)
+"""
+
 # What `singa-dask train` does: workers are forked from a process that was started before it was known what they get.
 _FORKED = """
 import os, signal, sys
@@ -128,6 +150,11 @@ def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
     finally:
         driver.kill()
     assert out == "workers live\n" and driver.returncode == 0
+
+
+def test_ctrl_c_while_workers_start_leaves_none_of_them(no_leaks):
+    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED_AT_ONCE], capture_output=True, text=True, timeout=30)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("interrupted, 0 workers left\n", "", 0)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
