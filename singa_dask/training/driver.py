@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.cluster.local import refuse_workers
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.progress import Display, display_for, duration, figures
@@ -82,9 +83,12 @@ def train(
 
     Ctrl-C ends the run after the step in progress, with a checkpoint; a second one at once.
 
+    In a script a call without a client stands below `if __name__ == "__main__":`, as the local workers import it.
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
     resume from, ClusterError where workers are missing or were lost too often, TrainingError where training diverges.
     """
+    if client is None:
+        refuse_workers()
     prepared = prepare(_job(job))
     folder = _workspace(prepared, workspace)
     run = Run(prepared, folder, display or display_for(), max_restarts=max_restarts, patience_s=patience_s)

@@ -129,6 +129,27 @@ def test_workers_use_the_memory_of_temporary_arrays_again(no_leaks, monkeypatch)
     assert pages < 5 * 1024
 
 
+_UNGUARDED = """
+from singa_dask import Job, layers, train, updaters
+
+net = [layers.RecordInput(path="dataset:digits/train", batchsize=96), layers.InnerProduct(num_output=10)]
+train(Job(name="digits", layers=[*net, layers.SoftmaxLoss()], updater=updaters.SGD(lr=0.05), train_steps=1))
+"""
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path, no_leaks):
+    script = tmp_path / "train.py"
+    script.write_text(_UNGUARDED)
+    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    told = [line for line in ran.stderr.splitlines() if line.startswith("singa_dask.errors.")]
+    guard = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'
+    assert told == [
+        f"singa_dask.errors.ClusterError: This is a worker, which imports the script. {guard}",
+        "singa_dask.errors.ClusterError: The workers of a local Dask cluster did not start (Nanny failed to start.). "
+        + guard,
+    ]
+
+
 def test_closing_takes_seconds_with_stopped_and_busy_workers(no_leaks):
     with local_cluster(2) as client:
         stopped, busy = probe(client)
