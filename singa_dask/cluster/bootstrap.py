@@ -140,9 +140,14 @@ def join_launched(timeout_s: float) -> Any:
     return mpi
 
 
+def launched_sizes(environment: Mapping[str, str]) -> dict[str, int]:
+    """How many processes the launcher of this one has started, by the variable that says so."""
+    return {name: int(text) for name in _LAUNCHED_SIZES if (text := environment.get(name, "")).isdigit()}
+
+
 def launched_size(environment: Mapping[str, str]) -> int:
     """How many processes the launcher of this one has started; 0 where there was none."""
-    return max(int(text) if (text := environment.get(name, "")).isdigit() else 0 for name in _LAUNCHED_SIZES)
+    return max(launched_sizes(environment).values(), default=0)
 
 
 def this_node() -> str:

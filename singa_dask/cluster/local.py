@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from multiprocessing import current_process
 from typing import Any
 
 import dask
@@ -22,7 +21,7 @@ from singa_dask.cluster.fork_server import IMPORTED, MALLOC
 from singa_dask.cluster.settings import SETTINGS
 from singa_dask.errors import ClusterError
 
-_GUARD = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'
+GUARD = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'
 _CLOSING_S = 2.0
 _STARTING_S = 15.0
 
@@ -44,9 +43,8 @@ def local_cluster(
     are set already stay. worker_ttl_s: a stopped process is replaced after at most twice this time.
     dashboard_address: for example ":8787"; by default any free port, on loopback.
 
-    Raises ClusterError where the workers do not start, at once in a worker that is importing its driver's script.
+    Raises ClusterError where the workers do not start.
     """
-    refuse_workers()
     cores = cores_per_worker or equal_share(nworkers)
     settings = SETTINGS | {
         "distributed.scheduler.worker-ttl": f"{worker_ttl_s}s",
@@ -84,12 +82,6 @@ def local_cluster(
             os.environ.update(before)
 
 
-def refuse_workers() -> None:
-    """Raise ClusterError in a worker that is importing its driver's script: it would start workers of its own."""
-    if getattr(current_process(), "_inheriting", False):  # what multiprocessing itself goes by
-        raise ClusterError(f"This is a worker, which imports the script. {_GUARD}")
-
-
 def _whole(**settings: Any) -> LocalCluster:
     """A cluster that has started. Ctrl-C before that would leave half of one, which only Dask's own exit finds, and
     cannot close: so it starts in a thread, where no signal arrives, and is closed once it is whole."""
@@ -105,7 +97,7 @@ def _whole(**settings: Any) -> LocalCluster:
     try:
         return started.result()
     except Exception as error:
-        raise ClusterError(f"The workers of a local Dask cluster did not start ({error}). {_GUARD}") from error
+        raise ClusterError(f"The workers of a local Dask cluster did not start ({error}). {GUARD}") from error
     except KeyboardInterrupt:
         wait([started], _STARTING_S)
         if started.done() and not started.exception():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster.local import refuse_workers
+from singa_dask.cluster.bootstrap import launched_sizes
+from singa_dask.cluster.local import GUARD
+from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.progress import Display, display_for, duration, figures
@@ -88,11 +92,23 @@ def train(
     resume from, ClusterError where workers are missing or were lost too often, TrainingError where training diverges.
     """
     if client is None:
-        refuse_workers()
+        _refuse_copies()
     prepared = prepare(_job(job))
     folder = _workspace(prepared, workspace)
     run = Run(prepared, folder, display or display_for(), max_restarts=max_restarts, patience_s=patience_s)
     return Result(run.to_end(client, resume or prepared.job.resume), folder.folder)
+
+
+def _refuse_copies() -> None:
+    """Raise where this process is one of several that would each start workers: one of these workers, which imports
+    its driver's script, or a rank of mpiexec's."""
+    if getattr(current_process(), "_inheriting", False):  # what multiprocessing itself goes by
+        raise ClusterError(f"This is a worker, which imports the script. {GUARD}")
+    for name, count in launched_sizes(os.environ).items():
+        if count > 1:
+            message = "says that mpiexec has started this several times, and each would train on its own"
+            hint = "Give --mpi (in Python: singa_dask.cluster.mpi_world), or unset it where this is the only one."
+            raise ConfigError(Problem(name, message, str(count), hint))
 
 
 def _job(job: Job | JobProto | str | Path) -> Job:

@@ -115,6 +115,16 @@ def test_too_few_ranks_and_wrong_jobs_end_before_anything_starts(train_mpi, tmp_
     assert not (tmp_path / "runs").exists()
 
 
+def test_mpiexec_without_mpi_trains_nothing_several_times(environment, tmp_path, no_leaks):
+    command = [*mpiexec(2), *COMMAND, "train", str(example())]
+    ran = subprocess.run(command, cwd=tmp_path, env=launched(environment), capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert re.search(
+        r"error: \w+SIZE: says that mpiexec has started this several times.* Received: 2\. Give --mpi", ran.stderr
+    )
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.timeout(150)
 def test_a_run_that_fails_gives_mpiexec_its_exit_code(train_mpi, tmp_path, no_leaks):
     ran = train_mpi(4, example(), "--cluster", cluster(), *sets(updater__learning_rate__base_lr=1e9))
