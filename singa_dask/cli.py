@@ -228,7 +228,7 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--overwrite", is_flag=True, help="Replace shards that are there already.")
 @_reports_errors
 def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: bool, **options: Any) -> None:
-    """Write HDF5 shards: of a named data set (digits, mnist, tinyshakespeare) or of files (csv, images, text)."""
+    """Write HDF5 shards: of a named data set (digits, mnist, cifar10, tinyshakespeare) or of files of your own."""
     from singa_dask.data import shard as write
 
     given = {key: value for key, value in options.items() if value is not None}

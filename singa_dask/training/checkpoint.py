@@ -146,6 +146,15 @@ class Found:
     updater_state: tuple[str, ...]
 
 
+def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What keeps parameters of the shapes `saved` from being those of a net, whose shapes are `wanted`."""
+    return [
+        f"parameter {name!r}: {saved.get(name, 'none')} in it, {wanted.get(name, 'none')} in this job"
+        for name in sorted(saved.keys() | wanted.keys())
+        if saved.get(name) != wanted.get(name)
+    ]
+
+
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
     """The valid checkpoint with the most steps in `folder`, and what was wrong with the newer ones passed over."""
     found = sorted(

@@ -12,7 +12,7 @@ import numpy as np
 
 from singa_dask.algorithms import algorithm
 from singa_dask.data import Loader, Manifest, make_stream
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Metric, Step
@@ -30,7 +30,14 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     """
     ops = get_ops("gpu", device_id=job.gpu[0]) if job.gpu else get_ops("cpu")
     train = Net(job.neuralnet, Phase.kTrain, ops)
-    train.flat.values[...] = ops.asarray(train.flat.flattened(checkpoints.load(path).parameters))
+    given = checkpoints.load(path).parameters
+    shapes = {name: array.shape for name, array in given.items()}
+    if faults := checkpoints.misfits(shapes, {entry.name: entry.shape for entry in train.flat.entries}):
+        raise CheckpointError(
+            f"{path} does not fit this job: {'; '.join(faults)}. Give the job that it was trained with: "
+            "it is job.conf in the workspace of its run."
+        )
+    train.flat.values[...] = ops.asarray(train.flat.flattened(given))
     return Net(job.neuralnet, phase, ops, share=train)
 
 

@@ -105,17 +105,13 @@ class Run:
         prepared, faults = self.prepared, []
         if found.step > prepared.job.train_steps:
             faults.append(f"it is from step {found.step}, beyond train_steps, {prepared.job.train_steps}")
-        for name in found.shapes.keys() | prepared.shapes.keys():
-            saved, wanted = found.shapes.get(name), prepared.shapes.get(name)
-            if saved != wanted:
-                faults.append(f"parameter {name!r}: {saved or 'none'} in it, {wanted or 'none'} in this job")
+        faults += checkpoints.misfits(found.shapes, prepared.shapes)
         if set(found.updater_state) != set(prepared.updater_state):
             names = [", ".join(sorted(state)) or "none" for state in (found.updater_state, prepared.updater_state)]
             faults.append(f"updater state: {names[0]} in it, {names[1]} in this job")
         if faults:
             raise CheckpointError(
-                f"{found.path} does not fit this job: {'; '.join(sorted(faults))}. Resume with what "
-                f"{self.workspace.job} says."
+                f"{found.path} does not fit this job: {'; '.join(faults)}. Resume with what {self.workspace.job} says."
             )
 
     def _check_given(self) -> None:

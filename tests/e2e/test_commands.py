@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import psutil
 import pytest
-from support.commands import COMMAND, ROOT, cluster, example, metrics, said, started, wait_until
+from support.commands import COMMAND, ROOT, cluster, example, metrics, said, sets, started, wait_until
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf"))
 
@@ -106,6 +106,11 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     assert ran.code == 0, ran.err
     rows = metrics(tmp_path / "runs" / "clouds-allreduce")
     assert rows[-1]["metrics"]["accuracy"] > 0.98
+    other = sets(**{"neuralnet__layer[scores]__innerproduct_conf__num_output": 3})
+    ran = singa_dask("test", "job.conf", "--checkpoint", "runs/clouds-allreduce", *other)
+    assert ran.code == 1
+    assert "step-00000060.h5 does not fit this job: parameter 'scores_bias': (2,) in it, (3,) in this job" in ran.err
+    assert "'scores_weight': (3, 2) in it, (3, 3) in this job. Give the job that it was trained with" in ran.err
     ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "out.csv")
     assert ran.code == 0, ran.err
     table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
