@@ -257,15 +257,15 @@ class Layer:
         raise NotImplementedError
 
     def forward(self, ctx: Context, *x: Array) -> Any:
-        """Compute the output from the sources' outputs (batch first). Must not modify its inputs.
+        """Compute the output, rows of the shape that setup returned, from the sources' outputs (batch first).
 
-        Arrays between layers are C-contiguous.
+        Must not modify its inputs. Arrays between layers are C-contiguous.
         """
         raise NotImplementedError
 
     def backward(self, ctx: Context, dy: Any) -> Any:
-        """Fill the parameters' gradients and return the gradient for the source (a tuple, if there are several;
-        None for a source that needs none).
+        """Fill the parameters' gradients (see `Param.claim`) and return the gradient for the source (a tuple, if there
+        are several; None for a source that needs none).
 
         `ctx.needs_input_grad` is False where no layer below wants it. `dy` belongs to the callee, which may
         overwrite it and return it. Called at most once after a forward call, whose arrays it may overwrite too.

@@ -16,7 +16,8 @@ class Param:
     A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
 
     name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them. frozen: it
-    keeps its value. statistic: its gradient is subtracted as it is, by no updater's rule.
+    keeps its value. statistic: its gradient is subtracted as it is, by no updater's rule. touched: whether this step
+    has looked at its gradient.
     """
 
     def __init__(self, proto: ParamProto, name: str, shape: Shape, fan_in: int, fan_out: int):
@@ -31,6 +32,7 @@ class Param:
         self._value: Array = None
         self._grad: Array = None
         self._has_gradient = False
+        self.touched = False
 
     @property
     def size(self) -> int:
@@ -45,6 +47,7 @@ class Param:
 
     @property
     def grad(self) -> Array:
+        self.owner.touched = True
         return self.owner._grad
 
     @grad.setter
@@ -69,7 +72,7 @@ class Param:
 
     def start_step(self) -> bool:
         """Forget this step's contributions; returns whether there were any."""
-        had, self._has_gradient = self._has_gradient, False
+        had, self._has_gradient, self.touched = self._has_gradient, False, False
         return had
 
     def __repr__(self) -> str:

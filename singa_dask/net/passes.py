@@ -30,12 +30,14 @@ class Passes:
     def __init__(self, plan: Plan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
         self._plan = plan
         self._params = params
-        self._shapes = shapes
+        # What a pooling has gone before gives what that gives.
+        self._shapes = {**shapes, **{name: shapes[step.layer.name] for name, step in plan.pooled_first.items()}}
         self._phase = phase
         self._ops = ops
         self.values: list[Any] = [None] * plan.values
         self._gradients: list[Any] = [None] * plan.gradients
         self._sums: dict[int, Array] = {}
+        self._read = {slot for step in plan.forward for slot in step.arguments}
         self._to_go_back = False  # whether forward has run, and backward not since
 
     def wrap(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -60,8 +62,8 @@ class Passes:
                     out = plan.forward(ctx, *[values[slot] for slot in plan.arguments])
                 if plan.layer.multiple_outputs:
                     self._spread(plan, out)
-                elif out is not None:
-                    out = self._contiguous(out)
+                else:
+                    out = self._checked(plan, out)
                 values[plan.output] = out
                 values[plan.labels] = ctx.labels
         except SingaError:
@@ -121,6 +123,15 @@ class Passes:
                 f"input layer {name!r} declares samples of shape {declared}, but was fed {batch.features.shape[1:]}"
             )
         return out
+
+    def _checked(self, plan: LayerPlan, out: Array) -> Array:
+        if out is None:
+            if plan.output in self._read:
+                raise ValueError("forward returned None, but other layers read what it gives")
+            return None
+        if out.shape[1:] != (declared := tuple(self._shapes[plan.layer.name])):
+            raise ValueError(f"forward returned rows of shape {out.shape[1:]}, where setup said {declared}")
+        return self._contiguous(out)
 
     def _spread(self, plan: LayerPlan, outputs: Sequence[Array]) -> None:
         if len(outputs) != len(plan.pieces):
@@ -199,7 +210,13 @@ def failure(layer: Layer, phase: int, call: str, inputs: Sequence[Any], error: E
 
 
 def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None:
+    touched = owner.touched
     if not owner.start_step():
+        if touched:
+            raise TrainingError(
+                f"parameter {owner.name!r}: backward wrote its gradient without asking claim(), so that it would be "
+                "lost. Write param.grad[...] = g + (param.grad if param.claim() else 0)."
+            )
         owner.grad[...] = 0
     if on_gradient is not None:
         on_gradient(owner)

@@ -72,6 +72,14 @@ class Untouched(Layer):
         return None
 
 
+class Unclaimed(Untouched):
+    """Writes its parameter's gradient as if it were alone to do so."""
+
+    def backward(self, ctx, dy):
+        self.w.grad[...] = dy.sum(axis=0)
+        return dy
+
+
 class Add(Layer):
     """y = sum of the sources; hands one and the same gradient to all of them."""
 
@@ -85,6 +93,15 @@ class Add(Layer):
 
     def backward(self, ctx, dy):
         return tuple(dy for _ in self.proto.srclayers)
+
+
+class Promised(Add):
+    """Gives what it was asked to give, whatever its setup has said."""
+
+    gives = staticmethod(lambda x: x)
+
+    def forward(self, ctx, *x):
+        return type(self).gives(x[0])
 
 
 class Halves(Layer):
@@ -427,6 +444,27 @@ def test_untouched_parameters_get_zero():
     net.backward()
     assert not net.layers["a"].w.grad.any()
     assert not net.layers["b"].w.grad.any()
+
+
+def test_a_gradient_that_was_not_claimed_is_an_error():
+    net = build(Feed("x"), Unclaimed("a", "x"), Against("loss", ["a", "x"]))
+    loss_of(net, {"x": batch()})
+    with pytest.raises(TrainingError, match=r"'a_weight': backward wrote its gradient without asking claim\(\)"):
+        net.backward()
+
+
+@pytest.mark.parametrize(
+    ("gives", "says"),
+    [
+        (lambda x: x[:, :2], r"forward returned rows of shape \(2,\), where setup said \(3,\)"),
+        (lambda x: None, "forward returned None, but other layers read what it gives"),
+    ],
+)
+def test_an_output_of_another_shape_than_promised_is_an_error(gives, says, monkeypatch):
+    monkeypatch.setattr(Promised, "gives", staticmethod(gives))
+    net = build(Feed("x"), Scale("a", "x"), Promised("bad", "a"), Against("loss", ["bad", "x"]))
+    with pytest.raises(TrainingError, match=rf"'bad' .*{says}"):
+        net.forward({"x": batch()}, Step())
 
 
 def test_gradients_are_announced_once_complete_and_from_the_top():
