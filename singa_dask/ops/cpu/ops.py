@@ -56,7 +56,7 @@ class CpuOps(CpuConvolutionOps):
         rows, columns = a.shape[0], b.shape[1]
         out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
         count = max(1, min(self._team.size, a.size * columns // self._product_worth_a_thread))
-        if by_tile := row_products.product_of(a, b, out):
+        if by_tile := row_products.faster_than_blas(a, b, out):
             by_tile(self._team, count, a, b, out, accumulate)
             return out
         product = super().gemm

@@ -18,14 +18,19 @@ import numpy as np
 
 from singa_dask.ops.cpu.kernels import packed_product, streamed_product
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.vectors import CPU, VECTOR
 from singa_dask.ops.cpu.team import Team
 
 Array = Any
 Product = Callable[[Team, int, Array, Array, Array, bool], None]
 
 # The tile of AVX2 has half of the registers, and is slower than BLAS.
-FASTER = VECTOR == 16
+SUITABLE = VECTOR == 16
+# Zen multiplies one vector at a time, and the tile keeps it busy better than BLAS does. Intel's cores multiply two,
+# for which packed panels are better: there (Emerald Rapids) BLAS is faster, but for few outputs, of which the tile
+# takes 1/1.1 of its time, and for a transposed matrix, 1/1.1 to 1/1.8 with up to 64 rows.
+ON_ZEN = CPU.startswith("znver")
+_FEW_TRANSPOSED = 64
 # Rows of a mini-batch, or outputs, that are few; more repay what BLAS packs.
 FEW = range(ROWS, 257)
 # Inputs and outputs from which on starting tiles and packing what is small do not matter.
@@ -36,10 +41,17 @@ _DEPTH, _PANELS = 256, 8
 _TURNED = 1 << 14
 
 
+def faster_than_blas(a: Array, b: Array, out: Array) -> Product | None:
+    """How out = a b, or out += a b, is computed by so many threads of a team; None where BLAS is to do it."""
+    product = product_of(a, b, out)
+    faster = ON_ZEN or product is _narrow or (product is _turned and len(a) <= _FEW_TRANSPOSED)
+    return product if faster else None
+
+
 def product_of(a: Array, b: Array, out: Array) -> Product | None:
-    """How the tile computes out = a b, or out += a b, by so many threads of a team; None where BLAS is to do it."""
+    """How the tile computes it; None where it does not suit."""
     (rows, length), columns = a.shape, b.shape[1]
-    if not FASTER or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
+    if not SUITABLE or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
         return None
     by_rows, by_columns, in_place = a.flags.c_contiguous, a.strides[0] == a.itemsize, b.flags.c_contiguous
     if rows in FEW and min(length, columns) >= LEAST and by_rows:

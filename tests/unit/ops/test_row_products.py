@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from singa_dask.ops.cpu.kernels import packed_product
 from singa_dask.ops.cpu.kernels.row_tile import ROWS
 from singa_dask.ops.cpu.ops import CpuOps, row_products
-from singa_dask.ops.cpu.row_products import FASTER, FEW, LEAST, product_of
+from singa_dask.ops.cpu.row_products import FEW, LEAST, SUITABLE, faster_than_blas, product_of
 from singa_dask.ops.cpu.team import Team
 
-pytestmark = pytest.mark.skipif(not FASTER, reason="no tile for this CPU")
+pytestmark = pytest.mark.skipif(not SUITABLE, reason="no tile for this CPU")
 MARGIN = 100
 
 
@@ -126,8 +126,21 @@ def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
     assert sum(seen) == LEAST and min(seen) >= ROWS
 
 
+def test_what_is_left_to_blas_depends_on_the_cpu(monkeypatch):
+    way = {}
+    for on_zen in (True, False):
+        monkeypatch.setattr(row_products, "ON_ZEN", on_zen)
+        for product, rows in (("y", 64), ("dW", 64), ("dx", 64), ("dx", 65)):
+            a, b = factors(product, rows, LEAST, LEAST)
+            chosen = faster_than_blas(a, b, np.empty((len(a), b.shape[1]), np.float32))
+            way[on_zen, product, rows] = chosen and chosen.__name__
+    assert [way[True, *case] for case in (("y", 64), ("dW", 64), ("dx", 65))] == ["_streamed", "_tall", "_turned"]
+    assert {case[1:] for case, name in way.items() if not case[0] and name} == {("dx", 64)}
+
+
 @EVERY_WAY
-def test_threads_have_no_part_in_the_sums(product, few):
+def test_threads_have_no_part_in_the_sums(product, few, monkeypatch):
+    monkeypatch.setattr(row_products, "ON_ZEN", True)
     a, b = factors(product, *sizes(few, 0.25, LEAST + 70, LEAST + 50))
     results = []
     for threads in (1, 3):

@@ -12,9 +12,12 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
+# What LLVM calls the CPU that Numba compiles for, as znver4 or sapphirerapids.
+CPU: str = cpu_target.target_context.codegen().magic_tuple()[1]
+
 
 def _vector() -> int:
-    """float32 elements in a vector of the CPU that Numba compiles for; 0 where intrinsics are not worth while."""
+    """float32 elements in a vector of that CPU; 0 where intrinsics are not worth while."""
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
     has = set(features.split(","))
     if "+avx512f" in has:
