@@ -4,12 +4,13 @@ VENV    ?= .venv
 JOB     ?= digits
 CLUSTER ?= allreduce
 BENCH   ?= all
+EXTRA   ?= gpu
 ARGS    ?=
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test test-long test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,6 +25,9 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+gpu: setup  ## install CuPy and NCCL for CUDA 13 (for CUDA 12: EXTRA=gpu-cuda12)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
+
 train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce (more options: ARGS="...")
 	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster examples/clusters/$(CLUSTER).conf $(ARGS)
 
@@ -36,7 +40,7 @@ test-long: setup  ## run the tests of several processes that take more than ten 
 test-slow: setup  ## run the tests that take minutes: published accuracies on real data
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-test-gpu: setup  ## run the GPU tests (needs the `gpu` extra and a GPU)
+test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 test-peers: peers  ## run the tests that compare with PyTorch
