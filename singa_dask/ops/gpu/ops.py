@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -15,6 +16,8 @@ from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.window import Window
 
 Array = Any
+
+_WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
 
 
 @cache
@@ -38,22 +41,23 @@ class GpuOps(Ops):
 
     def __init__(self, dtype: Any = np.float32, device_id: int = 0):
         super().__init__(dtype)
+        host = socket.gethostname()
         try:
             import cupy
         except ImportError as error:
-            raise ConfigError(
-                Problem(
-                    "device", f'"gpu" needs CuPy: {error}', hint="Install the extra: pip install 'singa-dask[gpu]'."
-                )
-            ) from error
+            hint = f"Install the extra: pip install 'singa-dask[gpu]'. {_WITHOUT}"
+            raise ConfigError(Problem("device", f'"gpu" needs CuPy on {host}: {error}', hint=hint)) from error
+        runtime = cupy.cuda.runtime
         try:
-            count = cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            raise ConfigError(
-                Problem("device", f'"gpu" needs an NVIDIA GPU and its driver: {error}', hint='Use device "cpu".')
-            ) from error
+            count = runtime.getDeviceCount()
+        except runtime.CUDARuntimeError as error:
+            needs = f"an NVIDIA GPU with a driver for CUDA {runtime.runtimeGetVersion() // 1000}"
+            hint = f"docs/gpu.md says which driver that is. {_WITHOUT}"
+            raise ConfigError(Problem("device", f'"gpu" needs {needs} on {host}: {error}', hint=hint)) from error
         if not 0 <= device_id < count:
-            raise ConfigError(Problem("device", f"CUDA sees {count} GPUs", f"GPU {device_id}", 'Use device "cpu".'))
+            seen = "no GPU" if count == 0 else "GPU 0 alone" if count == 1 else f"GPUs 0 to {count - 1}"
+            hint = f"CUDA_VISIBLE_DEVICES hides and renumbers them. {_WITHOUT}"
+            raise ConfigError(Problem("device", f"CUDA sees {seen} on {host}", f"GPU {device_id}", hint))
         self.xp, self._device = cupy, cupy.cuda.Device(device_id)
         self.use()
         self._kernels = _kernels(cupy)
