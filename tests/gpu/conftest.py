@@ -1,4 +1,4 @@
-"""GpuOps to test: on a GPU if there is one, else its kernels compiled for the processor."""
+"""What is tested on GPUs where there are any, else on stand-ins for CuPy and NCCL that run on the processor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import cupy_on_cpu
+from support import cupy_on_cpu, nccl_on_cpu
 
 from singa_dask.errors import ConfigError
 from singa_dask.ops.gpu.ops import GpuOps
@@ -17,7 +17,7 @@ def pytest_report_header() -> str:
     try:
         GpuOps()
     except ConfigError as error:
-        return f"GPU tests: no GPU, kernels compiled for the processor ({error})"
+        return f"GPU tests: on stand-ins ({error})"
     return "GPU tests: on the GPU"
 
 
@@ -39,3 +39,13 @@ def gpu_library():
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
 def gpu(request, gpu_library):
     return GpuOps(request.param)
+
+
+@pytest.fixture
+def gpus(gpu_library, monkeypatch):
+    """How many GPUs there are for workers that talk over NCCL, up to 4; 3 of the stand-in."""
+    if gpu_library == "cupy":
+        return min(sys.modules["cupy"].cuda.runtime.getDeviceCount(), 4)
+    for name, module in nccl_on_cpu.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return 3
