@@ -24,6 +24,7 @@ from singa_dask.errors import ClusterError
 Array = Any
 
 UNIQUE_ID_NBYTES = 128
+_SUCCESS, _NOT_READY = 0, 600  # cudaError_t
 # What can be added up. Everything else travels as bytes.
 _TYPES = {
     "float16": "NCCL_FLOAT16",
@@ -301,12 +302,17 @@ class NcclCommunicator(PolledCommunicator):
         return handle
 
     def _over(self) -> bool:
-        """Whether the GPU has done what was enqueued last. Raises NcclError where NCCL has noticed that it cannot."""
+        """Whether the GPU has done what was enqueued last. Raises NcclError or CUDARuntimeError where one of them has
+        noticed that it cannot."""
         with self._in_handle:
             if self._handle is None:  # an abort ends kernels too, but not what they were to do
                 return False
             self._handle.check_async_error()
-            return bool(self._after.done)
+        runtime = self._cupy.cuda.runtime
+        status = runtime.eventQuery(self._after.ptr)  # Event.done takes an error for "not yet"
+        if status not in (_SUCCESS, _NOT_READY):
+            raise runtime.CUDARuntimeError(status)
+        return bool(status == _SUCCESS)
 
     def _break(self, what: str) -> None:
         super()._break(what)
@@ -409,8 +415,10 @@ def _identity(device: int) -> int:
         cupy, _ = _libraries()
     except ClusterError:
         return 0
-    uuid = bytes(cupy.cuda.runtime.getDeviceProperties(device)["uuid"])
-    return int.from_bytes(hashlib.sha256(uuid).digest()[:7], "big") + 1
+    runtime = cupy.cuda.runtime
+    # CuPy takes the uuid for a C string, and cuts it at its first zero byte.
+    known = runtime.getDeviceProperties(device)["uuid"] + runtime.deviceGetPCIBusId(device).encode()
+    return int.from_bytes(hashlib.sha256(known).digest()[:7], "big") + 1
 
 
 def _libraries() -> tuple[Any, Any]:

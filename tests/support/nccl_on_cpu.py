@@ -127,8 +127,8 @@ class Event:
         (stream or _NULL).enqueue(self.recorded.set)
 
     @property
-    def done(self):
-        return self.recorded.is_set()
+    def ptr(self):
+        return self
 
 
 _numbers = itertools.count(0x1000)
@@ -375,9 +375,12 @@ def _launch(calls):
 
 
 def _of_device(function):
-    """One of NumPy's functions that returns a device array."""
+    """One of NumPy's functions that takes no arrays of the host and returns a device array."""
 
     def call(*args, **options):
+        for each in (*args, *options.values()):
+            if isinstance(each, np.ndarray) and not isinstance(each, DeviceArray) and each.ndim:
+                raise TypeError(f"{function.__name__}: unsupported type numpy.ndarray")
         result = function(*args, **options)
         return result.view(DeviceArray) if type(result) is np.ndarray else result
 
@@ -389,7 +392,10 @@ def modules() -> dict[str, ModuleType]:
     cupy, cuda, nccl = cupy_on_cpu.module(), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.nccl")
     runtime = SimpleNamespace(
         getDeviceCount=lambda: GPUS,
-        getDeviceProperties=lambda device: {"uuid": device.to_bytes(16, "big")},
+        getDevice=current_device,
+        eventQuery=lambda event: 0 if event.recorded.is_set() else 600,
+        getDeviceProperties=lambda device: {"uuid": b""},  # as of one that begins with a zero byte
+        deviceGetPCIBusId=lambda device: f"0000:{device:02X}:00.0",
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
     )
     vars(cuda).update(nccl=nccl, runtime=runtime, Device=Device, Stream=Stream, Event=Event)

@@ -108,6 +108,18 @@ def test_an_error_of_nccl_is_a_cluster_error_and_breaks_the_communicator():
     assert run(2, member) == [True, True]
 
 
+def test_an_error_of_the_gpu_is_told_at_once(cupy, monkeypatch):
+    def member(comm):
+        monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda event: 719)
+        with pytest.raises(ClusterError, match="barrier failed: 719"):
+            comm.barrier()
+        return comm.broken
+
+    began = time.monotonic()
+    assert run(1, member) == [True]
+    assert time.monotonic() - began < 5.0
+
+
 def test_runs_that_do_not_fit_are_an_error():
     def member(comm):
         counts = [[2, 3], [2, 2]][comm.rank]
