@@ -70,6 +70,16 @@ def share_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndarray] |
     return grads
 
 
+def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
+    """The GPU of a worker, by its number on the worker's machine; None where the job asks for none.
+
+    Workers take turns through the job's list, one worker group after the other.
+    """
+    if not job.gpu:
+        return None
+    return job.gpu[(group * job.cluster.nworkers_per_group + rank) % len(job.gpu)]
+
+
 def suits_wire(job: JobProto, *, private: bool) -> bool:
     """Whether the buckets of this job may travel between GPUs: as they are, to servers beside the workers."""
     topology = ClusterTopology.from_proto(job.cluster)

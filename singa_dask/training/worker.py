@@ -27,7 +27,7 @@ from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import group_stream, next_feed
 from singa_dask.training.figures import Window, of_all_ranks
-from singa_dask.training.placement import suits_wire
+from singa_dask.training.placement import gpu_of, suits_wire
 from singa_dask.training.prepare import data_key
 from singa_dask.training.replica import Replica
 from singa_dask.training.schedule import (
@@ -127,7 +127,7 @@ class _Run:
     ):
         self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
         self.group = plan.group
-        gpu = job.gpu[comm.rank % len(job.gpu)] if job.gpu else None
+        gpu = gpu_of(job, self.group.number, comm.rank)
         self.ops = get_ops("cpu", threads=plan.threads) if gpu is None else get_ops("gpu", device_id=gpu)
         wire = None
         if gpu is not None and suits_wire(job, private=surroundings.links is None):

@@ -15,7 +15,7 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.training.placement import suits_wire
+from singa_dask.training.placement import gpu_of, suits_wire
 from singa_dask.training.replica import Replica
 
 BATCH, STEPS = 12, 4
@@ -92,3 +92,10 @@ def test_which_jobs_let_buckets_travel_between_gpus():
     assert suits_wire(job, private=True) and not suits_wire(job, private=False)
     job.cluster.codec = job.cluster.kHalf
     assert not suits_wire(job, private=True)
+
+
+def test_workers_take_turns_through_the_gpus_one_group_after_the_other():
+    job = job_of(2)
+    assert gpu_of(job, 0, 1) is None
+    job.gpu.extend([4, 5, 7])
+    assert [gpu_of(job, group, rank) for group in (0, 1, 2) for rank in (0, 1)] == [4, 5, 7, 4, 5, 7]
