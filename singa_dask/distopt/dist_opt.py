@@ -288,6 +288,7 @@ class DistOpt:
 
     def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
         if not self._on_host:
+            self._ops.use()  # the thread of the exchange began before there was a model
             self._prepare(sums, bucket, clip)
         sums.sum(bucket, self._staged)
         if not self._on_host:

@@ -60,16 +60,25 @@ class Model:
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
         loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
 
-    seed: of the initial parameters and of random layers. device, dtype: as of get_ops. rows_of_all: where a DistOpt
-    has the model, own rows -> (rows of the ranks before, rows of all ranks); a training call is then one of the group.
+    seed: of the initial parameters and of random layers. device, dtype, device_id: as of get_ops. rows_of_all: where a
+    DistOpt has the model, own rows -> (rows of the ranks before, rows of all ranks); a training call is then one of
+    the group.
 
     Raises ConfigError where the layers do not fit together.
     """
 
-    def __init__(self, layers: Iterable[Any], *, seed: int = 0, device: str = "cpu", dtype: Any = np.float32) -> None:
+    def __init__(
+        self,
+        layers: Iterable[Any],
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        dtype: Any = np.float32,
+        device_id: int = 0,
+    ) -> None:
         proto = NetProto()
         proto.layer.extend(assemble(layers))
-        self.ops = get_ops(device, dtype)
+        self.ops = get_ops(device, dtype, device_id=device_id)
         self.net = Net(proto, Phase.kTrain, self.ops)
         self._test_net = Net(proto, Phase.kTest, self.ops, share=self.net)
         self.net.initialise(seed)

@@ -18,7 +18,7 @@ from singa_dask.ops import Ops
 
 @dataclass
 class Batch:
-    """One worker's rows of a mini-batch. features: (B, ...); labels: (B,) or None."""
+    """One worker's rows of a mini-batch, on the host or the device. features: (B, ...); labels: (B,) or None."""
 
     features: Array
     labels: Array = None
@@ -116,7 +116,7 @@ class Passes:
         if name not in feed:
             raise DataError(f"input layer {name!r} was not fed. Fed: {', '.join(feed) or 'nothing'}.")
         batch = feed[name]
-        plan.ctx.labels = batch.labels
+        plan.ctx.labels = None if batch.labels is None else self._ops.asarray(batch.labels)
         out = plan.forward(plan.ctx, batch.features)
         if out.shape[1:] != declared:
             raise DataError(
