@@ -75,6 +75,24 @@ def test_importing_the_package_starts_neither_mpi_nor_dask_nor_cuda():
     assert told_by(program) == "[]"
 
 
+def test_what_workers_are_forked_from_brings_no_cuda():
+    """Which does not survive a fork."""
+    program = """if True:
+        import sys
+
+        class Seen:
+            asked = []
+
+            def find_spec(self, name, path=None, target=None):
+                self.asked.append(name.partition(".")[0])
+
+        sys.meta_path.insert(0, Seen())
+        import singa_dask.training.forked
+        print("numba" in Seen.asked, "cupy" in Seen.asked, "numba.cuda.cudadrv" in sys.modules)
+    """
+    assert told_by(program) == "True False False"
+
+
 def test_what_commands_import_beside_their_workers_does_not_bring_numba():
     program = (
         "import sys, singa_dask.cli, singa_dask.training.driver, singa_dask.monitor.progress;"
