@@ -81,6 +81,7 @@ def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
 
 
 def suits_wire(job: JobProto, *, private: bool) -> bool:
-    """Whether the buckets of this job may travel between GPUs: as they are, to servers beside the workers."""
+    """Whether the buckets of this job may stay on GPUs: with servers beside the workers, if they go as they are, or
+    nowhere."""
     topology = ClusterTopology.from_proto(job.cluster)
-    return bool(job.gpu) and private and topology.nworkers_per_group > 1 and topology.codec == "kFull"
+    return bool(job.gpu) and private and (topology.nworkers_per_group == 1 or topology.codec == "kFull")

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import nccl_beside
+from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.data import Loader, Manifest
 from singa_dask.errors import DataError, TrainingError
 from singa_dask.job import job_to_text
@@ -129,9 +130,12 @@ class _Run:
         self.group = plan.group
         gpu = gpu_of(job, self.group.number, comm.rank)
         self.ops = get_ops("cpu", threads=plan.threads) if gpu is None else get_ops("gpu", device_id=gpu)
-        wire = None
+        wire: Communicator | None = None
         if gpu is not None and suits_wire(job, private=surroundings.links is None):
-            wire = nccl_beside(comm, gpu, comm.timeout_s)
+            alone = comm.size == 1
+            wire = (
+                SoloCommunicator(interrupted=lambda: comm.aborted) if alone else nccl_beside(comm, gpu, comm.timeout_s)
+            )
         if wire is not None:
             stack.callback(wire.close)
         self.replica = Replica(

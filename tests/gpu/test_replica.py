@@ -5,6 +5,8 @@ The stand-in's arrays refuse to mix with those of the host.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -85,13 +87,36 @@ def test_workers_on_gpus_equal_one_on_a_cpu(gpus, bucket):
         np.testing.assert_allclose(saved.parameters[name], value, rtol=1e-3, atol=1e-5)
 
 
-def test_which_jobs_let_buckets_travel_between_gpus():
+def test_a_worker_on_its_own_keeps_the_parameters_on_its_gpu(gpus, monkeypatch):
+    ops = get_ops("gpu")
+    replica = Replica(job_of(1), SoloCommunicator(), ops, wire=SoloCommunicator())
+    replica.initialise()
+    moved, to_host, asarray = [], ops.to_host, ops.asarray
+
+    def noted(way, array, *args):
+        moved.append(array.size)
+        return way(array, *args)
+
+    monkeypatch.setattr(ops, "to_host", partial(noted, to_host))
+    monkeypatch.setattr(ops, "asarray", lambda a, *args: noted(asarray, a, *args) if type(a) is np.ndarray else a)
+    advance(replica, replica.comm, 0, STEPS)
+    assert 0 < max(moved) <= BATCH * 20 < replica.net.flat.size, "the mini-batch, and sums of a few features"
+    values = to_host(replica.net.flat.values)
+    serial = Replica(job_of(1), SoloCommunicator(), get_ops("cpu"))
+    serial.initialise()
+    advance(serial, serial.comm, 0, STEPS)
+    np.testing.assert_allclose(values, serial.net.flat.values, rtol=1e-3, atol=1e-5)
+
+
+def test_which_jobs_let_buckets_stay_on_gpus():
     job = job_of(3)
     assert not suits_wire(job, private=True)
     job.gpu.extend([0, 1, 2])
     assert suits_wire(job, private=True) and not suits_wire(job, private=False)
     job.cluster.codec = job.cluster.kHalf
     assert not suits_wire(job, private=True)
+    job.cluster.nworkers_per_group = 1  # which sends nothing
+    assert suits_wire(job, private=True)
 
 
 def test_workers_take_turns_through_the_gpus_one_group_after_the_other():

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from support import nccl_on_cpu
+from support.topologies import run_topology
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
@@ -196,3 +197,12 @@ def test_workers_with_a_gpu_each_exchange_over_nccl(prepared, tmp_path, monkeypa
     assert report["exchanged_bytes"] == sum(done["bytes"] for done in report["operations"].values())
     for name, value in parameters(tmp_path / "gpu", 8).items():
         np.testing.assert_allclose(value, parameters(tmp_path / "cpu", 8)[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_worker_with_a_gpu_on_its_own_exchanges_nothing_by_way_of_the_host(prepared, tmp_path, monkeypatch):
+    for name, module in nccl_on_cpu.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    alone = prepared("gpu=[0]", "cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
+    ran = run_topology(alone, tmp_path / "gpu")
+    assert "wire all_gather" in ran.reports[0]["operations"]
