@@ -77,7 +77,6 @@ class Net:
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops)
         self._outputs = plan.outputs
-        self._not_pooled = {name: step.arguments[0] for name, step in plan.pooled_first.items()}
         self.pooled_first = {name: step.layer.name for name, step in plan.pooled_first.items()}
         self._measuring = [
             (origin(layer.proto), layer, self.contexts[name])
@@ -165,9 +164,8 @@ class Net:
         """The output of layer `name` at the last forward call; valid until the next one."""
         if name not in self.layers:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
-        if name in self._not_pooled:
-            return self.layers[name].forward(Context(self.ops), self._passes.values[self._not_pooled[name]])
-        return self._passes.values[self._outputs[name]]
+        value = self._passes.values[self._outputs[name]]
+        return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
     def piece(self, name: str, position: int) -> int:
         """Which output of its `position`-th source the layer `name` reads, where that has one for each destination."""

@@ -50,8 +50,8 @@ class Plan:
     """Routing of a whole net. forward: every layer, in order; backward: those with a call to make, in reverse order.
 
     idle: owners that no backward call can reach; values, gradients: how many slots there are. outputs: the slot of
-    every layer's output, but of those that pooling has gone before: pooled_first has the step of that pooling, which
-    reads what they would have read.
+    every layer's output; of the layers that pooling has gone before, the slot of what they would have read.
+    pooled_first: the step of that pooling, by layer.
     """
 
     forward: list[LayerPlan]
@@ -105,7 +105,7 @@ def make_plan(
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
     pooled_first = _pool_first(graph, steps)
-    outputs = {name: slot for name, slot in slots.output.items() if name not in pooled_first}
+    outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
     return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
 
 
