@@ -21,6 +21,7 @@ from singa_dask.ops.cpu.kernels import (
 )
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.team import Team
+from singa_dask.ops.cpu.workspace import aligned
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.recurrent import Chosen
 from singa_dask.ops.window import Window
@@ -52,11 +53,17 @@ class CpuOps(CpuConvolutionOps):
         super().__init__(dtype)
         self._team = Team(threads)
 
+    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        return aligned(np.empty, shape, self.dtype if dtype is None else dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        return aligned(np.zeros, shape, self.dtype if dtype is None else dtype)
+
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
         rows, columns = a.shape[0], b.shape[1]
         out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
         count = max(1, min(self._team.size, a.size * columns // self._product_worth_a_thread))
-        if by_tile := row_products.faster_than_blas(a, b, out):
+        if by_tile := row_products.product_of(a, b, out):
             by_tile(self._team, count, a, b, out, accumulate)
             return out
         product = super().gemm

@@ -2,23 +2,26 @@
 
                   few rows                              few outputs, many rows
     y = x W       streamed: W is read where it lies     narrow: W is packed
-    dW = x' dy    tall: dy is packed                    long and turned, dW' = dy' x: x is read where it lies
-    dx = dy W'    turned, dx' = W dy': dy' is packed    tall: W' is packed
+    dW = x' dy    blocked                               long and turned, dW' = dy' x: x is read where it lies
+    dx = dy W'    turned, dx' = W dy': dy' is packed    blocked
 
-What is large is read, and written, once and in the order of memory. BLAS packs it first, for however few rows, and
-computes as many outputs as fill its tile. Where all three are many, dW alone is faster here, long: dy in blocks.
+BLAS packs what is large for however few rows, and computes as many outputs as fill its tile; here it is read, and
+written, once and in the order of memory. Blocked packs blocks of both factors, as BLAS does: also for y of more than
+STREAMED rows, and for dW where all three are many.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from singa_dask.ops.cpu.kernels import packed_product, streamed_product
+from singa_dask.ops.cpu import workspace
+from singa_dask.ops.cpu.kernels import blocked_product, packed_product, streamed_product
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS
-from singa_dask.ops.cpu.kernels.vectors import CPU, VECTOR
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.team import Team
 
 Array = Any
@@ -26,42 +29,34 @@ Product = Callable[[Team, int, Array, Array, Array, bool], None]
 
 # The tile of AVX2 has half of the registers, and is slower than BLAS.
 SUITABLE = VECTOR == 16
-# Zen multiplies one vector at a time, and the tile keeps it busy better than BLAS does. Intel's cores multiply two,
-# for which packed panels are better: there (Emerald Rapids) BLAS is faster, but for few outputs, of which the tile
-# takes 1/1.1 of its time, and for a transposed matrix, 1/1.1 to 1/1.8 with up to 64 rows.
-ON_ZEN = CPU.startswith("znver")
-_FEW_TRANSPOSED = 64
 # Rows of a mini-batch, or outputs, that are few; more repay what BLAS packs.
 FEW = range(ROWS, 257)
+# Rows up to which W is better read where it lies than packed first.
+STREAMED = 128
 # Inputs and outputs from which on starting tiles and packing what is small do not matter.
 LEAST = 4 * PANEL
-# Rows and panels of a block of dy, which takes half of a core's cache.
-_DEPTH, _PANELS = 256, 8
-# Elements of dx' that are made before they are turned; they should stay in a core's cache.
-_TURNED = 1 << 14
-
-
-def faster_than_blas(a: Array, b: Array, out: Array) -> Product | None:
-    """How out = a b, or out += a b, is computed by so many threads of a team; None where BLAS is to do it."""
-    product = product_of(a, b, out)
-    faster = ON_ZEN or product is _narrow or (product is _turned and len(a) <= _FEW_TRANSPOSED)
-    return product if faster else None
+# Elements of a packed block of b, which takes a third to two thirds of a core's second cache.
+_BLOCK = 3 << 16
+# Rows of a panel of dx' that are made before they are turned; they should stay in the first cache.
+_TURNED = 16 * ROWS
 
 
 def product_of(a: Array, b: Array, out: Array) -> Product | None:
-    """How the tile computes it; None where it does not suit."""
+    """How the tile computes out = a b, or out += a b, by so many threads of a team; None where BLAS is to do it."""
     (rows, length), columns = a.shape, b.shape[1]
     if not SUITABLE or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
         return None
     by_rows, by_columns, in_place = a.flags.c_contiguous, a.strides[0] == a.itemsize, b.flags.c_contiguous
     if rows in FEW and min(length, columns) >= LEAST and by_rows:
-        return _streamed if in_place else _turned if b.flags.f_contiguous else None
+        if in_place:
+            return _streamed if rows <= STREAMED else _blocked
+        return _turned if b.flags.f_contiguous else None
     if length in FEW and min(rows, columns) >= LEAST and (by_rows or by_columns):
-        return _tall
+        return _blocked
     if columns in FEW and columns < LEAST <= min(rows, length) and by_rows:
         return _narrow
     if length not in FEW and min(rows, length) >= LEAST and by_columns and in_place:
-        return _long if LEAST <= columns <= 2 * rows else _long_turned if columns in FEW else None
+        return _blocked if columns >= LEAST else _long_turned if columns in FEW else None
     return None
 
 
@@ -70,42 +65,70 @@ def packed_shape(length: int, columns: int) -> tuple[int, ...]:
     return -(-columns // PANEL), length, PANEL
 
 
+class _Scratch(threading.local):
+    """Memory of each thread that products have packed matrices and blocks in."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Array] = {}
+
+    def arrays(self, use: str, *shapes: tuple[int, ...]) -> list[Array]:
+        """Arrays of these shapes, that the thread has until it asks for the same use again."""
+        size = workspace.elements(*shapes)
+        if use not in self._buffers or self._buffers[use].size < size:
+            self._buffers[use] = np.empty(size, np.float32)
+        return workspace.cut(self._buffers[use], *shapes)
+
+
+_scratch = _Scratch()
+
+
 def _packed(matrix: Array) -> Array:
-    return packed_product.pack([matrix], np.empty(packed_shape(*matrix.shape), matrix.dtype))
+    (panels,) = _scratch.arrays("packed", packed_shape(*matrix.shape))
+    blocked_product.pack_right(matrix, panels)
+    return panels
 
 
 def _streamed(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
-    columns = b.shape[1]
+    rows, columns = out.shape
     panels = -(-columns // PANEL)
 
     def run(share: slice) -> None:
-        streamed_product.product(a, b, PANEL * share.start, min(PANEL * share.stop, columns), out, accumulate)
+        first, last = PANEL * share.start, min(PANEL * share.stop, columns)
+        depth = streamed_product.DEPTH
+        packed, panel = _scratch.arrays("blocks", (rows + 2 * ROWS, depth), (depth, PANEL))
+        streamed_product.product(a, b, first, last, packed, panel, out, accumulate)
 
     team.share(panels, min(count, panels), run)
 
 
-def _tall(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
-    panels = _packed(b)
-    team.share(
-        len(out),
-        min(count, len(out) // ROWS),
-        lambda share: packed_product.tall_product(a, panels, share.start, share.stop, out, accumulate),
-    )
-
-
 def _turned(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
     panels, rows = _packed(a.T), b.T
-    height = ROWS * max(1, _TURNED // len(a) // ROWS)
 
     def run(share: slice) -> None:
-        block = np.empty((height, len(a)), a.dtype)
-        for first in range(share.start, share.stop, height):
-            part = rows[first : min(first + height, share.stop)]
-            turned, target = block[: len(part)], out[:, first : first + len(part)]
-            packed_product.product(part, panels, turned, False)
-            np.add(target, turned.T, out=target) if accumulate else np.copyto(target, turned.T)
+        (block,) = _scratch.arrays("blocks", (_TURNED, PANEL))
+        packed_product.turned_product(rows, panels, share.start, share.stop, block, out, accumulate)
 
     team.share(len(rows), min(count, len(rows) // ROWS), run)
+
+
+def _blocked(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
+    rows, columns = out.shape
+    depth = min(blocked_product.DEPTH, len(b))
+
+    def multiply(a: Array, out: Array, first: int, last: int) -> None:
+        width = min(-(-(last - first) // PANEL), _BLOCK // (depth * PANEL))
+        panels, packed = _scratch.arrays("blocks", (width, depth, PANEL), (blocked_product.HEIGHT, depth))
+        blocked_product.product(a, b, first, last, panels, packed, out, accumulate)
+
+    if columns < rows:
+        team.share(rows, min(count, rows // ROWS), lambda share: multiply(a[share], out[share], 0, columns))
+    else:
+        across = -(-columns // PANEL)
+        team.share(
+            across,
+            min(count, across),
+            lambda share: multiply(a, out, PANEL * share.start, min(PANEL * share.stop, columns)),
+        )
 
 
 def _narrow(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
@@ -117,18 +140,6 @@ def _narrow(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: 
         min(count, len(out) // ROWS),
         lambda share: packed_product.narrow_product(a, panels, lone, share.start, share.stop, out, accumulate),
     )
-
-
-def _long(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
-    columns = b.shape[1]
-    panels = -(-columns // PANEL)
-
-    def run(share: slice) -> None:
-        block = np.empty((min(_PANELS, share.stop - share.start), min(_DEPTH, len(b)), PANEL), b.dtype)
-        first, last = PANEL * share.start, min(PANEL * share.stop, columns)
-        packed_product.long_product(a, b, first, last, block, out, accumulate)
-
-    team.share(panels, min(count, panels), run)
 
 
 def _long_turned(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
+
+import numpy as np
 
 Array = Any
 
 LINE = 16  # float32 elements of a line of the cache
+
+
+def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: Any) -> Array:
+    """np.empty, or np.zeros, of this shape, from a line of the cache on."""
+    dtype, size = np.dtype(dtype), prod(shape)
+    line = LINE * np.dtype(np.float32).itemsize // dtype.itemsize
+    flat = make(size + line, dtype)
+    begin = -(flat.ctypes.data // dtype.itemsize) % line
+    return flat[begin : begin + size].reshape(shape)
 
 
 def _whole_lines(shape: tuple[int, ...]) -> int:

@@ -12,23 +12,24 @@ from hypothesis import strategies as st
 
 from singa_dask.ops.cpu.kernels import packed_product
 from singa_dask.ops.cpu.kernels.row_tile import ROWS
-from singa_dask.ops.cpu.ops import CpuOps, row_products
-from singa_dask.ops.cpu.row_products import FEW, LEAST, SUITABLE, faster_than_blas, product_of
+from singa_dask.ops.cpu.ops import CpuOps
+from singa_dask.ops.cpu.row_products import FEW, LEAST, STREAMED, SUITABLE, product_of
 from singa_dask.ops.cpu.team import Team
 
 pytestmark = pytest.mark.skipif(not SUITABLE, reason="no tile for this CPU")
 MARGIN = 100
 
 
-# Ways of the tile, by product and by what is few: rows, outputs or nothing.
+# Ways of the tile, by product and by what is few: rows (many of them), outputs or nothing.
 WAYS = {
     ("y", "rows"): "_streamed",
-    ("dW", "rows"): "_tall",
+    ("y", "many rows"): "_blocked",
+    ("dW", "rows"): "_blocked",
     ("dx", "rows"): "_turned",
     ("y", "outputs"): "_narrow",
     ("dW", "outputs"): "_long_turned",
-    ("dx", "outputs"): "_tall",
-    ("dW", "nothing"): "_long",
+    ("dx", "outputs"): "_blocked",
+    ("dW", "nothing"): "_blocked",
 }
 EVERY_WAY = pytest.mark.parametrize(("product", "few"), list(WAYS))
 
@@ -45,10 +46,11 @@ def factors(product: str, rows: int, inputs: int, outputs: int) -> tuple[np.ndar
 def sizes(few: str, share: float, inputs: int, large: int) -> tuple[int, int, int]:
     """Rows, inputs and outputs; what is few has a share of the most."""
     outputs = FEW[0] + round(share * (LEAST - 1 - FEW[0]))
-    rows = FEW[0] + round(share * (len(FEW) - 1))
-    return {"rows": (rows, inputs, large), "outputs": (large, inputs, outputs), "nothing": (large, inputs, inputs)}[
-        few
-    ]
+    least, most = (STREAMED + 1, FEW[-1]) if few == "many rows" else (FEW[0], STREAMED)
+    rows = least + round(share * (most - least))
+    if few.endswith("rows"):
+        return rows, inputs, large
+    return large, inputs, outputs if few == "outputs" else inputs
 
 
 def check(way: str, a: np.ndarray, b: np.ndarray, threads: int, accumulate: bool) -> None:
@@ -98,7 +100,7 @@ def test_nothing_is_read_behind_a_matrix(product, few, guarded):
 
 def test_a_factor_may_be_a_part_of_the_columns_of_an_array():
     x, dy = np.random.default_rng(0).standard_normal((2, FEW[-1] + 50, LEAST + 40), np.float32)
-    check("_long", x[:, 10 : LEAST + 20].T, dy, threads=1, accumulate=False)
+    check("_blocked", x[:, 10 : LEAST + 20].T, dy, threads=1, accumulate=False)
     check("_long_turned", x[:, 10 : LEAST + 20].T, dy[:, :65].copy(), threads=1, accumulate=True)
 
 
@@ -119,28 +121,19 @@ def test_blas_multiplies_what_a_tile_does_not_suit():
 
 def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
     seen = []
-    product = packed_product.product
-    monkeypatch.setattr(packed_product, "product", lambda *arrays: (seen.append(len(arrays[2])), product(*arrays)))
-    monkeypatch.setattr(row_products, "_TURNED", 1 << 20)
+    product = packed_product.turned_product
+
+    def seeing(a, panels, first, last, *others):
+        seen.append(last - first)
+        product(a, panels, first, last, *others)
+
+    monkeypatch.setattr(packed_product, "turned_product", seeing)
     check("_turned", *factors("dx", 100, LEAST, LEAST), threads=LEAST, accumulate=False)
     assert sum(seen) == LEAST and min(seen) >= ROWS
 
 
-def test_what_is_left_to_blas_depends_on_the_cpu(monkeypatch):
-    way = {}
-    for on_zen in (True, False):
-        monkeypatch.setattr(row_products, "ON_ZEN", on_zen)
-        for product, rows in (("y", 64), ("dW", 64), ("dx", 64), ("dx", 65)):
-            a, b = factors(product, rows, LEAST, LEAST)
-            chosen = faster_than_blas(a, b, np.empty((len(a), b.shape[1]), np.float32))
-            way[on_zen, product, rows] = chosen and chosen.__name__
-    assert [way[True, *case] for case in (("y", 64), ("dW", 64), ("dx", 65))] == ["_streamed", "_tall", "_turned"]
-    assert {case[1:] for case, name in way.items() if not case[0] and name} == {("dx", 64)}
-
-
 @EVERY_WAY
-def test_threads_have_no_part_in_the_sums(product, few, monkeypatch):
-    monkeypatch.setattr(row_products, "ON_ZEN", True)
+def test_threads_have_no_part_in_the_sums(product, few):
     a, b = factors(product, *sizes(few, 0.25, LEAST + 70, LEAST + 50))
     results = []
     for threads in (1, 3):

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tile
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tiles_by_rows
 
 Array = Any
 
 _LINE = 4 * PANEL
 _CACHE_LINE = 64
+_LAST_LINE = _LINE // _CACHE_LINE - 1
+# Rows of a panel that stay in a core's first cache while they are multiplied.
+_DEPTH = 96
 
 
 def pack(matrices: Sequence[Array], panels: Array) -> Array:
@@ -35,67 +38,40 @@ def pack(matrices: Sequence[Array], panels: Array) -> Array:
 def product(a, panels, out, accumulate):
     """out = a (the packed matrix), or out += it.   a: (M, K), out: (M, N); rows are contiguous.
 
-    Panel by panel: for a few rows, which stay in the cache.
+    Panel by panel, for a few rows, which stay in the cache. The first tiles fetch what comes next of the panels.
     """
     rows, length = a.shape
     a_row, c_row = a.strides[0], out.strides[0]
     for p in range(panels.shape[0]):
-        b, width = panels.ctypes.data + p * length * _LINE, min(PANEL, out.shape[1] - p * PANEL)
-        for r in range(0, rows, ROWS):
-            left, c, height = a.ctypes.data + r * a_row, out.ctypes.data + r * c_row + p * _LINE, min(ROWS, rows - r)
-            tile(left, a_row, 4, length, b, _LINE, c, c_row, height, width, accumulate, b, 0)
+        c, width = out.ctypes.data + p * _LINE, min(PANEL, out.shape[1] - p * PANEL)
+        for k in range(0, length, _DEPTH):
+            depth, block = min(_DEPTH, length - k), panels.ctypes.data + (p * length + k) * _LINE
+            tiles_by_rows(
+                a.ctypes.data + 4 * k, a_row, depth, block, _LINE, c, c_row, rows, width, accumulate or k > 0,
+                block + depth * _LINE, _CACHE_LINE, depth * _CACHE_LINE, _LAST_LINE,
+            )  # fmt: skip
 
 
 @kernel
-def tall_product(a, panels, first, last, out, accumulate):
-    """The rows [first, last) of `product`, row by row: for many, which are written in the order of memory.
+def turned_product(a, panels, first, last, block, out, accumulate):
+    """out[:, first:last] = (a[first:last] (the packed matrix))', or out += it.   a: (M, K), rows are contiguous;
+    out: (N, M), N as the packed matrix has columns.
 
-    a: (M, K), of any strides; its columns that come next are fetched.
+    block: (R, PANEL), the rows that are made before they are turned; it should stay in the cache.
     """
-    length, columns = a.shape[1], out.shape[1]
-    a_row, a_step, c_row = a.strides[0], a.strides[1], out.strides[0]
-    for r in range(first, last, ROWS):
-        left, height = a.ctypes.data + r * a_row, min(ROWS, last - r)
-        for p in range(panels.shape[0]):
-            b, width = panels.ctypes.data + p * length * _LINE, min(PANEL, columns - p * PANEL)
-            c, ahead = out.ctypes.data + r * c_row + p * _LINE, left + _CACHE_LINE
-            tile(left, a_row, a_step, length, b, _LINE, c, c_row, height, width, accumulate, ahead, a_step)
-
-
-@kernel
-def long_product(a, b, first, last, panels, out, accumulate):
-    """out[:, first:last] = a b[:, first:last], or out += it, for a long sum.   a: (M, K), of any strides; b: (K, N),
-    out: (M, N), whose rows are contiguous.
-
-    panels: (P, D, PANEL), which should stay in the cache: D rows of P PANEL columns of b are packed at a time, and
-    multiplied by all rows of a.
-    """
-    rows, length = a.shape
-    depth, wide = panels.shape[1], panels.shape[0] * PANEL
-    a_row, a_step, c_row = a.strides[0], a.strides[1], out.strides[0]
-    for j in range(first, last, wide):
-        columns = min(wide, last - j)
-        for k in range(0, length, depth):
-            lines = min(depth, length - k)
-            _pack_block(b[k : k + lines, j : j + columns], panels)
-            for r in range(0, rows, ROWS):
-                left, height = a.ctypes.data + r * a_row + k * a_step, min(ROWS, rows - r)
-                for p in range(0, columns, PANEL):
-                    panel, width = panels.ctypes.data + 4 * p * depth, min(PANEL, columns - p)
-                    c, ahead = out.ctypes.data + r * c_row + 4 * (j + p), left + _CACHE_LINE
-                    tile(
-                        left, a_row, a_step, lines, panel, _LINE, c, c_row, height, width, accumulate or k > 0, ahead,
-                        a_step,
-                    )  # fmt: skip
-
-
-@kernel
-def _pack_block(b, panels):
-    for q in range(b.shape[0]):
-        for p in range(0, b.shape[1], PANEL):
-            source, target = b[q, p : p + PANEL], panels[p // PANEL, q]
-            for j in range(source.size):
-                target[j] = source[j]
+    length = a.shape[1]
+    a_row, c_row = a.strides[0], block.strides[0]
+    for p in range(panels.shape[0]):
+        panel, width = panels.ctypes.data + p * length * _LINE, min(PANEL, out.shape[0] - p * PANEL)
+        for m in range(first, last, block.shape[0]):
+            left, rows = a.ctypes.data + m * a_row, min(block.shape[0], last - m)
+            tiles_by_rows(
+                left, a_row, length, panel, _LINE, block.ctypes.data, c_row, rows, width, False, left, 0, 0, 0
+            )
+            for j in range(width):
+                target = out[p * PANEL + j, m : m + rows]
+                for r in range(rows):
+                    target[r] = target[r] + block[r, j] if accumulate else block[r, j]
 
 
 @kernel
@@ -103,17 +79,20 @@ def narrow_product(a, panels, lone, first, last, out, accumulate):
     """The rows [first, last) of out = a (the packed matrix, and the columns `lone` behind it), or out += it.
 
     a: (M, K), lone: (L, K), both contiguous; out: (M, N). Vectors run along the sum for these L columns, which would
-    leave most of a tile's vector empty.
+    leave most of a tile's vector empty. A tile fetches the rows of a that come next.
     """
     length, packed = a.shape[1], out.shape[1] - lone.shape[0]
     a_row, c_row = a.strides[0], out.strides[0]
     for r in range(first, last, ROWS):
-        left, height = a.ctypes.data + r * a_row, min(ROWS, last - r)
+        rows = min(ROWS, last - r)
+        left, c = a.ctypes.data + r * a_row, out.ctypes.data + r * c_row
         for p in range(panels.shape[0]):
-            b, width = panels.ctypes.data + p * length * _LINE, min(PANEL, packed - p * PANEL)
-            c, ahead = out.ctypes.data + r * c_row + p * _LINE, left + ROWS * a_row
-            tile(left, a_row, 4, length, b, _LINE, c, c_row, height, width, accumulate, ahead, 4 * ROWS)
-        for i in range(r, r + height):
+            panel, width = panels.ctypes.data + p * length * _LINE, min(PANEL, packed - p * PANEL)
+            tiles_by_rows(
+                left, a_row, length, panel, _LINE, c + p * _LINE, c_row, rows, width, accumulate, left + ROWS * a_row,
+                4 * ROWS, 0, 0,
+            )  # fmt: skip
+        for i in range(r, r + rows):
             for n in range(lone.shape[0]):
                 total = _dot(a[i], lone[n])
                 out[i, packed + n] = out[i, packed + n] + total if accumulate else total

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+from singa_dask.ops.cpu.kernels.micro_kernel import copy_lines
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tile
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, pack_left, tiles_by_rows, tiles_of_packed
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
-# Rows of the matrix that are multiplied at once: a panel of them stays in a core's cache for all tiles.
-_DEPTH = 256
+# Rows of the matrix that are multiplied at once: a panel of them and the next one stay in a core's first cache.
+DEPTH = 64
 _CACHE_LINE = 64
-# A row of a panel lies in so many lines of the cache, wherever it begins.
-_LINES = 4 * PANEL // _CACHE_LINE + 1
+# A row of a panel begins in the first of so many lines of the cache, or in the one before it.
+_LINES = 4 * PANEL // _CACHE_LINE
 
 
 @kernel
-def product(a, b, first, last, out, accumulate):
+def product(a, b, first, last, packed, block, out, accumulate):
     """out[:, first:last] = a b[:, first:last], or out += it.
 
-    a: (M, K), of any strides; b: (K, N), out: (M, N), whose rows are contiguous.
+    a: (M, K), whose rows or columns are contiguous; b: (K, N), out: (M, N), whose rows are. packed: where `pack_left`
+    packs DEPTH columns of a, if these are contiguous. block: (DEPTH, PANEL), where panels of b are copied to
+    that begin within lines of the cache.
     Caches do not foresee a walk down the columns of b, so tiles fetch the next panel while they compute: the first one
     a line of each of its rows, the second one the line behind it, and so on.
     """
     rows, length = a.shape
     a_row, a_step, b_row, c_row = a.strides[0], a.strides[1], b.strides[0], out.strides[0]
-    for k in range(0, length, _DEPTH):
-        depth = min(_DEPTH, length - k)
+    for k in range(0, length, DEPTH):
+        depth, adding, left = min(DEPTH, length - k), accumulate or k > 0, a.ctypes.data + k * a_step
+        if a_step != 4:
+            pack_left(left, a_step, rows, depth, packed.ctypes.data)
         for j in range(first, last, PANEL):
             panel, width = b.ctypes.data + k * b_row + 4 * j, min(PANEL, last - j)
-            ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + _DEPTH) * b_row + 4 * first
-            for r in range(0, rows, ROWS):
-                left, c = a.ctypes.data + r * a_row + k * a_step, out.ctypes.data + r * c_row + 4 * j
-                line = ahead + min(r // ROWS, _LINES - 1) * _CACHE_LINE
-                tile(
-                    left, a_row, a_step, depth, panel, b_row, c, c_row, min(ROWS, rows - r), width,
-                    accumulate or k > 0, line, b_row,
+            ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + DEPTH) * b_row + 4 * first
+            c, line = out.ctypes.data + 4 * j, b_row
+            if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0:
+                for v in range(0, width, VECTOR):
+                    copy_lines(
+                        panel + 4 * v, b_row // 4, block.ctypes.data + 4 * v, PANEL, depth, min(VECTOR, width - v)
+                    )
+                panel, line = block.ctypes.data, 4 * PANEL
+            if a_step == 4:
+                tiles_by_rows(
+                    left, a_row, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE, _LINES
+                )
+            else:
+                tiles_of_packed(
+                    packed.ctypes.data, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE,
+                    _LINES,
                 )  # fmt: skip

@@ -12,9 +12,6 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
-# What LLVM calls the CPU that Numba compiles for, as znver4 or sapphirerapids.
-CPU: str = cpu_target.target_context.codegen().magic_tuple()[1]
-
 
 def _vector() -> int:
     """float32 elements in a vector of that CPU; 0 where intrinsics are not worth while."""
@@ -79,9 +76,9 @@ class Vectors:
         self._call(name, ir.VoidType(), [vector, pointer, I32(_SIZE[element]), mask])
 
     def prefetch(self, pointer: Any) -> None:
-        """Begin to bring an element that will be read and written to the second cache; any address will do."""
+        """Begin to bring an element to the first cache; any address will do."""
         pointer = self.builder.bitcast(pointer, I8.as_pointer())
-        self._call("llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(2), I32(1)])
+        self._call("llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, rounded once."""
