@@ -16,6 +16,9 @@ from singa_dask.ops.cpu.kernels import numba_kernel, turns
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel, linked
 from singa_dask.ops.cpu.kernels.numba_padding import clear
 from singa_dask.ops.cpu.kernels.turns import Turn
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
+
+WITH_VECTORS = pytest.mark.skipif(VECTOR == 0, reason="these kernels need vectors")
 
 BYTES = 4
 
@@ -64,6 +67,7 @@ print(*(sum(s.cache_misses.values()) for s in stats), *(sum(s.cache_hits.values(
 """
 
 
+@WITH_VECTORS
 @pytest.mark.timeout(120)
 def test_of_several_processes_one_compiles_and_the_others_find_its_kernels(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -101,6 +105,7 @@ print(sum(rnn_steps.stats.cache_hits.values()), sum(lstm_steps.stats.cache_hits.
 """
 
 
+@WITH_VECTORS
 @pytest.mark.timeout(120)
 def test_what_a_kernel_links_by_way_of_another_is_there_when_it_comes_from_disk(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
