@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from singa_dask.comm import polled
+
 COMPUTE_S = 0.010
 STEPS = {40_000: 20, 2_000_000: 15, 48_000_000: 4}
 ROUNDS = 5
@@ -32,7 +34,7 @@ def yielding(request: Any) -> None:
 def yielding_then_sleeping(request: Any) -> None:
     began = time.perf_counter()
     while not request.Test():
-        if time.perf_counter() - began < 2e-4:
+        if time.perf_counter() - began < polled.YIELD_S:
             os.sched_yield()
         else:
             time.sleep(5e-5)
@@ -40,13 +42,13 @@ def yielding_then_sleeping(request: Any) -> None:
 
 def yielding_while_nobody_else_runs(request: Any) -> None:
     began = time.perf_counter()
-    patience = 5e-3
+    patience = polled.LONGEST_YIELDING_S
     while not request.Test():
         before = time.perf_counter()
         if before - began < patience:
             os.sched_yield()
-            if time.perf_counter() - before > 2e-5:
-                patience = 2e-4
+            if time.perf_counter() - before > polled.WANTED_S:
+                patience = polled.YIELD_S
         else:
             time.sleep(5e-5)
 

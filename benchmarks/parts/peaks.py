@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from singa_dask.ops.cpu import row_products
 from singa_dask.ops.cpu.kernels import numba_update, packed_product
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.workspace import aligned
 
 SQUARE = 2048
 # Bytes of the arrays together.
@@ -74,9 +75,8 @@ def _blas() -> float:
 def _packed() -> float:
     """As recurrent layers do it: the packed matrix stays in the cache of a core."""
     rows, length, columns = 500, 512, 512
-    a, matrix = np.ones((rows, length), np.float32), np.ones((length, columns), np.float32)
-    panels = packed_product.pack([matrix], np.empty(row_products.packed_shape(length, columns), np.float32))
-    out = np.empty((rows, columns), np.float32)
+    shapes = (rows, length), row_products.packed_shape(length, columns), (rows, columns)
+    a, panels, out = (aligned(np.zeros, shape, np.float32) for shape in shapes)
     return _rate(2 * rows * length * columns, lambda: packed_product.product(a, panels, out, False))
 
 

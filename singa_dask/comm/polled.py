@@ -20,17 +20,18 @@ from singa_dask.errors import ClusterError, CommTimeout
 #   48 MB       56.9            50.3              41.0            35.4
 #
 # Test without a pause holds the core that a computing rank needs; a blocking call can have no deadline and is slowest
-# for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first, and on
-# another machine 1 ms in 13; so a rank goes on yielding for as long as nobody else wants its core, which shows in that
-# yielding takes next to no time (3 ranks on 2 cores there: as with sleeps).
+# for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first. On 2
+# cores of an Intel Xeon they cost 1 ms in 13, so a rank goes on yielding, for up to 5 ms, while nobody else wants its
+# core, which shows in that a yield takes next to no time; with 3 ranks there it is as with sleeps. Who shares an
+# allowance of processor time, or the halves of a core, with others does not show.
 # MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no difference to any of them beyond the noise.
 #
 # Where a rank waits in a thread beside the one that computes, yields and sleeps of 50 us take a fifth of the core. So
 # it never yields, and sleeps grow with the waiting, which may then end late by a sixteenth of it, and only so far that
 # sockets do not run full.
-_YIELD_S, _LONGEST_YIELDING_S = 2e-4, 5e-3
-# What a yield takes at least by which others had the core.
-_WANTED_S = 2e-5
+YIELD_S, LONGEST_YIELDING_S = 2e-4, 5e-3
+# A yield that takes longer gave the core to others.
+WANTED_S = 2e-5
 _SLEEP_S, _LONGEST_SLEEP_S = 5e-5, 2e-4
 
 
@@ -92,7 +93,7 @@ class PolledCommunicator(Communicator):
 
     def _finish(self, operation: str, done: Callable[[], bool], began: float) -> None:
         """Poll until the operation is done, the deadline passes, or the group is told to abort."""
-        answered, patience = False, _LONGEST_YIELDING_S if self.hurried else 0.0
+        answered, patience = False, LONGEST_YIELDING_S
         while not done():
             waited = time.perf_counter() - began
             if self.aborted:
@@ -107,10 +108,10 @@ class PolledCommunicator(Communicator):
                 self._give_up(operation, done)
                 what = f"rank {self.rank}: {operation} did not finish within {waited:.1f} s"
                 raise CommTimeout(f"{what}; {late} lost, stopped or late")
-            if waited < patience:
+            if self.hurried and waited < patience:
                 os.sched_yield()
-                if time.perf_counter() - began - waited > _WANTED_S:
-                    patience = _YIELD_S
+                if time.perf_counter() - began - waited > WANTED_S:
+                    patience = YIELD_S
             else:
                 time.sleep(min(max(_SLEEP_S, waited / 16), _LONGEST_SLEEP_S))
 

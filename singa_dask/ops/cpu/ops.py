@@ -61,7 +61,7 @@ class CpuOps(CpuConvolutionOps):
 
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
         rows, columns = a.shape[0], b.shape[1]
-        out = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
+        out = self.empty((rows, columns), np.result_type(a, b)) if out is None else out
         count = max(1, min(self._team.size, a.size * columns // self._product_worth_a_thread))
         if by_tile := row_products.product_of(a, b, out):
             by_tile(self._team, count, a, b, out, accumulate)

@@ -5,9 +5,9 @@
     dW = x' dy    blocked                               long and turned, dW' = dy' x: x is read where it lies
     dx = dy W'    turned, dx' = W dy': dy' is packed    blocked
 
-BLAS packs what is large for however few rows, and computes as many outputs as fill its tile; here it is read, and
-written, once and in the order of memory. Blocked packs blocks of both factors, as BLAS does: also for y of more than
-STREAMED rows, and for dW where all three are many.
+BLAS packs what is large for however few rows, and computes as many outputs as fill its tile; here W is read once for
+y, and for every 64 rows of dx. Blocked packs blocks of b, and of a whose columns are contiguous, as BLAS does. It also
+has y of more than STREAMED rows, and dW where all three are many.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ FEW = range(ROWS, 257)
 STREAMED = 128
 # Inputs and outputs from which on starting tiles and packing what is small do not matter.
 LEAST = 4 * PANEL
-# Elements of a packed block of b, which takes a third to two thirds of a core's second cache.
+# Elements of a packed block of b, 768 KiB: a core's second cache has 1 or 2 MiB.
 _BLOCK = 3 << 16
+# Elements of packed matrices that a thread keeps the memory of, 16 MiB.
+_KEPT = 1 << 22
 # Rows of a panel of dx' that are made before they are turned; they should stay in the first cache.
 _TURNED = 16 * ROWS
 
@@ -72,8 +74,10 @@ class _Scratch(threading.local):
         self._buffers: dict[str, Array] = {}
 
     def arrays(self, use: str, *shapes: tuple[int, ...]) -> list[Array]:
-        """Arrays of these shapes, that the thread has until it asks for the same use again."""
+        """Uninitialised arrays of these shapes, the thread's until it asks for the same use again."""
         size = workspace.elements(*shapes)
+        if size > _KEPT:
+            return workspace.cut(np.empty(size, np.float32), *shapes)
         if use not in self._buffers or self._buffers[use].size < size:
             self._buffers[use] = np.empty(size, np.float32)
         return workspace.cut(self._buffers[use], *shapes)
@@ -95,7 +99,7 @@ def _streamed(team: Team, count: int, a: Array, b: Array, out: Array, accumulate
     def run(share: slice) -> None:
         first, last = PANEL * share.start, min(PANEL * share.stop, columns)
         depth = streamed_product.DEPTH
-        packed, panel = _scratch.arrays("blocks", (rows + 2 * ROWS, depth), (depth, PANEL))
+        packed, panel = _scratch.arrays("blocks", (rows + ROWS - 1, depth), (depth, PANEL))
         streamed_product.product(a, b, first, last, packed, panel, out, accumulate)
 
     team.share(panels, min(count, panels), run)

@@ -1,4 +1,4 @@
-"""Several arrays in one buffer, each from a line of the cache on."""
+"""Arrays that begin with a line of the cache; several of them in one buffer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 Array = Any
 
 LINE = 16  # float32 elements of a line of the cache
+_LINE_BYTES = 4 * LINE
 
 
 def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: Any) -> Array:
     """np.empty, or np.zeros, of this shape, from a line of the cache on."""
-    dtype, size = np.dtype(dtype), prod(shape)
-    line = LINE * np.dtype(np.float32).itemsize // dtype.itemsize
-    flat = make(size + line, dtype)
-    begin = -(flat.ctypes.data // dtype.itemsize) % line
-    return flat[begin : begin + size].reshape(shape)
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
+    memory = make(nbytes + _LINE_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _LINE_BYTES
+    return memory[begin : begin + nbytes].view(dtype).reshape(shape)
 
 
 def _whole_lines(shape: tuple[int, ...]) -> int:

@@ -78,3 +78,14 @@ def test_a_gpu_that_cuda_does_not_see(monkeypatch, count, seen):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     with pytest.raises(ConfigError, match=rf"CUDA sees {seen} on .* Received: GPU 2\. CUDA_VISIBLE_DEVICES"):
         get_ops("gpu", device_id=2)
+
+
+@pytest.mark.parametrize("make", ["empty", "zeros"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int64])
+@pytest.mark.parametrize("shape", [(), (0, 4), (3, 5), (1000,)])
+def test_arrays_on_the_cpu_begin_with_a_line_of_the_cache(make, dtype, shape):
+    for _ in range(3):
+        array = getattr(CpuOps(), make)(shape, dtype)
+        assert (array.shape, array.dtype) == (shape, dtype) and array.flags.c_contiguous
+        assert array.ctypes.data % 64 == 0 or array.size == 0
+        assert make == "empty" or not array.any()

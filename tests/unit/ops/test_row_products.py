@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from singa_dask.ops.cpu.kernels import packed_product
-from singa_dask.ops.cpu.kernels.row_tile import ROWS
+from singa_dask.ops.cpu import row_products
+from singa_dask.ops.cpu.kernels import blocked_product, packed_product
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.ops.cpu.row_products import FEW, LEAST, STREAMED, SUITABLE, product_of
+from singa_dask.ops.cpu.row_products import FEW, LEAST, STREAMED, SUITABLE, packed_shape, product_of
 from singa_dask.ops.cpu.team import Team
+from singa_dask.ops.cpu.workspace import aligned
 
 pytestmark = pytest.mark.skipif(not SUITABLE, reason="no tile for this CPU")
 MARGIN = 100
@@ -96,6 +100,65 @@ def test_nothing_is_read_behind_a_matrix(product, few, guarded):
         check(WAYS[product, few], *both, threads=2, accumulate=False)
     finally:
         assert libc.mprotect(guard, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+
+
+@pytest.mark.parametrize("columns", [LEAST, LEAST + 16, LEAST + 10])
+def test_a_matrix_is_read_where_it_lies_or_from_a_copy_of_panels_alike(columns):
+    rng = np.random.default_rng(0)
+    x, values = (
+        rng.standard_normal((50, LEAST + 70), np.float32),
+        rng.standard_normal((LEAST + 70, columns), np.float32),
+    )
+    results = []
+    for begin in (0, 1):  # with a line of the cache, and within one
+        w = aligned(np.empty, (values.size + 1,), np.float32)[begin : begin + values.size].reshape(values.shape)
+        w[...] = values
+        check("_streamed", x, w, threads=1, accumulate=False)
+        results.append(CpuOps().gemm(x, w))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("columns", [1, VECTOR - 1, VECTOR, PANEL - 1, PANEL, PANEL + 1, 2 * PANEL + 2])
+def test_tiles_of_every_height_and_width(columns):
+    rng = np.random.default_rng(0)
+    for rows in range(1, 4 * ROWS + 2):
+        for length in (1, 3, 4, 95, 97, 193):
+            a, b = rng.standard_normal((rows, length), np.float32), rng.standard_normal((length, columns), np.float32)
+            panels = packed_product.pack([b], np.full(packed_shape(length, columns), np.nan, np.float32))
+            for accumulate in (False, True):
+                out = np.full((rows + 2, columns), 7, np.float32)
+                packed_product.product(a, panels, out[1:-1], accumulate)
+                np.testing.assert_allclose(out[1:-1], a @ b + 7 * accumulate, rtol=1e-4, atol=1e-4)
+                assert (out[[0, -1]] == 7).all()
+
+
+def test_blocks_of_columns_follow_each_other(monkeypatch):
+    monkeypatch.setattr(row_products, "_BLOCK", 2 * blocked_product.DEPTH * PANEL)
+    check("_blocked", *factors("dW", 200, LEAST + 20, 2 * LEAST + 10), threads=2, accumulate=True)
+
+
+def test_two_callers_have_their_own_memory():
+    ops = CpuOps(threads=2)
+    ops._product_worth_a_thread = 1
+    rng = np.random.default_rng(0)
+    cases = [(rng.standard_normal((64, 600), np.float32), rng.standard_normal((700, 600), np.float32)) for _ in "ab"]
+
+    def many(number: int) -> bool:
+        dy, w = cases[number]
+        wanted = dy @ w.T
+        return all(np.allclose(ops.gemm(dy, w.T), wanted, rtol=1e-3, atol=1e-3) for _ in range(30))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(many, range(2)))
+
+
+def test_memory_of_a_very_large_product_is_not_kept(monkeypatch):
+    monkeypatch.setattr(row_products, "_KEPT", 1000)
+    scratch = row_products._Scratch()
+    small, large = (2, 3), (100, 100)
+    assert scratch.arrays("use", small)[0].base is scratch.arrays("use", small)[0].base
+    assert scratch.arrays("use", large)[0].base is not scratch.arrays("use", large)[0].base
+    assert scratch.arrays("use", large)[0].shape == large
 
 
 def test_a_factor_may_be_a_part_of_the_columns_of_an_array():

@@ -1,4 +1,4 @@
-"""Products of matrices of which neither stays in a core's cache: blocks of both are packed, and multiplied there."""
+"""Products of matrices, block by block: of the right one, and of the left where its columns are contiguous, packed."""
 
 from __future__ import annotations
 

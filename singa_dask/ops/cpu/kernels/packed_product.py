@@ -15,7 +15,8 @@ Array = Any
 
 _LINE = 4 * PANEL
 _CACHE_LINE = 64
-_LAST_LINE = _LINE // _CACHE_LINE - 1
+# Each of the first tiles fetches a line a step, and so such a part of the next rows; the others the last part again.
+_LAST_PART = _LINE // _CACHE_LINE - 1
 # Rows of a panel that stay in a core's first cache while they are multiplied.
 _DEPTH = 96
 
@@ -38,7 +39,8 @@ def pack(matrices: Sequence[Array], panels: Array) -> Array:
 def product(a, panels, out, accumulate):
     """out = a (the packed matrix), or out += it.   a: (M, K), out: (M, N); rows are contiguous.
 
-    Panel by panel, for a few rows, which stay in the cache. The first tiles fetch what comes next of the panels.
+    Panel by panel, for a few rows, which stay in the cache. Tile i fetches the ith part of what comes next of the
+    panels.
     """
     rows, length = a.shape
     a_row, c_row = a.strides[0], out.strides[0]
@@ -48,7 +50,7 @@ def product(a, panels, out, accumulate):
             depth, block = min(_DEPTH, length - k), panels.ctypes.data + (p * length + k) * _LINE
             tiles_by_rows(
                 a.ctypes.data + 4 * k, a_row, depth, block, _LINE, c, c_row, rows, width, accumulate or k > 0,
-                block + depth * _LINE, _CACHE_LINE, depth * _CACHE_LINE, _LAST_LINE,
+                block + depth * _LINE, _CACHE_LINE, depth * _CACHE_LINE, _LAST_PART,
             )  # fmt: skip
 
 

@@ -145,8 +145,9 @@ def tiles_by_rows(a, a_row, length, b, b_row, c, c_row, rows, width, accumulate,
     """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, or c += it, width <= PANEL.
 
     a, b, c: addresses of float32 elements; a_row, b_row, c_row: bytes from row to row; rows of a are contiguous.
-    The first tiles have ROWS rows, the others one less. Where width is less than PANEL, or rows are too few for that,
-    the last row of a tile is computed, and written, more than once. At each q tile i fetches what lies at the address
+    The first tiles have ROWS rows, the others one less; where rows do not divide so (1 to 4, 7 to 9, 13, 14, 19) all
+    but the last have ROWS. There, and where width is less than PANEL, the last row of a lower tile is computed, and
+    written, more than once. At each q tile i fetches what lies at the address
     ahead + q ahead_row + min(i, most) ahead_tile.
     """
     _by_rows(a, a_row, length, b, b_row, c, c_row, rows, width, accumulate, ahead, ahead_row, ahead_tile, most)
@@ -161,14 +162,15 @@ def tiles_of_packed(a, length, b, b_row, c, c_row, rows, width, accumulate, ahea
 @kernel
 def pack_left(source, step, rows, length, target):
     """The matrix (rows, length) at an address, whose columns are contiguous and `step` bytes apart, tile by tile to
-    another: each one's columns one behind the other, TILE_LINE bytes apart."""
+    another, where there are ROWS length elements for each tile: a tile's columns one behind the other, TILE_LINE bytes
+    apart."""
     high = rows - (ROWS - 1) * tiles_of(rows)
     for k in range(0, length, _STEPS):
         row = 0
         for i in range(tiles_of(rows)):
             count = min(ROWS if high < 0 or i < high else ROWS - 1, rows - row)
             place = target + TILE_LINE * (i * length + k)
-            copy_lines(source + k * step + 4 * row, step // 4, place, ROWS, min(_STEPS, length - k), count)
+            copy_lines(source + k * step + _FLOAT * row, step // _FLOAT, place, ROWS, min(_STEPS, length - k), count)
             row += count
 
 

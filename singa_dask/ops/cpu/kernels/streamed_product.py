@@ -10,7 +10,7 @@ from singa_dask.ops.cpu.kernels.vectors import VECTOR
 # Rows of the matrix that are multiplied at once: a panel of them and the next one stay in a core's first cache.
 DEPTH = 64
 _CACHE_LINE = 64
-# A row of a panel begins in the first of so many lines of the cache, or in the one before it.
+# Lines of the cache of a row of a panel; one more where it begins within one.
 _LINES = 4 * PANEL // _CACHE_LINE
 
 
@@ -33,19 +33,32 @@ def product(a, b, first, last, packed, block, out, accumulate):
         for j in range(first, last, PANEL):
             panel, width = b.ctypes.data + k * b_row + 4 * j, min(PANEL, last - j)
             ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + DEPTH) * b_row + 4 * first
-            c, line = out.ctypes.data + 4 * j, b_row
+            c, line, last_fetched = out.ctypes.data + 4 * j, b_row, _LINES - 1
             if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0:
                 for v in range(0, width, VECTOR):
                     copy_lines(
                         panel + 4 * v, b_row // 4, block.ctypes.data + 4 * v, PANEL, depth, min(VECTOR, width - v)
                     )
-                panel, line = block.ctypes.data, 4 * PANEL
+                panel, line, last_fetched = block.ctypes.data, 4 * PANEL, _LINES
             if a_step == 4:
                 tiles_by_rows(
-                    left, a_row, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE, _LINES
+                    left,
+                    a_row,
+                    depth,
+                    panel,
+                    line,
+                    c,
+                    c_row,
+                    rows,
+                    width,
+                    adding,
+                    ahead,
+                    b_row,
+                    _CACHE_LINE,
+                    last_fetched,
                 )
             else:
                 tiles_of_packed(
                     packed.ctypes.data, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE,
-                    _LINES,
+                    last_fetched,
                 )  # fmt: skip
