@@ -34,7 +34,7 @@ from tools.report import begun, end, show
 from tools.workloads import EXAMPLES
 
 JOBS = ("digits", "mnist")
-MARKS = {"checked_s": "starting a local Dask cluster", "cluster_s": "forming ", "ready_s": " ready: "}
+MARKS = {"checked_s": "starting a local Dask cluster", "cluster_s": "forming ", "ready_s": " steps of "}
 FIGURES = (*MARKS, "first_step_s", "ended_s")
 
 
