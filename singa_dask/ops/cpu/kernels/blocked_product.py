@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from singa_dask.ops.cpu.kernels.micro_kernel import copy_lines
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, pack_left, tiles_by_rows, tiles_of_packed
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, copy_panel, pack_left, tiles_by_rows, tiles_of_packed
 
 # Steps of the sum that are packed at once: a panel of them stays in a core's first cache.
 DEPTH = 128
@@ -55,9 +53,7 @@ def pack_right(b, panels):
     for p in range(0, columns, PANEL):
         width, panel = min(PANEL, columns - p), panels[p // PANEL]
         if b.strides[1] == 4:
-            for j in range(0, width, VECTOR):
-                source, target = b.ctypes.data + 4 * (p + j), panel.ctypes.data + 4 * j
-                copy_lines(source, b.strides[0] // 4, target, PANEL, lines, min(VECTOR, width - j))
+            copy_panel(b.ctypes.data + 4 * p, b.strides[0], lines, width, panel.ctypes.data)
         else:
             for k in range(0, lines, _STEPS):
                 for j in range(width):

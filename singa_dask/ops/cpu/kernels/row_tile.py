@@ -174,6 +174,14 @@ def pack_left(source, step, rows, length, target):
             row += count
 
 
+@kernel
+def copy_panel(source, step, lines, width, target):
+    """`lines` rows of `width` elements, at most PANEL, `step` bytes apart, to rows of PANEL elements."""
+    for j in range(0, width, VECTOR):
+        lanes = min(VECTOR, width - j)
+        copy_lines(source + _FLOAT * j, step // _FLOAT, target + _FLOAT * j, PANEL, lines, lanes)
+
+
 @inlined
 def tiles_of(rows):
     """As few tiles as hold so many rows."""

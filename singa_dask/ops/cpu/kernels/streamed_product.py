@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from singa_dask.ops.cpu.kernels.micro_kernel import copy_lines
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, pack_left, tiles_by_rows, tiles_of_packed
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, copy_panel, pack_left, tiles_by_rows, tiles_of_packed
 
 # Rows of the matrix that are multiplied at once: a panel of them and the next one stay in a core's first cache.
 DEPTH = 64
@@ -35,28 +33,13 @@ def product(a, b, first, last, packed, block, out, accumulate):
             ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + DEPTH) * b_row + 4 * first
             c, line, last_fetched = out.ctypes.data + 4 * j, b_row, _LINES - 1
             if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0:
-                for v in range(0, width, VECTOR):
-                    copy_lines(
-                        panel + 4 * v, b_row // 4, block.ctypes.data + 4 * v, PANEL, depth, min(VECTOR, width - v)
-                    )
+                copy_panel(panel, b_row, depth, width, block.ctypes.data)
                 panel, line, last_fetched = block.ctypes.data, 4 * PANEL, _LINES
             if a_step == 4:
                 tiles_by_rows(
-                    left,
-                    a_row,
-                    depth,
-                    panel,
-                    line,
-                    c,
-                    c_row,
-                    rows,
-                    width,
-                    adding,
-                    ahead,
-                    b_row,
-                    _CACHE_LINE,
+                    left, a_row, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE,
                     last_fetched,
-                )
+                )  # fmt: skip
             else:
                 tiles_of_packed(
                     packed.ctypes.data, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE,
