@@ -40,31 +40,28 @@ def _tile(height: int, vectors: int) -> Any:
         v = Vectors(builder)
         a, b, start, c = (v.address(address) for address in (a, b, start, c))
         rows, runs, starts, targets = (v.address(address, I64) for address in (rows, runs, starts, targets))
-        every = ir.Constant(ir.VectorType(ir.IntType(1), VECTOR), [1] * VECTOR)
-        masks = [every] * (vectors - 1) + [v.first_lanes(lanes)]
 
         def entry(pointer: Any, table: Any, index: Any) -> Any:
             return v.at(pointer, builder.load(v.at(table, index)))
 
-        def row_of(pointer: Any) -> list[Any]:
-            return [v.load(v.at(pointer, I64(n * VECTOR)), mask) for n, mask in enumerate(masks)]
-
         pixels = [entry(a, rows, I64(r)) for r in range(height)]
-        total = [[v.variable(part) for part in row_of(entry(start, starts, I64(r)))] for r in range(height)]
-        with cgutils.for_range(builder, count) as outer:
-            run = builder.load(v.at(runs, outer.index))
-            panel = v.at(b, builder.mul(outer.index, b_run))
-            with cgutils.for_range(builder, length) as inner:
-                offset = builder.add(run, builder.mul(inner.index, a_step))
-                right = row_of(v.at(panel, builder.mul(inner.index, b_step)))
-                for r in range(height):
-                    left = v.splat(builder.load(v.at(pixels[r], offset)))
-                    for part, place in zip(right, total[r], strict=True):
-                        builder.store(v.fma(left, part, builder.load(place)), place)
-        for r in range(height):
-            target = entry(c, targets, I64(r))
-            for n, mask in enumerate(masks):
-                v.store(builder.load(total[r][n]), v.at(target, I64(n * VECTOR)), mask)
+        for last in v.by_lanes(lanes):
+            masks = [None] * (vectors - 1) + [last]
+            total = [[v.variable(part) for part in v.row(entry(start, starts, I64(r)), masks)] for r in range(height)]
+            with cgutils.for_range(builder, count) as outer:
+                run = builder.load(v.at(runs, outer.index))
+                panel = v.at(b, builder.mul(outer.index, b_run))
+                with cgutils.for_range(builder, length) as inner:
+                    offset = builder.add(run, builder.mul(inner.index, a_step))
+                    right = v.row(v.at(panel, builder.mul(inner.index, b_step)), masks)
+                    for r in range(height):
+                        left = v.splat(builder.load(v.at(pixels[r], offset)))
+                        for part, place in zip(right, total[r], strict=True):
+                            builder.store(v.fma(left, part, builder.load(place)), place)
+            for r in range(height):
+                target = entry(c, targets, I64(r))
+                for n, mask in enumerate(masks):
+                    v.store(builder.load(total[r][n]), v.at(target, I64(n * VECTOR)), mask)
         return context.get_dummy_value()
 
     @intrinsic
@@ -87,10 +84,11 @@ def copy_lines(typingctx, source, step, target, target_step, count, lanes):  # p
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         source, step, target, target_step, count, lanes = arguments
         v = Vectors(builder)
-        source, target, mask = v.address(source), v.address(target), v.first_lanes(lanes)
-        with cgutils.for_range(builder, count) as line:
-            part = v.load(v.at(source, builder.mul(line.index, step)), mask)
-            v.store(part, v.at(target, builder.mul(line.index, target_step)), mask)
+        source, target = v.address(source), v.address(target)
+        for mask in v.by_lanes(lanes):
+            with cgutils.for_range(builder, count) as line:
+                part = v.load(v.at(source, builder.mul(line.index, step)), mask)
+                v.store(part, v.at(target, builder.mul(line.index, target_step)), mask)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), emit

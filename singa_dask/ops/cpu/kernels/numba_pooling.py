@@ -3,7 +3,7 @@
 import numpy as np
 
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.pooling_kernel import gradient_of_whole_window, gradient_of_window, largest_of_window
+from singa_dask.ops.cpu.kernels.pooling_kernel import gradient_of_window, largest_of_window
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 
@@ -75,17 +75,11 @@ def max_pool_backward_vectors(dy, argmax, kh, kw, sh, sw, ph, pw, dx):
                 j0, j1 = max(0, -w0), min(kw, width - w0)
                 start = ((b * height + h0 + i0) * width + w0 + j0) * channels
                 source = ((b * dy.shape[1] + oh) * dy.shape[2] + ow) * channels
-                whole = channels // VECTOR * VECTOR
-                for c in range(0, whole, VECTOR):
-                    gradient_of_whole_window(
-                        gradient + 4 * (source + c), where + source + c, i0 * kw + j0, kw, pixels + 4 * (start + c),
-                        max(0, i1 - i0), max(0, j1 - j0), line, channels, 0 if tiled else 1, VECTOR,
-                    )  # fmt: skip
-                if whole < channels:
+                for c in range(0, channels, VECTOR):
+                    lanes = min(VECTOR, channels - c)
                     gradient_of_window(
-                        gradient + 4 * (source + whole), where + source + whole, i0 * kw + j0, kw,
-                        pixels + 4 * (start + whole), max(0, i1 - i0), max(0, j1 - j0), line, channels,
-                        0 if tiled else 1, channels - whole,
+                        gradient + 4 * (source + c), where + source + c, i0 * kw + j0, kw, pixels + 4 * (start + c),
+                        max(0, i1 - i0), max(0, j1 - j0), line, channels, 0 if tiled else 1, lanes,
                     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _emit_sums(
     def add_step(step: Any) -> None:
         v.prefetch(v.address(builder.add(ahead, builder.mul(step, ahead_row))))
         line = v.address(builder.add(b, builder.mul(step, b_row)))
-        right = [v.load(v.at(line, I64(i * VECTOR)), mask) for i, mask in enumerate(masks)]
+        right = v.row(line, masks)
         column = builder.mul(step, a_step)
         for start, sums in zip(left, total, strict=True):
             element = v.splat(builder.load(v.address(builder.add(start, column)), align=_FLOAT))
@@ -124,7 +124,7 @@ def _emit_sums(
         for target, place, mask in targets:
             builder.store(builder.fadd(builder.load(place), v.load(target, mask)), place)
     for target, place, mask in targets:
-        v.store(builder.load(place), target, v.every_lane if mask is None else mask)
+        v.store(builder.load(place), target, mask)
 
 
 def _tiles(packed: bool) -> Any:

@@ -80,12 +80,12 @@ def _spread(matrix: Array) -> Any:
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         source, row, column, lanes, target, t_row, t_column = arguments
         v = Vectors(builder)
-        mask = v.first_lanes(lanes)
-        tile = [[v.load(p, mask) for p in line] for line in _places(v, source, inputs, row, column)]
-        places = _places(v, target, outputs, t_row, t_column)
-        for line, values in zip(places, _transformed(v, matrix, tile), strict=True):
-            for place, value in zip(line, values, strict=True):
-                v.store(value, place, v.every_lane)
+        pixels, points = _places(v, source, inputs, row, column), _places(v, target, outputs, t_row, t_column)
+        for mask in v.by_lanes(lanes):
+            tile = [[v.load(pixel, mask) for pixel in line] for line in pixels]
+            for line, values in zip(points, _transformed(v, matrix, tile), strict=True):
+                for point, value in zip(line, values, strict=True):
+                    v.store(value, point)
         return context.get_dummy_value()
 
     @intrinsic
@@ -102,13 +102,13 @@ def _fold(matrix: Array) -> Any:
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         source, row, column, lanes, start, s_row, s_column, target, t_row, t_column = arguments
         v = Vectors(builder)
-        mask = v.first_lanes(lanes)
-        tile = [[v.load(p, mask) for p in line] for line in _places(v, source, inputs, row, column)]
-        starts = _places(v, start, outputs, s_row, s_column)
-        places = _places(v, target, outputs, t_row, t_column)
-        for i, values in enumerate(_transformed(v, matrix, tile)):
-            for begin, place, value in zip(starts[i], places[i], values, strict=True):
-                v.store(builder.fadd(v.load(begin, mask), value), place, mask)
+        points, starts = _places(v, source, inputs, row, column), _places(v, start, outputs, s_row, s_column)
+        pixels = _places(v, target, outputs, t_row, t_column)
+        for mask in v.by_lanes(lanes):
+            tile = [[v.load(point, mask) for point in line] for line in points]
+            for i, values in enumerate(_transformed(v, matrix, tile)):
+                for begin, pixel, value in zip(starts[i], pixels[i], values, strict=True):
+                    v.store(builder.fadd(v.load(begin, mask), value), pixel, mask)
         return context.get_dummy_value()
 
     @intrinsic

@@ -6,6 +6,7 @@ share a cache. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES change both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -34,7 +35,6 @@ class Vectors:
         self.builder = builder
         self.floats = ir.VectorType(F32, VECTOR)
         self.zero = ir.Constant(self.floats, None)
-        self.every_lane = ir.Constant(ir.VectorType(I1, VECTOR), [1] * VECTOR)
 
     def _call(self, name: str, result: ir.Type, arguments: list[Any]) -> Any:
         signature = ir.FunctionType(result, [a.type for a in arguments])
@@ -51,6 +51,18 @@ class Vectors:
         """The mask of the first `count` lanes."""
         lanes = ir.Constant(ir.VectorType(I64, VECTOR), list(range(VECTOR)))
         return self.builder.icmp_signed("<", lanes, self.splat(count))
+
+    def by_lanes(self, count: Any) -> Iterator[Any]:
+        """What the loop emits for each of these masks: that of the first `count` lanes, and none where all count.
+
+        Masks cost where they are not needed: AVX2 has none for bytes, a store with one of AVX2 takes a dozen cycles on
+        AMD's CPUs, and a load that follows a store with a mask must wait for it.
+        """
+        with self.builder.if_else(self.builder.icmp_signed("==", count, I64(VECTOR))) as (whole, part):
+            with whole:
+                yield None
+            with part:
+                yield self.first_lanes(count)
 
     def address(self, address: Any, element: ir.Type = F32) -> Any:
         """A pointer to elements at an int64 address."""
@@ -69,9 +81,16 @@ class Vectors:
         name = f"llvm.masked.load.v{VECTOR}{_NAME[element]}.p0"
         return self._call(name, vector, [pointer, I32(_SIZE[element]), mask, ir.Constant(vector, None)])
 
-    def store(self, vector: Any, pointer: Any, mask: Any, element: ir.Type = F32) -> None:
-        """The vector's lanes inside the mask to memory."""
+    def row(self, pointer: Any, masks: Sequence[Any]) -> list[Any]:
+        """Vectors side by side from memory."""
+        return [self.load(self.at(pointer, I64(n * VECTOR)), mask) for n, mask in enumerate(masks)]
+
+    def store(self, vector: Any, pointer: Any, mask: Any = None, element: ir.Type = F32) -> None:
+        """The vector, or its lanes inside the mask, to memory."""
         pointer = self.builder.bitcast(pointer, vector.type.as_pointer())
+        if mask is None:
+            self.builder.store(vector, pointer, align=_SIZE[element])
+            return
         name = f"llvm.masked.store.v{VECTOR}{_NAME[element]}.p0"
         self._call(name, ir.VoidType(), [vector, pointer, I32(_SIZE[element]), mask])
 
