@@ -2,9 +2,17 @@
 
 import numpy as np
 
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel
+from singa_dask.ops.cpu.kernels.numba_kernel import inlined, kernel
 from singa_dask.ops.cpu.kernels.pooling_kernel import gradient_of_window, largest_of_window
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
+
+
+@inlined
+def _vector(begin, channels, again):
+    """The first channel of the vector from `begin` on, and its lanes. The last one is whole, and some channels are
+    computed once more, where this is possible and changes nothing."""
+    first = min(begin, channels - VECTOR) if again and channels > VECTOR else begin
+    return first, min(VECTOR, channels - first)
 
 
 @kernel
@@ -22,8 +30,8 @@ def max_pool_vectors(x, kh, kw, sh, sw, ph, pw, out, argmax):
                 j0, j1 = max(0, -w0), min(kw, width - w0)
                 start = ((b * height + h0 + i0) * width + w0 + j0) * channels
                 target = ((b * out.shape[1] + oh) * out.shape[2] + ow) * channels
-                for c in range(0, channels, VECTOR):
-                    lanes = min(VECTOR, channels - c)
+                for begin in range(0, channels, VECTOR):
+                    c, lanes = _vector(begin, channels, True)
                     largest_of_window(
                         pixels + 4 * (start + c), max(0, i1 - i0), max(0, j1 - j0), line, channels, i0 * kw + j0, kw,
                         best + 4 * (target + c), where + target + c, lanes,
@@ -75,8 +83,8 @@ def max_pool_backward_vectors(dy, argmax, kh, kw, sh, sw, ph, pw, dx):
                 j0, j1 = max(0, -w0), min(kw, width - w0)
                 start = ((b * height + h0 + i0) * width + w0 + j0) * channels
                 source = ((b * dy.shape[1] + oh) * dy.shape[2] + ow) * channels
-                for c in range(0, channels, VECTOR):
-                    lanes = min(VECTOR, channels - c)
+                for begin in range(0, channels, VECTOR):
+                    c, lanes = _vector(begin, channels, tiled)
                     gradient_of_window(
                         gradient + 4 * (source + c), where + source + c, i0 * kw + j0, kw, pixels + 4 * (start + c),
                         max(0, i1 - i0), max(0, j1 - j0), line, channels, 0 if tiled else 1, lanes,
