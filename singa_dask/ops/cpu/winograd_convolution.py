@@ -164,7 +164,7 @@ class WinogradConvolution:
             tables.table(tables.grid((channels, 1))),
             tables.table(tables.grid((channels, sums.columns))),
             np.zeros(max(block.xs.rows, tables.in_tiles(channels)), np.int64),
-            np.zeros(max(channels, filters), np.float32),
+            np.zeros(max(block.xs.columns, block.ys.columns), np.float32),
         )
 
     @cached_property

@@ -6,8 +6,10 @@
 for the ROWS rows r and up to two vectors of columns j. Rows and runs are found through tables of offsets, so that a
 product runs over pixels of padded images where they lie: nothing is gathered into a matrix first ("batch-reduce GEMM",
 Georganas et al. 2020). The tile stays in registers for the whole sum: ROWS x 2 accumulators, two vectors of b and one
-broadcast element of a fill the 32 registers of AVX-512 (12 x 2) or the 16 of AVX2 (6 x 2). To change a tile's size,
-change `_ROWS`; every table must be padded to a multiple of it. Sums for weights have a tile of WEIGHTS rows.
+broadcast element of a fill the 32 registers of AVX-512 (12 x 2) or the 16 of AVX2 (6 x 2); the rows' places beside one
+moving pointer fill those for addresses. A tile of one vector would wait for its own sums: tall ones have twice the
+rows. To change a tile's size, change `_ROWS`; every table must be padded to a multiple of it. Sums for weights have a
+tile of WEIGHTS rows.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from numba.extending import intrinsic
 
 from singa_dask.ops.cpu.kernels.vectors import I64, VECTOR, Vectors
 
+_FLOAT = 4
 _ROWS = {16: 12, 8: 6, 0: 1}
 ROWS = _ROWS[VECTOR]
-# As many as registers hold: two tiles have the 25 weights of a 5 x 5 window in one channel, which 12 rows miss by one.
-WEIGHTS = 13 if VECTOR == 16 else ROWS
+# Two tiles have the 25 weights of a 5 x 5 window in one channel, or five; 12 rows miss them by one, 6 waste five.
+WEIGHTS = {16: 13, 8: 6, 0: 1}[VECTOR]
 # Columns of the wider tile, and so of a packed panel of b.
 PANEL = 2 * VECTOR
 
@@ -38,30 +41,36 @@ def _tile(height: int, vectors: int) -> Any:
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         a, rows, a_step, runs, count, length, b, b_run, b_step, start, starts, c, targets, lanes = arguments
         v = Vectors(builder)
-        a, b, start, c = (v.address(address) for address in (a, b, start, c))
         rows, runs, starts, targets = (v.address(address, I64) for address in (rows, runs, starts, targets))
 
-        def entry(pointer: Any, table: Any, index: Any) -> Any:
-            return v.at(pointer, builder.load(v.at(table, index)))
+        def bytes_of(elements: Any) -> Any:
+            return builder.mul(elements, I64(_FLOAT))
 
-        pixels = [entry(a, rows, I64(r)) for r in range(height)]
+        def entry(table: Any, index: Any) -> Any:
+            return bytes_of(builder.load(v.at(table, index)))
+
+        pixels = [entry(rows, I64(r)) for r in range(height)]
+        sources = [v.address(builder.add(start, entry(starts, I64(r)))) for r in range(height)]
+        a_bytes, run_bytes, b_bytes = bytes_of(a_step), bytes_of(b_run), bytes_of(b_step)
         for last in v.by_lanes(lanes):
             masks = [None] * (vectors - 1) + [last]
-            total = [[v.variable(part) for part in v.row(entry(start, starts, I64(r)), masks)] for r in range(height)]
-            with cgutils.for_range(builder, count) as outer:
-                run = builder.load(v.at(runs, outer.index))
-                panel = v.at(b, builder.mul(outer.index, b_run))
-                with cgutils.for_range(builder, length) as inner:
-                    offset = builder.add(run, builder.mul(inner.index, a_step))
-                    right = v.row(v.at(panel, builder.mul(inner.index, b_step)), masks)
-                    for r in range(height):
-                        left = v.splat(builder.load(v.at(pixels[r], offset)))
-                        for part, place in zip(right, total[r], strict=True):
-                            builder.store(v.fma(left, part, builder.load(place)), place)
-            for r in range(height):
-                target = entry(c, targets, I64(r))
-                for n, mask in enumerate(masks):
-                    v.store(builder.load(total[r][n]), v.at(target, I64(n * VECTOR)), mask)
+            total = [[v.variable(part) for part in v.row(source, masks)] for source in sources]
+            left, line = v.variable(a), v.variable(b)
+            with cgutils.for_range(builder, count) as run:
+                builder.store(builder.add(a, entry(runs, run.index)), left)
+                builder.store(builder.add(b, builder.mul(run.index, run_bytes)), line)
+                with v.rounds(length):
+                    column, right = builder.load(left), v.row(v.address(builder.load(line)), masks)
+                    for pixel, sums in zip(pixels, total, strict=True):
+                        element = v.splat(builder.load(v.address(builder.add(column, pixel))))
+                        for part, place in zip(right, sums, strict=True):
+                            builder.store(v.fma(element, part, builder.load(place)), place)
+                    builder.store(builder.add(column, a_bytes), left)
+                    builder.store(builder.add(builder.load(line), b_bytes), line)
+            for r, sums in enumerate(total):
+                target = v.address(builder.add(c, entry(targets, I64(r))))
+                for n, (place, mask) in enumerate(zip(sums, masks, strict=True)):
+                    v.store(builder.load(place), v.at(target, I64(n * VECTOR)), mask)
         return context.get_dummy_value()
 
     @intrinsic
@@ -73,8 +82,8 @@ def _tile(height: int, vectors: int) -> Any:
     return tile
 
 
-tile_of_one, tile_of_two = _tile(ROWS, 1), _tile(ROWS, 2)
-weights_of_one, weights_of_two = _tile(WEIGHTS, 1), _tile(WEIGHTS, 2)
+tile_of_one, tall_tile_of_one, tile_of_two = _tile(ROWS, 1), _tile(2 * ROWS, 1), _tile(ROWS, 2)
+weights_of_one, tall_weights_of_one, weights_of_two = _tile(WEIGHTS, 1), _tile(2 * WEIGHTS, 1), _tile(WEIGHTS, 2)
 
 
 @cast(Any, intrinsic)

@@ -5,16 +5,20 @@ from singa_dask.ops.cpu.kernels.micro_kernel import (
     ROWS,
     WEIGHTS,
     copy_lines,
+    tall_tile_of_one,
+    tall_weights_of_one,
     tile_of_one,
     tile_of_two,
     weights_of_one,
     weights_of_two,
 )
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel, linked
+from singa_dask.ops.cpu.kernels.numba_kernel import inlined, kernel, linked
 from singa_dask.ops.cpu.kernels.numba_padding import clear, crop, pad
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 _FLOAT, _OFFSET = 4, 8
+# Positions whose gradients, of a panel's filters, stay in the first cache from tile to tile.
+_POSITIONS = 256
 
 
 @linked
@@ -28,18 +32,25 @@ def products(
     ROWS; runs: of a table too. Where start is c, the targets of one tile must not overlap, unless they are the same.
     b's panels are b_panel elements apart, their runs b_run, their lines b_step.
     """
+    whole = _OFFSET * count
     for j in range(0, columns, PANEL):
-        width = columns - j
+        width, first, to = columns - j, start + _FLOAT * j, c + _FLOAT * j
         panel = b + _FLOAT * (j // PANEL) * b_panel
-        for r in range(0, _OFFSET * count, _OFFSET * ROWS):
-            first, to = start + _FLOAT * j, c + _FLOAT * j
-            if width > VECTOR:
-                lanes = min(width - VECTOR, VECTOR)
+        if width > VECTOR:
+            lanes = min(width - VECTOR, VECTOR)
+            for r in range(0, whole, _OFFSET * ROWS):
                 tile_of_two(
                     a, rows + r, a_step, runs, run_count, length, panel, b_run, b_step, first, starts + r, to,
                     targets + r, lanes,
                 )  # fmt: skip
-            else:
+        else:
+            tall = 0 if start == c else whole - whole % (2 * _OFFSET * ROWS)
+            for r in range(0, tall, 2 * _OFFSET * ROWS):
+                tall_tile_of_one(
+                    a, rows + r, a_step, runs, run_count, length, panel, b_run, b_step, first, starts + r, to,
+                    targets + r, width,
+                )  # fmt: skip
+            for r in range(tall, whole, _OFFSET * ROWS):
                 tile_of_one(
                     a, rows + r, a_step, runs, run_count, length, panel, b_run, b_step, first, starts + r, to,
                     targets + r, width,
@@ -49,7 +60,12 @@ def products(
 @linked
 def _add_products(a, rows, count, a_step, runs, run_count, length, b, b_run, b_step, c, targets, columns):
     """c += `products`, of one panel where b lies, by tiles of WEIGHTS rows, of which tables have a multiple."""
-    for r in range(0, _OFFSET * count, _OFFSET * WEIGHTS):
+    whole = _OFFSET * count
+    tall = 0 if columns > VECTOR else whole - whole % (2 * _OFFSET * WEIGHTS)
+    for r in range(0, tall, 2 * _OFFSET * WEIGHTS):
+        left, place = rows + r, targets + r
+        tall_weights_of_one(a, left, a_step, runs, run_count, length, b, b_run, b_step, c, place, c, place, columns)
+    for r in range(tall, whole, _OFFSET * WEIGHTS):
         left, place = rows + r, targets + r
         if columns > VECTOR:
             lanes = columns - VECTOR
@@ -58,21 +74,32 @@ def _add_products(a, rows, count, a_step, runs, run_count, length, b, b_run, b_s
             weights_of_one(a, left, a_step, runs, run_count, length, b, b_run, b_step, c, place, c, place, columns)
 
 
+@inlined
+def _begin(j, columns, whole):
+    """The first column of the panel that has column j. If it must be `whole`, and columns do, the last one begins
+    before j, so that its last vector needs no mask."""
+    width = min(PANEL, columns - j)
+    return min(j, max(0, columns - width - -width % VECTOR)) if whole else j
+
+
 @kernel
-def pack(matrices, panels):
-    """panels[j // PANEL, (n, q), j % PANEL] = matrices[n, q, j].   matrices: (N, Q, J), any strides; panels: flat."""
+def pack(matrices, whole, panels):
+    """panels[p, (n, q), i] = matrices[n, q, `_begin` of panel p + i].   matrices: (N, Q, J), any strides; flat."""
     count, length, columns = matrices.shape
-    for n in range(count):
-        for q in range(length):
-            for j in range(columns):
-                panels[((j // PANEL * count + n) * length + q) * PANEL + j % PANEL] = matrices[n, q, j]
+    for j in range(0, columns, PANEL):
+        begin, panel = _begin(j, columns, whole), panels[j * count * length :]
+        for n in range(count):
+            for q in range(length):
+                for i in range(min(PANEL, columns - begin)):
+                    panel[(n * length + q) * PANEL + i] = matrices[n, q, begin + i]
 
 
 @kernel
 def convolve(x, first, stop, block, regions, rows, runs, panels, start, starts, targets, out):
     """out = start + convolution of the images [first, stop) of x with the packed filters, stop - first >= block.
 
-    regions: as Gather has them. Blocks of `block` images are computed together; the last one overlaps the one before.
+    regions: as Gather has them. panels: whole ones. Blocks of `block` images are computed together; the last one
+    overlaps the one before.
     """
     filters, lines = out.shape[3], panels.size // (-(-out.shape[3] // PANEL) * PANEL)
     image, result = x.size // x.shape[0], out.size // out.shape[0]
@@ -80,15 +107,15 @@ def convolve(x, first, stop, block, regions, rows, runs, panels, start, starts, 
     for begin in range(first, stop, block):
         b = min(begin, stop - block)
         for j in range(0, filters, PANEL):
-            panel = panels.ctypes.data + _FLOAT * j * lines
+            panel, k = panels.ctypes.data + _FLOAT * j * lines, _begin(j, filters, True)
             for g in range(regions.shape[0]):
                 low, high, a, count, length, weight, c = regions[g]
                 at = _OFFSET * low
                 products(
                     x.ctypes.data + _FLOAT * (b * image + a), rows.ctypes.data + at, high - low, 1, runs.ctypes.data,
-                    count, length, panel + _FLOAT * weight * PANEL, run, PANEL, 0, start.ctypes.data + _FLOAT * j,
-                    starts.ctypes.data + at, out.ctypes.data + _FLOAT * (b * result + c + j),
-                    targets.ctypes.data + at, min(PANEL, filters - j),
+                    count, length, panel + _FLOAT * weight * PANEL, run, PANEL, 0, start.ctypes.data + _FLOAT * k,
+                    starts.ctypes.data + at, out.ctypes.data + _FLOAT * (b * result + c + k),
+                    targets.ctypes.data + at, min(PANEL, filters - k),
                 )  # fmt: skip
 
 
@@ -105,6 +132,7 @@ def convolve_backward_weight(
     _, height, width, channels = x.shape
     oh, ow, filters = dy.shape[1:]
     image, result = height * width * channels, oh * ow * filters
+    lines = max(1, _POSITIONS // ow)
     if not accumulate:
         clear(dweight.ctypes.data, dweight.size)
     for b in range(first, stop, block):
@@ -120,10 +148,12 @@ def convolve_backward_weight(
                     to, lanes = panel.ctypes.data + _FLOAT * k, min(VECTOR, filters - j - k)
                     copy_lines(gradient + _FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
                 gradient, line = panel.ctypes.data, PANEL
-            _add_products(
-                a, rows.ctypes.data, rows.size, step, runs.ctypes.data, count * oh, ow, gradient, ow * line, line,
-                dweight.ctypes.data + _FLOAT * j, targets.ctypes.data, min(PANEL, filters - j),
-            )  # fmt: skip
+            for g in range(0, count * oh, lines):
+                _add_products(
+                    a, rows.ctypes.data, rows.size, step, runs.ctypes.data + _OFFSET * g, min(lines, count * oh - g),
+                    ow, gradient + _FLOAT * g * ow * line, ow * line, line, dweight.ctypes.data + _FLOAT * j,
+                    targets.ctypes.data, min(PANEL, filters - j),
+                )  # fmt: skip
 
 
 @kernel

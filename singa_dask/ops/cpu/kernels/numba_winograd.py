@@ -93,6 +93,12 @@ def _fold_images(pixels, height, width, channels, down, across, step, first, cou
             fold_image(at, SIZE * point, point, lanes, to, row, column, to, row, column)
 
 
+@inlined
+def _in_vectors(columns):
+    """Rows of points have so many columns, those past their last one too: products need no masks."""
+    return columns + -columns % VECTOR
+
+
 @kernel
 def spread_filters(weight, first, stop, panels):
     """panels[:, o // PANEL, c, o % PANEL] = the transform of the filter weight[:, :, c, o], first <= c < stop."""
@@ -164,7 +170,7 @@ def convolve(
                     xs.ctypes.data + _FLOAT * k * x_point, rows.ctypes.data, count + -count % ROWS, 1,
                     zero_rows.ctypes.data, 1, channels, panels.ctypes.data + _FLOAT * k * panel, 0, PANEL,
                     channels * PANEL, zeros.ctypes.data, zero_rows.ctypes.data,
-                    ys.ctypes.data + _FLOAT * k * y_point, targets.ctypes.data, filters,
+                    ys.ctypes.data + _FLOAT * k * y_point, targets.ctypes.data, _in_vectors(filters),
                 )  # fmt: skip
             _fold_outputs(
                 outputs.ctypes.data, tiled_height, tiled_width, filters, down, across, tile, t, count,
@@ -203,7 +209,7 @@ def convolve_backward_input(
                     ys.ctypes.data + _FLOAT * k * y_point, rows.ctypes.data, count + -count % ROWS, 1,
                     zero_rows.ctypes.data, 1, filters, panels.ctypes.data + _FLOAT * k * panel, 0, PANEL,
                     filters * PANEL, zeros.ctypes.data, zero_rows.ctypes.data,
-                    xs.ctypes.data + _FLOAT * k * x_point, targets.ctypes.data, channels,
+                    xs.ctypes.data + _FLOAT * k * x_point, targets.ctypes.data, _in_vectors(channels),
                 )  # fmt: skip
             _fold_images(
                 images.ctypes.data, padded_height, padded_width, channels, down, across, tile, t, count,
@@ -251,6 +257,6 @@ def convolve_backward_weight(
                 products(
                     xs.ctypes.data + _FLOAT * k * x_point, rows.ctypes.data, rows.size, x_line, zero_rows.ctypes.data,
                     1, count, ys.ctypes.data + _FLOAT * k * y_point, 0, y_line, PANEL, start + _FLOAT * k * step,
-                    places, sums.ctypes.data + _FLOAT * k * point, targets.ctypes.data, filters,
+                    places, sums.ctypes.data + _FLOAT * k * point, targets.ctypes.data, _in_vectors(filters),
                 )  # fmt: skip
             start, step, places = sums.ctypes.data, point, targets.ctypes.data

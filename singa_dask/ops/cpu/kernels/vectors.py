@@ -7,6 +7,7 @@ share a cache. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES change both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
@@ -102,6 +103,30 @@ class Vectors:
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, rounded once."""
         return self._call(f"llvm.fma.v{VECTOR}f32", self.floats, [a, b, c])
+
+    @contextmanager
+    def rounds(self, count: Any) -> Iterator[None]:
+        """A loop of so many rounds that LLVM leaves as it is. One that walks along several rows it would unroll, with
+        a pointer for each row of each round: more than there are registers."""
+        builder = self.builder
+        left = self.variable(count)
+        body, after = builder.append_basic_block("rounds"), builder.append_basic_block("after")
+        builder.cbranch(builder.icmp_signed(">", count, I64(0)), body, after)
+        builder.position_at_end(body)
+        yield
+        rest = builder.sub(builder.load(left), I64(1))
+        builder.store(rest, left)
+        again = builder.cbranch(builder.icmp_signed(">", rest, I64(0)), body, after)
+        again.set_metadata("llvm.loop", self._never_unrolled())
+        builder.position_at_end(after)
+
+    def _never_unrolled(self) -> Any:
+        """A loop's metadata, of which LLVM wants itself as the first operand; so llvmlite is told of it afterwards."""
+        module = self.builder.module
+        unroll = module.add_metadata(["llvm.loop.unroll.disable"])
+        loop = module.add_metadata([I64(len(module.metadata))])
+        loop.operands = (loop, unroll)
+        return loop
 
     def variable(self, value: Any) -> Any:
         """A place on the stack with a first value, which LLVM turns into a register."""
