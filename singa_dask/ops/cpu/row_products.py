@@ -6,8 +6,8 @@
     dx = dy W'    turned, dx' = W dy': dy' is packed    blocked
 
 BLAS packs what is large for however few rows, and computes as many outputs as fill its tile; here W is read once for
-y, and for every 64 rows of dx. Blocked packs blocks of b, and of a whose columns are contiguous, as BLAS does. It also
-has y of more than STREAMED rows, and dW where all three are many.
+y, and for every panel of rows of dx. Blocked packs blocks of b, and of a whose columns are contiguous, as BLAS does.
+With AVX-512 it also has y of more than STREAMED rows, and dW where all three are many.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from singa_dask.ops.cpu.team import Team
 Array = Any
 Product = Callable[[Team, int, Array, Array, Array, bool], None]
 
-# The tile of AVX2 has half of the registers, and is slower than BLAS.
-SUITABLE = VECTOR == 16
-# Rows of a mini-batch, or outputs, that are few; more repay what BLAS packs.
-FEW = range(ROWS, 257)
+# Rows of a mini-batch, or outputs, that are few; more repay what BLAS packs, and sooner where vectors are short.
+FEW = range(ROWS, 1 + (256 if VECTOR == 16 else 128))
 # Rows up to which W is better read where it lies than packed first.
 STREAMED = 128
 # Inputs and outputs from which on starting tiles and packing what is small do not matter.
-LEAST = 4 * PANEL
+LEAST = 16 * VECTOR
 # Elements of a packed block of b, 768 KiB: a core's second cache has 1 or 2 MiB.
 _BLOCK = 3 << 16
 # Elements of packed matrices that a thread keeps the memory of, 16 MiB.
@@ -46,20 +44,27 @@ _TURNED = 16 * ROWS
 def product_of(a: Array, b: Array, out: Array) -> Product | None:
     """How the tile computes out = a b, or out += a b, by so many threads of a team; None where BLAS is to do it."""
     (rows, length), columns = a.shape, b.shape[1]
-    if not SUITABLE or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
+    if VECTOR == 0 or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
         return None
     by_rows, by_columns, in_place = a.flags.c_contiguous, a.strides[0] == a.itemsize, b.flags.c_contiguous
     if rows in FEW and min(length, columns) >= LEAST and by_rows:
         if in_place:
             return _streamed if rows <= STREAMED else _blocked
-        return _turned if b.flags.f_contiguous else None
+        return _turned if b.flags.f_contiguous and _fills_tiles(rows) else None
     if length in FEW and min(rows, columns) >= LEAST and (by_rows or by_columns):
         return _blocked
     if columns in FEW and columns < LEAST <= min(rows, length) and by_rows:
         return _narrow
     if length not in FEW and min(rows, length) >= LEAST and by_columns and in_place:
-        return _blocked if columns >= LEAST else _long_turned if columns in FEW else None
+        if columns >= LEAST:
+            return _blocked if VECTOR == 16 else None
+        return _long_turned if columns in FEW else None
     return None
+
+
+def _fills_tiles(columns: int) -> bool:
+    """Whether the last tile is wide enough not to wait for its own sums: of AVX2, wider than a vector."""
+    return VECTOR == 16 or -columns % PANEL < VECTOR
 
 
 def packed_shape(length: int, columns: int) -> tuple[int, ...]:

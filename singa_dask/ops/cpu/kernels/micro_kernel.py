@@ -14,7 +14,7 @@ tile of WEIGHTS rows.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -86,18 +86,30 @@ tile_of_one, tall_tile_of_one, tile_of_two = _tile(ROWS, 1), _tile(2 * ROWS, 1),
 weights_of_one, tall_weights_of_one, weights_of_two = _tile(WEIGHTS, 1), _tile(2 * WEIGHTS, 1), _tile(WEIGHTS, 2)
 
 
-@cast(Any, intrinsic)
-def copy_lines(typingctx, source, step, target, target_step, count, lanes):  # pragma: no cover - Numba calls it
-    """`lanes` elements, at most VECTOR, of each of `count` lines. Addresses of float32; steps in elements."""
+def copy(vectors: int) -> Any:
+    """The intrinsic that copies `count` lines of so many vectors, of the last of which `lanes` elements count.
+
+    Its arguments are addresses of float32; steps in elements.
+    """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         source, step, target, target_step, count, lanes = arguments
         v = Vectors(builder)
         source, target = v.address(source), v.address(target)
-        for mask in v.by_lanes(lanes):
+        for last in v.by_lanes(lanes):
+            masks = [None] * (vectors - 1) + [last]
             with cgutils.for_range(builder, count) as line:
-                part = v.load(v.at(source, builder.mul(line.index, step)), mask)
-                v.store(part, v.at(target, builder.mul(line.index, target_step)), mask)
+                place = v.at(target, builder.mul(line.index, target_step))
+                parts = v.row(v.at(source, builder.mul(line.index, step)), masks)
+                for n, (part, mask) in enumerate(zip(parts, masks, strict=True)):
+                    v.store(part, v.at(place, I64(n * VECTOR)), mask)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), emit
+    @intrinsic
+    def lines(typingctx, source, step, target, target_step, count, lanes):  # pragma: no cover - Numba calls it
+        return types.void(*[types.int64] * 6), emit
+
+    return lines
+
+
+copy_lines = copy(1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tiles_by_rows
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 Array = Any
 
@@ -17,8 +18,9 @@ _LINE = 4 * PANEL
 _CACHE_LINE = 64
 # Each of the first tiles fetches a line a step, and so such a part of the next rows; the others the last part again.
 _LAST_PART = _LINE // _CACHE_LINE - 1
-# Rows of a panel that stay in a core's first cache while they are multiplied.
-_DEPTH = 96
+# Rows of a panel that are multiplied at once: they stay in the first cache, or, of AVX2's, which are narrow, come from
+# the second one in time.
+_DEPTH = {16: 96, 8: 512, 0: 1}[VECTOR]
 
 
 def pack(matrices: Sequence[Array], panels: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from singa_dask.ops.cpu.kernels.micro_kernel import copy_lines
+from singa_dask.ops.cpu.kernels.micro_kernel import copy, copy_lines
 from singa_dask.ops.cpu.kernels.numba_kernel import inlined, kernel, linked
 from singa_dask.ops.cpu.kernels.vectors import I1, I64, VECTOR, Vectors
 
@@ -26,6 +26,8 @@ _UNROLLED = 4
 TILE_LINE = _FLOAT * ROWS
 # Columns of all tiles that are packed before the next ones: lines of the cache are read once.
 _STEPS = 16
+
+_copy_whole = copy(_VECTORS)
 
 
 def _emit(packed: bool) -> Any:
@@ -159,6 +161,29 @@ def tiles_of_packed(a, length, b, b_row, c, c_row, rows, width, accumulate, ahea
     _of_packed(a, 0, length, b, b_row, c, c_row, rows, width, accumulate, ahead, ahead_row, ahead_tile, most)
 
 
+@cast(Any, intrinsic)
+def _copy_columns(typingctx, source, step, target, count, height):  # pragma: no cover - Numba calls it
+    """`count` columns of a tile, of `height` elements, `step` bytes apart, to lines TILE_LINE bytes apart. A whole
+    vector is stored where the lines behind, which come next, have room for it: masks are slow on some CPUs."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, step, target, count, height = arguments
+        v = Vectors(builder)
+        mask, room = v.first_lanes(height), builder.mul(count, I64(ROWS))
+        with cgutils.for_range(builder, count) as column:
+            part = v.load(v.address(builder.add(source, builder.mul(column.index, step))), mask)
+            begin = builder.mul(column.index, I64(ROWS))
+            place = v.at(v.address(target), begin)
+            with builder.if_else(builder.icmp_signed("<=", builder.add(begin, I64(VECTOR)), room)) as (fits, last):
+                with fits:
+                    v.store(part, place)
+                with last:
+                    v.store(part, place, mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), emit
+
+
 @kernel
 def pack_left(source, step, rows, length, target):
     """The matrix (rows, length) at an address, whose columns are contiguous and `step` bytes apart, tile by tile to
@@ -170,13 +195,16 @@ def pack_left(source, step, rows, length, target):
         for i in range(tiles_of(rows)):
             count = min(ROWS if high < 0 or i < high else ROWS - 1, rows - row)
             place = target + TILE_LINE * (i * length + k)
-            copy_lines(source + k * step + _FLOAT * row, step // _FLOAT, place, ROWS, min(_STEPS, length - k), count)
+            _copy_columns(source + k * step + _FLOAT * row, step, place, min(_STEPS, length - k), count)
             row += count
 
 
 @kernel
 def copy_panel(source, step, lines, width, target):
     """`lines` rows of `width` elements, at most PANEL, `step` bytes apart, to rows of PANEL elements."""
+    if width == PANEL:  # a line of the cache is read once
+        _copy_whole(source, step // _FLOAT, target, PANEL, lines, VECTOR)
+        return
     for j in range(0, width, VECTOR):
         lanes = min(VECTOR, width - j)
         copy_lines(source + _FLOAT * j, step // _FLOAT, target + _FLOAT * j, PANEL, lines, lanes)

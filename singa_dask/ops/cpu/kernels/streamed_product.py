@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, copy_panel, pack_left, tiles_by_rows, tiles_of_packed
+from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 # Rows of the matrix that are multiplied at once: a panel of them and the next one stay in a core's first cache.
-DEPTH = 64
+DEPTH = {16: 64, 8: 256, 0: 1}[VECTOR]
 _CACHE_LINE = 64
 # Lines of the cache of a row of a panel; one more where it begins within one.
 _LINES = 4 * PANEL // _CACHE_LINE
+
+# Bytes between rows of which panels as deep as AVX2's find too few sets of the first cache; others are read in place.
+_SHARING = {16: 1 << 62, 8: 1 << 10, 0: 1}[VECTOR]
 
 
 @kernel
@@ -18,7 +22,7 @@ def product(a, b, first, last, packed, block, out, accumulate):
 
     a: (M, K), whose rows or columns are contiguous; b: (K, N), out: (M, N), whose rows are. packed: where `pack_left`
     packs DEPTH columns of a, if these are contiguous. block: (DEPTH, PANEL), where panels of b are copied to
-    that begin within lines of the cache.
+    that begin within lines of the cache, or whose rows would not stay there.
     Caches do not foresee a walk down the columns of b, so tiles fetch the next panel while they compute: the first one
     a line of each of its rows, the second one the line behind it, and so on.
     """
@@ -32,7 +36,7 @@ def product(a, b, first, last, packed, block, out, accumulate):
             panel, width = b.ctypes.data + k * b_row + 4 * j, min(PANEL, last - j)
             ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + DEPTH) * b_row + 4 * first
             c, line, last_fetched = out.ctypes.data + 4 * j, b_row, _LINES - 1
-            if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0:
+            if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0 or b_row % _SHARING == 0:
                 copy_panel(panel, b_row, depth, width, block.ctypes.data)
                 panel, line, last_fetched = block.ctypes.data, 4 * PANEL, _LINES
             if a_step == 4:
