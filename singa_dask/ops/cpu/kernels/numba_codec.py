@@ -178,26 +178,35 @@ def _first_bit(typingctx, marks):
     return types.uint64(types.uint64), emit
 
 
-@kernel
-def _marks(bits, least):
-    """A bit for each of 64 elements whose magnitude is at least `least`. bits: (64,)."""
-    word = bits.dtype.type
-    mask = word(word(~word(0)) >> word(1))
-    marks = np.uint64(0)
-    for k in range(64):
-        marks |= np.uint64(word(bits[k] & mask) >= least) << np.uint64(k)
-    return marks
+@cast(Any, intrinsic)
+def _marks(typingctx, address, least):  # pragma: no cover - Numba calls it
+    """A bit for each of the 64 elements from an address on whose magnitude is at least `least`, of their type."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        address, least = arguments
+        word, size = least.type, least.type.width
+        vector = ir.VectorType(word, 64)
+        bits = builder.load(builder.inttoptr(address, vector.as_pointer()), align=size // 8)
+        magnitudes = builder.and_(bits, ir.Constant(vector, [(1 << (size - 1)) - 1] * 64))
+        first = builder.insert_element(ir.Constant(vector, ir.Undefined), least, ir.Constant(ir.IntType(32), 0))
+        every = builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), 64), [0] * 64))
+        return builder.bitcast(builder.icmp_signed(">=", magnitudes, every), ir.IntType(64))
+
+    return types.uint64(types.int64, least), emit
 
 
 @kernel
 def find(bits, least, indices):
-    """indices = where the magnitudes of at least `least` are, as far as there is room. Returns how many there are."""
+    """indices = where the magnitudes of at least `least` are, as far as there is room. Returns how many there are.
+
+    bits: contiguous.
+    """
     word = bits.dtype.type
     mask = word(word(~word(0)) >> word(1))
     j = 0
     for block in range(bits.size // 64):
         # Compared as vectors: processors guess a branch for each element wrong too often.
-        marks = _marks(bits[64 * block : 64 * block + 64], least)
+        marks = _marks(bits.ctypes.data + 64 * block * bits.itemsize, word(least))
         while marks:
             if j < indices.size:
                 indices[j] = 64 * block + _first_bit(marks)
