@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import re
 import time
@@ -17,7 +19,11 @@ from singa_dask.cluster.remote import alive, run_each
 from singa_dask.errors import ClusterError
 from singa_dask.job.topology import ClusterTopology
 
+logger = logging.getLogger(__name__)
+
 _ANSWER_S = 2.0
+# A wait for workers that is shorter than this is not worth a word.
+_UNMENTIONED_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,12 @@ def probe(client: Any, timeout_s: float = 10.0) -> list[WorkerInfo]:
 
 
 def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[WorkerInfo]:
-    """The Dask workers, once at least `count` of them answer. Raises ClusterError when they don't in time."""
+    """The Dask workers, once at least `count` of them answer; warns when that takes more than a few seconds.
+
+    Raises ClusterError when they don't in time.
+    """
     deadline = time.monotonic() + timeout_s
+    silence_ends = deadline - max(timeout_s - _UNMENTIONED_S, timeout_s / 2)
     while True:
         # Asked again soon: a worker that is just being replaced is listed, and will never answer.
         workers, silent = answering(client)
@@ -103,6 +113,10 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
             raise ClusterError(
                 f"only {len(workers)} of {count} Dask workers came within {timeout_s:g} s.{mute} Start more."
             )
+        if time.monotonic() >= silence_ends:
+            there = len(workers), count, timeout_s
+            logger.warning("%d of %d Dask workers are there; waiting for more, %g s in all", *there)
+            silence_ends = math.inf
         time.sleep(0.05)
 
 

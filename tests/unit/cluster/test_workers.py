@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from singa_dask.cluster import workers
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.forming import shared_world
-from singa_dask.cluster.workers import WorkerInfo, host_of, place
+from singa_dask.cluster.workers import WorkerInfo, host_of, place, wait_workers
 from singa_dask.errors import ClusterError
 from singa_dask.job.topology import ClusterTopology
 
@@ -116,3 +117,13 @@ def _in_world(*reports):
 )
 def test_which_world_workers_share(reports, expected):
     assert shared_world(_in_world(*reports)) == expected
+
+
+def test_a_wait_for_workers_is_told_once_and_ends(monkeypatch, caplog):
+    monkeypatch.setattr(workers, "answering", lambda client: (_workers(a=1), ""))
+    assert len(wait_workers(None, 1, 0.2)) == 1 and not caplog.records
+    with pytest.raises(ClusterError, match=r"only 1 of 3 Dask workers came within 0\.4 s\. Start more"):
+        wait_workers(None, 3, 0.4)
+    assert [r.getMessage() for r in caplog.records] == [
+        "1 of 3 Dask workers are there; waiting for more, 0.4 s in all"
+    ]
