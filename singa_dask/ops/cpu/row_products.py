@@ -7,7 +7,8 @@
 
 BLAS packs what is large for however few rows, and computes as many outputs as fill its tile; here W is read once for
 y, and for every panel of rows of dx. Blocked packs blocks of b, and of a whose columns are contiguous, as BLAS does.
-With AVX-512 it also has y of more than STREAMED rows, and dW where all three are many.
+With AVX-512 it also has y of more than STREAMED rows, and dW where all three are many; with AVX2 BLAS has those and dx
+of rows that do not fill tiles.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ FEW = range(ROWS, 1 + (256 if VECTOR == 16 else 128))
 STREAMED = 128
 # Inputs and outputs from which on starting tiles and packing what is small do not matter.
 LEAST = 16 * VECTOR
-# Elements of a packed block of b, 768 KiB: a core's second cache has 1 or 2 MiB.
-_BLOCK = 3 << 16
+# Elements of a packed block of b, 768 or 256 KiB: a core's second cache has 1 or 2 MiB, or, without AVX-512, 512 KiB.
+_BLOCK = (3 if VECTOR == 16 else 1) << 16
 # Elements of packed matrices that a thread keeps the memory of, 16 MiB.
 _KEPT = 1 << 22
 # Rows of a panel of dx' that are made before they are turned; they should stay in the first cache.

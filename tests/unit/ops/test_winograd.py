@@ -122,6 +122,37 @@ def test_any_shape_computes_what_numpy_computes(size, pad, image, count, channel
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * max(1.0, float(np.abs(b).max())))
 
 
+def check(kind, window: Window, threads: int, shape: tuple[int, int, int, int], filters: int) -> None:
+    arrays = drawn(window, shape, filters)
+    got = all_passes(kind, window, threads, *arrays)
+    for a, b in zip(got, in_numpy(window, *arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * max(1.0, float(np.abs(b).max())))
+
+
+@needs_vectors
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["DirectConvolution", "WinogradConvolution"])
+@pytest.mark.parametrize("channels", [1, VECTOR - 1, VECTOR + 1, 2 * VECTOR + 1])
+def test_last_vectors_stay_inside_their_arrays(kind, channels):
+    for filters in (1, VECTOR - 1, VECTOR, VECTOR + 1, 2 * VECTOR, 2 * VECTOR + 1, 3 * VECTOR + 1):
+        check(globals()[kind], Window((3, 3), (1, 1), (1, 0)), 3, (4, 6, 7, channels), filters)
+
+
+@needs_vectors
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 2, 300, 3), (5, 9, 101, 3)])
+def test_gradients_of_weights_from_many_positions_are_summed_up_in_parts(shape, threads):
+    check(DirectConvolution, Window((2, 3), (1, 1), (0, 0)), threads, shape, 20)
+
+
+@needs_vectors
+@pytest.mark.parametrize("images", [1, 2, 3, 4, 5])
+def test_windows_of_positions_side_by_side_overlap_and_are_added_up(images):
+    """Of one column of positions there may be more than a tile has rows, and fewer than a tall one has."""
+    for height in (9, 11, 13, 15):
+        check(DirectConvolution, Window((3, 3), (2, 2), (0, 0)), 1, (images, height, 13, 1), 20)
+
+
 @needs_vectors
 @pytest.mark.parametrize(("size", "channels", "filters"), [(3, 128, 136), (5, 48, 64)])
 def test_many_channels_and_many_tiles_compute_what_numpy_computes(size, channels, filters):

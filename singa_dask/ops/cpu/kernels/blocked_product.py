@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, copy_panel, pack_left, tiles_by_rows, tiles_of_packed
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 # Steps of the sum that are packed at once: a panel of them stays in a core's first cache.
-DEPTH = {16: 128, 8: 256, 0: 1}[VECTOR]
+DEPTH = 128
 # Rows of a that are packed at once.
 HEIGHT = 8 * ROWS
 _LINE = 4 * PANEL

@@ -7,9 +7,9 @@ for the ROWS rows r and up to two vectors of columns j. Rows and runs are found 
 product runs over pixels of padded images where they lie: nothing is gathered into a matrix first ("batch-reduce GEMM",
 Georganas et al. 2020). The tile stays in registers for the whole sum: ROWS x 2 accumulators, two vectors of b and one
 broadcast element of a fill the 32 registers of AVX-512 (12 x 2) or the 16 of AVX2 (6 x 2); the rows' places beside one
-moving pointer fill those for addresses. A tile of one vector would wait for its own sums: tall ones have twice the
-rows. To change a tile's size, change `_ROWS`; every table must be padded to a multiple of it. Sums for weights have a
-tile of WEIGHTS rows.
+moving pointer fill those for addresses. AVX2's tile of one vector waits for its own sums, where one of twice the rows
+does not. To change a tile's size, change `_ROWS`; every table must be padded to a multiple of it. Sums for weights
+have a tile of WEIGHTS rows, and tables of their own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from singa_dask.ops.cpu.kernels.vectors import I64, VECTOR, Vectors
 _FLOAT = 4
 _ROWS = {16: 12, 8: 6, 0: 1}
 ROWS = _ROWS[VECTOR]
-# Two tiles have the 25 weights of a 5 x 5 window in one channel, or five; 12 rows miss them by one, 6 waste five.
+# The 25 weights of a 5 x 5 window in one channel are two tiles of 13, where 12 miss them by one.
 WEIGHTS = {16: 13, 8: 6, 0: 1}[VECTOR]
+# Whether two tiles of one vector are better one of twice the rows. AVX-512's are tall enough for its registers.
+TALL = VECTOR == 8
 # Columns of the wider tile, and so of a packed panel of b.
 PANEL = 2 * VECTOR
 

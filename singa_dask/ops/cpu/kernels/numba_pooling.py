@@ -8,10 +8,10 @@ from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 
 @inlined
-def _vector(begin, channels, again):
-    """The first channel of the vector from `begin` on, and its lanes. The last one is whole, and some channels are
-    computed once more, where this is possible and changes nothing."""
-    first = min(begin, channels - VECTOR) if again and channels > VECTOR else begin
+def _channels(begin, channels, overlap):
+    """The first channel of the vector from `begin` on, and its lanes. Where vectors may `overlap`, the last one is
+    whole, and some channels are computed twice."""
+    first = min(begin, channels - VECTOR) if overlap and channels > VECTOR else begin
     return first, min(VECTOR, channels - first)
 
 
@@ -31,7 +31,7 @@ def max_pool_vectors(x, kh, kw, sh, sw, ph, pw, out, argmax):
                 start = ((b * height + h0 + i0) * width + w0 + j0) * channels
                 target = ((b * out.shape[1] + oh) * out.shape[2] + ow) * channels
                 for begin in range(0, channels, VECTOR):
-                    c, lanes = _vector(begin, channels, True)
+                    c, lanes = _channels(begin, channels, True)
                     largest_of_window(
                         pixels + 4 * (start + c), max(0, i1 - i0), max(0, j1 - j0), line, channels, i0 * kw + j0, kw,
                         best + 4 * (target + c), where + target + c, lanes,
@@ -84,7 +84,7 @@ def max_pool_backward_vectors(dy, argmax, kh, kw, sh, sw, ph, pw, dx):
                 start = ((b * height + h0 + i0) * width + w0 + j0) * channels
                 source = ((b * dy.shape[1] + oh) * dy.shape[2] + ow) * channels
                 for begin in range(0, channels, VECTOR):
-                    c, lanes = _vector(begin, channels, tiled)
+                    c, lanes = _channels(begin, channels, tiled)
                     gradient_of_window(
                         gradient + 4 * (source + c), where + source + c, i0 * kw + j0, kw, pixels + 4 * (start + c),
                         max(0, i1 - i0), max(0, j1 - j0), line, channels, 0 if tiled else 1, lanes,

@@ -3,6 +3,7 @@
 from singa_dask.ops.cpu.kernels.micro_kernel import (
     PANEL,
     ROWS,
+    TALL,
     WEIGHTS,
     copy_lines,
     tall_tile_of_one,
@@ -18,7 +19,7 @@ from singa_dask.ops.cpu.kernels.vectors import VECTOR
 
 _FLOAT, _OFFSET = 4, 8
 # Positions whose gradients, of a panel's filters, stay in the first cache from tile to tile.
-_POSITIONS = 256
+_POSITIONS = {16: 128, 8: 256, 0: 1}[VECTOR]
 
 
 @linked
@@ -44,7 +45,8 @@ def products(
                     targets + r, lanes,
                 )  # fmt: skip
         else:
-            tall = 0 if start == c else whole - whole % (2 * _OFFSET * ROWS)
+            # Of twice the rows that one tile adds to, some may lie on each other (Scatter).
+            tall = whole - whole % (2 * _OFFSET * ROWS) if TALL and start != c else 0
             for r in range(0, tall, 2 * _OFFSET * ROWS):
                 tall_tile_of_one(
                     a, rows + r, a_step, runs, run_count, length, panel, b_run, b_step, first, starts + r, to,
@@ -61,7 +63,7 @@ def products(
 def _add_products(a, rows, count, a_step, runs, run_count, length, b, b_run, b_step, c, targets, columns):
     """c += `products`, of one panel where b lies, by tiles of WEIGHTS rows, of which tables have a multiple."""
     whole = _OFFSET * count
-    tall = 0 if columns > VECTOR else whole - whole % (2 * _OFFSET * WEIGHTS)
+    tall = whole - whole % (2 * _OFFSET * WEIGHTS) if TALL and columns <= VECTOR else 0
     for r in range(0, tall, 2 * _OFFSET * WEIGHTS):
         left, place = rows + r, targets + r
         tall_weights_of_one(a, left, a_step, runs, run_count, length, b, b_run, b_step, c, place, c, place, columns)
@@ -76,15 +78,18 @@ def _add_products(a, rows, count, a_step, runs, run_count, length, b, b_run, b_s
 
 @inlined
 def _begin(j, columns, whole):
-    """The first column of the panel that has column j. If it must be `whole`, and columns do, the last one begins
-    before j, so that its last vector needs no mask."""
+    """The first column of the panel that has column j. Of `whole` panels the last one begins earlier where its last
+    vector would need a mask, so that some columns are computed twice; a single panel may need one."""
     width = min(PANEL, columns - j)
     return min(j, max(0, columns - width - -width % VECTOR)) if whole else j
 
 
 @kernel
 def pack(matrices, whole, panels):
-    """panels[p, (n, q), i] = matrices[n, q, `_begin` of panel p + i].   matrices: (N, Q, J), any strides; flat."""
+    """panels[p, (n, q), i] = matrices[n, q, `_begin` of panel p + i].   matrices: (N, Q, J), any strides; flat.
+
+    `whole` ones are for products that do not add to what is there.
+    """
     count, length, columns = matrices.shape
     for j in range(0, columns, PANEL):
         begin, panel = _begin(j, columns, whole), panels[j * count * length :]

@@ -11,9 +11,9 @@ DEPTH = {16: 64, 8: 256, 0: 1}[VECTOR]
 _CACHE_LINE = 64
 # Lines of the cache of a row of a panel; one more where it begins within one.
 _LINES = 4 * PANEL // _CACHE_LINE
-
-# Bytes between rows of which panels as deep as AVX2's find too few sets of the first cache; others are read in place.
-_SHARING = {16: 1 << 62, 8: 1 << 10, 0: 1}[VECTOR]
+# Rows that are a multiple of so many bytes apart share few sets of the first cache, and panels of them are copied.
+# Those of AVX-512, with fewer rows, are read in place.
+_POOR_STEP = {16: 1 << 62, 8: 1 << 9, 0: 1}[VECTOR]
 
 
 @kernel
@@ -36,9 +36,11 @@ def product(a, b, first, last, packed, block, out, accumulate):
             panel, width = b.ctypes.data + k * b_row + 4 * j, min(PANEL, last - j)
             ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + DEPTH) * b_row + 4 * first
             c, line, last_fetched = out.ctypes.data + 4 * j, b_row, _LINES - 1
-            if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0 or b_row % _SHARING == 0:
+            if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0:
+                last_fetched = _LINES
+            if last_fetched == _LINES or b_row % _POOR_STEP == 0:
                 copy_panel(panel, b_row, depth, width, block.ctypes.data)
-                panel, line, last_fetched = block.ctypes.data, 4 * PANEL, _LINES
+                panel, line = block.ctypes.data, 4 * PANEL
             if a_step == 4:
                 tiles_by_rows(
                     left, a_row, depth, panel, line, c, c_row, rows, width, adding, ahead, b_row, _CACHE_LINE,

@@ -106,8 +106,8 @@ class Vectors:
 
     @contextmanager
     def rounds(self, count: Any) -> Iterator[None]:
-        """A loop of so many rounds that LLVM leaves as it is. One that walks along several rows it would unroll, with
-        a pointer for each row of each round: more than there are registers."""
+        """A loop of so many rounds that LLVM does not unroll. Of one that walks along several rows it would keep a
+        pointer for each row of each round: more than there are registers."""
         builder = self.builder
         left = self.variable(count)
         body, after = builder.append_basic_block("rounds"), builder.append_basic_block("after")
@@ -121,7 +121,8 @@ class Vectors:
         builder.position_at_end(after)
 
     def _never_unrolled(self) -> Any:
-        """A loop's metadata, of which LLVM wants itself as the first operand; so llvmlite is told of it afterwards."""
+        """A loop's metadata. LLVM wants itself as its first operand, of which llvmlite is told afterwards: it must not
+        compare it, which would never end."""
         module = self.builder.module
         unroll = module.add_metadata(["llvm.loop.unroll.disable"])
         loop = module.add_metadata([I64(len(module.metadata))])
