@@ -187,9 +187,8 @@ class CpuOps(CpuConvolutionOps):
         return out
 
     def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
-        numba_loss.shift(x, out)
-        np.exp(out, out=out)  # vectorised, which Numba's is not
-        return x.dtype.type(numba_loss.normalise(x, labels, out)), self.count_topk(x, labels, topk)
+        loss, correct = numba_loss.softmax_cross_entropy(x, labels, topk, out)
+        return x.dtype.type(loss), correct
 
     def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
         numba_loss.softmax_cross_entropy_backward(y, labels, scale, out)

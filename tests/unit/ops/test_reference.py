@@ -160,3 +160,29 @@ def test_tanh_of_the_cells_is_exact_to_a_few_units_in_the_last_place():
     x[0, 5] = np.nan
     ops.rnn_cell(x, h)
     assert np.isnan(h[0, 5])
+
+
+def test_exponents_of_the_loss_are_exact_to_units_in_the_last_place():
+    ops, below = get_ops(), np.concatenate([np.linspace(0, 87, 100_001), np.logspace(-9, 0, 1000)]).astype(np.float32)
+    x = np.stack([np.zeros_like(below), -below], axis=1)
+    labels = np.ones(len(x), np.int64)
+    loss, correct = ops.softmax_cross_entropy(x, labels, 1, y := ops.empty(x.shape))
+    exact = np.exp(-below.astype(np.float64))
+    np.testing.assert_allclose(y[:, 1] / y[:, 0], exact, rtol=4 * 2.0**-24)
+    np.testing.assert_allclose(loss, (np.log1p(exact) + below).sum(), rtol=1e-6)
+    assert correct == 0 and ops.softmax_cross_entropy(x, 1 - labels, 1, y)[1] == len(x)
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_softmax_of_what_is_not_finite_is_none(ops):
+    for bad in (np.nan, np.inf):
+        for place in (0, 3):
+            x = np.zeros((1, 9), np.float32)
+            x[0, place] = bad
+            with np.errstate(invalid="ignore"):
+                loss, _ = ops.softmax_cross_entropy(x, np.array([4]), 1, y := ops.empty(x.shape))
+            assert np.isnan(loss) and np.isnan(y[0, place])
+    x = np.array([[0, -np.inf, -1000, 0]], np.float32)
+    loss, correct = ops.softmax_cross_entropy(x, np.array([3]), 1, y := ops.empty(x.shape))
+    np.testing.assert_array_equal(y, [[0.5, 0, 0, 0.5]])
+    assert correct == 0 and loss == np.log(np.float32(2))
