@@ -101,8 +101,8 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
 
     Raises ClusterError when they don't in time.
     """
-    deadline = time.monotonic() + timeout_s
-    silence_ends = deadline - max(timeout_s - _UNMENTIONED_S, timeout_s / 2)
+    began = time.monotonic()
+    deadline, silence_ends = began + timeout_s, began + min(_UNMENTIONED_S, timeout_s / 2)
     while True:
         # Asked again soon: a worker that is just being replaced is listed, and will never answer.
         workers, silent = answering(client)

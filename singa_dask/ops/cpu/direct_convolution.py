@@ -84,7 +84,7 @@ class DirectConvolution:
 
     def forward(self, team: Team, x: Array, weight: Array, bias: Array | None, out: Array, buffer: Array) -> None:
         (panels,) = workspace.cut(buffer, self.panels)
-        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), True, panels)
+        numba_products.pack(weight.reshape(-1, *weight.shape[2:]), panels, whole=True)
         self._gather(team, x, self.forward_tables, panels, bias, out)
 
     def _gather(self, team: Team, x: Array, of: Gather, panels: Array, bias: Array | None, out: Array) -> None:
@@ -120,10 +120,10 @@ class DirectConvolution:
         of, filters = self.input_tables, weight.shape[-1]
         if isinstance(of, Gather):
             turned = weight.reshape(-1, *weight.shape[2:])[::-1]
-            numba_products.pack(turned.transpose(0, 2, 1), True, panels)
+            numba_products.pack(turned.transpose(0, 2, 1), panels, whole=True)
             self._gather(team, dy, of, panels, None, dx)
             return
-        numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), False, panels)
+        numba_products.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), panels, whole=False)
 
         def images(t: int) -> None:
             numba_products.scatter(

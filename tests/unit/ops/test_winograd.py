@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from singa_dask.ops import Ops, Window
+from singa_dask.ops.cpu.direct_convolution import DirectConvolution
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.kernels.winograd import TILE, evaluation, interpolation, scaled_evaluation
 from singa_dask.ops.cpu.team import Team
+from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution, suits
 
 needs_vectors = pytest.mark.skipif(VECTOR == 0, reason="no vectors on this CPU")
 if VECTOR:
-    from singa_dask.ops.cpu.direct_convolution import DirectConvolution
     from singa_dask.ops.cpu.kernels.tile_transform import factors
-    from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution, suits
 
 GUARD = 64
 
@@ -101,6 +101,13 @@ def in_numpy(window: Window, x, weight, bias, dy, dtype=np.float32):
     )
 
 
+def check(kind, window: Window, threads: int, shape: tuple[int, int, int, int], filters: int) -> None:
+    arrays = drawn(window, shape, filters)
+    got = all_passes(kind, window, threads, *arrays)
+    for a, b in zip(got, in_numpy(window, *arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * max(1.0, float(np.abs(b).max())))
+
+
 @needs_vectors
 @pytest.mark.timeout(240)
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -116,26 +123,16 @@ def in_numpy(window: Window, x, weight, bias, dy, dtype=np.float32):
 def test_any_shape_computes_what_numpy_computes(size, pad, image, count, channels, filters, threads):
     window = Window((size, size), (1, 1), pad)
     assume(min(window.output_size(*image)) >= 1)
-    arrays = drawn(window, (count, *image, channels), filters)
-    got = all_passes(WinogradConvolution, window, threads, *arrays)
-    for a, b in zip(got, in_numpy(window, *arrays), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * max(1.0, float(np.abs(b).max())))
-
-
-def check(kind, window: Window, threads: int, shape: tuple[int, int, int, int], filters: int) -> None:
-    arrays = drawn(window, shape, filters)
-    got = all_passes(kind, window, threads, *arrays)
-    for a, b in zip(got, in_numpy(window, *arrays), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * max(1.0, float(np.abs(b).max())))
+    check(WinogradConvolution, window, threads, (count, *image, channels), filters)
 
 
 @needs_vectors
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["DirectConvolution", "WinogradConvolution"])
+@pytest.mark.parametrize("kind", [DirectConvolution, WinogradConvolution])
 @pytest.mark.parametrize("channels", [1, VECTOR - 1, VECTOR + 1, 2 * VECTOR + 1])
 def test_last_vectors_stay_inside_their_arrays(kind, channels):
     for filters in (1, VECTOR - 1, VECTOR, VECTOR + 1, 2 * VECTOR, 2 * VECTOR + 1, 3 * VECTOR + 1):
-        check(globals()[kind], Window((3, 3), (1, 1), (1, 0)), 3, (4, 6, 7, channels), filters)
+        check(kind, Window((3, 3), (1, 1), (1, 0)), 3, (4, 6, 7, channels), filters)
 
 
 @needs_vectors

@@ -85,7 +85,7 @@ def _begin(j, columns, whole):
 
 
 @kernel
-def pack(matrices, whole, panels):
+def pack(matrices, panels, whole):
     """panels[p, (n, q), i] = matrices[n, q, `_begin` of panel p + i].   matrices: (N, Q, J), any strides; flat.
 
     `whole` ones are for products that do not add to what is there.
