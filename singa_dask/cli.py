@@ -46,6 +46,18 @@ CHECKPOINT = click.option(
 )
 
 
+class _Interrupted(KeyboardInterrupt):
+    """Ctrl-C, caught wherever it came.
+
+    A plain KeyboardInterrupt that rises in code made from text, as that of a dataclass is, Python itself remembers:
+    the process then dies of SIGINT in place of ending with its exit code, although it was caught (bpo-1054041).
+    """
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise _Interrupted
+
+
 def _reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """Turn the project's errors into lines on standard error and an exit code."""
 
@@ -71,6 +83,8 @@ def _reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.version_option(__version__, prog_name="singa-dask")
 def main() -> None:
     """Train nets on a Dask cluster; how training is distributed is a block of the job."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored
+        signal.signal(signal.SIGINT, _interrupt)
     gc.set_threshold(COLLECT_AFTER)
     # Called last. Python would look through all that was imported before it ends: a quarter of a second.
     atexit.register(gc.freeze)
@@ -116,7 +130,7 @@ def train(
     """Train JOB: on a local Dask cluster of its own, on the one that --scheduler names, or as an MPI job (--mpi)."""
     # Batch systems stop jobs with SIGTERM: save, as for Ctrl-C. Open MPI's mpiexec passes only SIGUSR1 on in peace.
     for number in (signal.SIGTERM, signal.SIGUSR1)[: 2 if mpi else 1]:
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     load = cache(lambda: _load(job, overrides, cluster))
     with ExitStack() as stack:
         if mpi:

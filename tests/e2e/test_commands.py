@@ -76,6 +76,15 @@ def test_ctrl_c_before_there_are_workers(environment, tmp_path, no_leaks):
     assert said(tmp_path) == "interrupted\n"
 
 
+def test_ctrl_c_in_code_made_from_text(environment, tmp_path):
+    """Python itself remembers such a one, and would have the command die of SIGINT although it caught it."""
+    (tmp_path / "slow.py").write_text("exec('import signal; signal.raise_signal(signal.SIGINT)')\n")
+    job = tmp_path / "job.conf"
+    job.write_text(example().read_text().replace("type: kReLU", 'user_type: "slow:Layer"', 1))
+    ran = subprocess.run([*COMMAND, "check", job], cwd=tmp_path, env=environment, capture_output=True, timeout=20)
+    assert (ran.returncode, ran.stderr) == (130, b"interrupted\n")
+
+
 @pytest.mark.timeout(120)
 def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     """Two clouds of points: shards, training on 2 workers, test, predictions."""

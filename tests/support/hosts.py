@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,13 @@ class Host:
         """Plug the network in ("up") or cut it ("down")."""
         self.run("ip", "link", "set", CARD, state)
 
+    def wait_for_link(self) -> None:
+        """Wait until the card is in use: the kernel takes up to a second, and until then MPI passes it over."""
+        deadline = time.monotonic() + 10
+        while self.run("cat", f"/sys/class/net/{CARD}/operstate").strip() != "up":
+            assert time.monotonic() < deadline, f"the network of host {self.name} does not come up"
+            time.sleep(0.02)
+
     def segments(self) -> list[str]:
         """MPI's shared memory on this host."""
         return [name for name in self.run("ls", "/dev/shm").split() if name.startswith(("mpich_shm_", "ucx_"))]
@@ -104,6 +112,8 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         for host in hosts:
             host.run("ip", "address", "add", f"{host.address}/24", "dev", CARD)
             host.link("up")
+        for host in hosts:
+            host.wait_for_link()
         yield near, far
     finally:
         for host in hosts:
