@@ -113,11 +113,10 @@ class Recurrent(Layer):
         w = []
         for n, weights in enumerate(self._products()):
             lines = len(weights) * self._units
-            stacked = ctx.ops.xp.concatenate(
-                [weight.value for weight in weights], out=ctx.buffer(f"stacked{n}", (lines, self._units))
-            )
             packed = ctx.buffer(f"wh{n}", ops.packed_shape(lines, self._units, batch))
-            w.append(ops.pack([stacked], packed))
+            for k, weight in enumerate(weights):
+                ops.pack([weight.value], packed[..., k * self._units : (k + 1) * self._units, :])
+            w.append(packed)
         self._steps_backward(ctx, dy, w, da, dbefore)
         self._learn(ctx, da)
         dx = None

@@ -41,7 +41,8 @@ class RecurrentOps:
         return length, columns
 
     def pack(self, matrices: Sequence[Array], out: Array) -> Array:
-        """out: matrices (K, N) of any strides side by side, as `*_steps` want them."""
+        """out: matrices (K, N), of contiguous rows or columns, side by side, as `*_steps` want them. More below each
+        other: out[..., first:last, :] takes those that are rows first to last - 1."""
         first = 0
         for matrix in matrices:
             out[:, first : first + matrix.shape[1]] = matrix

@@ -16,7 +16,6 @@ from singa_dask.ops.cpu.kernels import (
     numba_pooling,
     numba_recurrent,
     numba_update,
-    packed_product,
     row_tile,
 )
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
@@ -221,7 +220,13 @@ class CpuOps(CpuConvolutionOps):
         return row_products.packed_shape(length, columns)
 
     def pack(self, matrices: Sequence[Array], out: Array) -> Array:
-        return super().pack(matrices, out) if out.ndim == 2 else packed_product.pack(matrices, out)
+        if out.ndim == 2:
+            return super().pack(matrices, out)
+        column = 0
+        for matrix in matrices:
+            row_tile.pack_right(matrix, column, out)
+            column += matrix.shape[1]
+        return out
 
     def _share_steps(self, batch: int, steps: Callable[..., None], *arguments: Any) -> None:
         """steps(*arguments, first, last) in every thread, for its rows of the batch."""

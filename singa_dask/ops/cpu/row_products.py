@@ -21,7 +21,7 @@ import numpy as np
 
 from singa_dask.ops.cpu import workspace
 from singa_dask.ops.cpu.kernels import blocked_product, packed_product, streamed_product
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, pack_right
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.team import Team
 
@@ -48,10 +48,12 @@ def product_of(a: Array, b: Array, out: Array) -> Product | None:
     if VECTOR == 0 or not all(array.dtype == np.float32 for array in (a, b, out)) or not out.flags.c_contiguous:
         return None
     by_rows, by_columns, in_place = a.flags.c_contiguous, a.strides[0] == a.itemsize, b.flags.c_contiguous
+    if not (in_place or b.flags.f_contiguous):
+        return None
     if rows in FEW and min(length, columns) >= LEAST and by_rows:
         if in_place:
             return _streamed if rows <= STREAMED else _blocked
-        return _turned if b.flags.f_contiguous and _fills_tiles(rows) else None
+        return _turned if _fills_tiles(rows) else None
     if length in FEW and min(rows, columns) >= LEAST and (by_rows or by_columns):
         return _blocked
     if columns in FEW and columns < LEAST <= min(rows, length) and by_rows:
@@ -94,7 +96,7 @@ _scratch = _Scratch()
 
 def _packed(matrix: Array) -> Array:
     (panels,) = _scratch.arrays("packed", packed_shape(*matrix.shape))
-    blocked_product.pack_right(matrix, panels)
+    pack_right(matrix, 0, panels)
     return panels
 
 

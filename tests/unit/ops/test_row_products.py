@@ -126,7 +126,7 @@ def test_tiles_of_every_height_and_width(columns):
     for rows in range(1, 4 * ROWS + 2):
         for length in (1, 3, 4, depth - 1, depth + 1, 2 * depth + 1):
             a, b = rng.standard_normal((rows, length), np.float32), rng.standard_normal((length, columns), np.float32)
-            panels = packed_product.pack([b], np.full(packed_shape(length, columns), np.nan, np.float32))
+            panels = CpuOps().pack([b], np.full(packed_shape(length, columns), np.nan, np.float32))
             for accumulate in (False, True):
                 out = np.full((rows + 2, columns), 7, np.float32)
                 packed_product.product(a, panels, out[1:-1], accumulate)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, copy_panel, pack_left, tiles_by_rows, tiles_of_packed
+from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, pack_left, pack_right, tiles_by_rows, tiles_of_packed
 
 # Steps of the sum that are packed at once: a panel of them stays in a core's first cache.
 DEPTH = 128
 # Rows of a that are packed at once.
 HEIGHT = 8 * ROWS
 _LINE = 4 * PANEL
-# Rows of an array that are turned at once.
-_STEPS = 16
 
 
 @kernel
 def product(a, b, first, last, panels, packed, out, accumulate):
     """out[:, first:last] = a b[:, first:last], or out += it.   a: (M, K), whose rows or columns are contiguous, b:
-    (K, N), of any strides; out: (M, N), whose rows are contiguous.
+    (K, N), likewise; out: (M, N), whose rows are contiguous.
 
     panels: (P, D, PANEL), D <= DEPTH, which should stay in a core's second cache: D rows of P PANEL columns of b are
     packed at a time, and multiplied by all rows of a. If a's columns are contiguous, they are packed too, into
@@ -30,7 +28,7 @@ def product(a, b, first, last, panels, packed, out, accumulate):
         columns = min(wide, last - j)
         for k in range(0, length, depth):
             lines, adding = min(depth, length - k), accumulate or k > 0
-            pack_right(b[k : k + lines, j : j + columns], panels)
+            pack_right(b[k : k + lines, j : j + columns], 0, panels)
             for m in range(0, rows, HEIGHT):
                 height, left = min(HEIGHT, rows - m), a.ctypes.data + m * a_row + k * a_step
                 if a_step != 4:
@@ -44,18 +42,3 @@ def product(a, b, first, last, panels, packed, out, accumulate):
                         tiles_of_packed(
                             packed.ctypes.data, lines, panel, _LINE, c, c_row, height, width, adding, left, 0, 0, 0
                         )
-
-
-@kernel
-def pack_right(b, panels):
-    """panels[j // PANEL, q, j % PANEL] = b[q, j].   b: of any strides."""
-    lines, columns = b.shape
-    for p in range(0, columns, PANEL):
-        width, panel = min(PANEL, columns - p), panels[p // PANEL]
-        if b.strides[1] == 4:
-            copy_panel(b.ctypes.data + 4 * p, b.strides[0], lines, width, panel.ctypes.data)
-        else:
-            for k in range(0, lines, _STEPS):
-                for j in range(width):
-                    for q in range(k, min(k + _STEPS, lines)):
-                        panel[q, j] = b[q, p + j]

@@ -22,6 +22,7 @@ from singa_dask.ops.cpu.kernels.tile_transform import (
     spread_output_2,
     spread_output_4,
 )
+from singa_dask.ops.cpu.kernels.transpose import transpose
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.kernels.winograd import SIZE
 
@@ -116,14 +117,12 @@ def spread_filters(weight, first, stop, panels):
 
 @kernel
 def turn_filters(weight, first, stop, turned):
-    """turned[i, j, o, c] = weight[i, j, c, o], first <= o < stop, a few channels at a time."""
-    size, _, channels, _ = weight.shape
-    for i in range(size):
-        for j in range(size):
-            for begin in range(0, channels, VECTOR):
-                for o in range(first, stop):
-                    for c in range(begin, min(begin + VECTOR, channels)):
-                        turned[i, j, o, c] = weight[i, j, c, o]
+    """turned[i, j, o, c] = weight[i, j, c, o], first <= o < stop."""
+    size, _, channels, filters = weight.shape
+    for n in range(size * size):
+        source = weight.ctypes.data + _FLOAT * (n * channels * filters + first)
+        target = turned.ctypes.data + _FLOAT * (n * filters + first) * channels
+        transpose(source, _FLOAT * filters, channels, stop - first, target, _FLOAT * channels, False)
 
 
 @kernel

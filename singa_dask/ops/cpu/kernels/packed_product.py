@@ -5,14 +5,10 @@ A matrix (K, N) lies in panels of PANEL columns, (N / PANEL, K, PANEL), the last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from singa_dask.ops.cpu.kernels.numba_kernel import kernel
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, tiles_by_rows
+from singa_dask.ops.cpu.kernels.transpose import transpose
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
-
-Array = Any
 
 _LINE = 4 * PANEL
 _CACHE_LINE = 64
@@ -21,20 +17,6 @@ _LAST_PART = _LINE // _CACHE_LINE - 1
 # Rows of a panel that are multiplied at once: they stay in the first cache, or, of AVX2's, which are narrow, come from
 # the second one in time.
 _DEPTH = {16: 96, 8: 512, 0: 1}[VECTOR]
-
-
-def pack(matrices: Sequence[Array], panels: Array) -> Array:
-    """panels: matrices (K, N) of any strides, side by side."""
-    column = 0
-    for matrix in matrices:
-        begin = 0
-        while begin < matrix.shape[1]:
-            panel, place = divmod(column + begin, PANEL)
-            width = min(PANEL - place, matrix.shape[1] - begin)
-            panels[panel, :, place : place + width] = matrix[:, begin : begin + width]
-            begin += width
-        column += matrix.shape[1]
-    return panels
 
 
 @kernel
@@ -72,10 +54,8 @@ def turned_product(a, panels, first, last, block, out, accumulate):
             tiles_by_rows(
                 left, a_row, length, panel, _LINE, block.ctypes.data, c_row, rows, width, False, left, 0, 0, 0
             )
-            for j in range(width):
-                target = out[p * PANEL + j, m : m + rows]
-                for r in range(rows):
-                    target[r] = target[r] + block[r, j] if accumulate else block[r, j]
+            target = out.ctypes.data + p * PANEL * out.strides[0] + 4 * m
+            transpose(block.ctypes.data, c_row, rows, width, target, out.strides[0], accumulate)
 
 
 @kernel

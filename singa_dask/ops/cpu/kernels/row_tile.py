@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 
 from singa_dask.ops.cpu.kernels.micro_kernel import copy, copy_lines
 from singa_dask.ops.cpu.kernels.numba_kernel import inlined, kernel, linked
+from singa_dask.ops.cpu.kernels.transpose import transpose
 from singa_dask.ops.cpu.kernels.vectors import I1, I64, VECTOR, Vectors
 
 ROWS = 6
@@ -197,6 +198,24 @@ def pack_left(source, step, rows, length, target):
             place = target + TILE_LINE * (i * length + k)
             _copy_columns(source + k * step + _FLOAT * row, step, place, min(_STEPS, length - k), count)
             row += count
+
+
+@kernel
+def pack_right(matrix, column, panels):
+    """panels[(column + j) // PANEL, q, (column + j) % PANEL] = matrix[q, j].   Rows or columns of the matrix, and rows
+    of the panels, are contiguous."""
+    length, columns = matrix.shape
+    row, step = matrix.strides
+    begin = 0
+    while begin < columns:
+        panel, place = divmod(column + begin, PANEL)
+        width = min(PANEL - place, columns - begin)
+        source, target = matrix.ctypes.data + begin * step, panels[panel].ctypes.data + _FLOAT * place
+        if step == _FLOAT:
+            copy_panel(source, row, length, width, target)
+        else:
+            transpose(source, step, width, length, target, _FLOAT * PANEL, False)
+        begin += width
 
 
 @kernel
