@@ -260,11 +260,13 @@ def unpack(counts, offsets, indices):
     """The opposite of pack. Returns whether the counts are those of so many offsets."""
     j = 0
     for b in range(counts.size):
-        if counts[b] > indices.size - j:
+        end = j + np.int64(counts[b])
+        if end > indices.size:
             return False
-        for _ in range(counts[b]):
-            indices[j] = u32(b << BLOCK_BITS) + u32(offsets[j])
-            j += 1
+        block, places = u32(b << BLOCK_BITS), indices[j:end]
+        for i in range(places.size):
+            places[i] = u32(block + u32(offsets[j + i]))
+        j = end
     if counts.size == 0:
         for j in range(indices.size):
             indices[j] = offsets[j]
