@@ -69,7 +69,7 @@ class ClassFactoredLoss(LossLayer):
         return (1,)
 
     def forward(self, ctx, *x):
-        h, labels = x[0], class_labels(self, ctx, x[1], self.conf["words"])
+        h, labels = x[0], class_labels(self, ctx, x[0], x[1], self.conf["words"])
         classes, rows = self._classes[labels], np.arange(len(h))
         ctx.h, ctx.rows, ctx.classes = h, rows, classes
         ctx.class_probability = _softmax(h @ self.class_weight.value.T)

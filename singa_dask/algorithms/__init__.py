@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.algorithms.base import KEY, TrainOneBatch
 from singa_dask.algorithms.bp import BP, BPTT
 from singa_dask.algorithms.cd import CD
 from singa_dask.errors import ConfigError, Problem
@@ -18,15 +18,14 @@ def algorithm(alg: AlgProto) -> TrainOneBatch:
     kUserAlg imports the TrainOneBatch subclass that `user_alg` names as "module:Class".
     Raises ConfigError where it names none.
     """
-    key = "train_one_batch"
     built_in: dict[int, type[TrainOneBatch]] = {AlgProto.kBP: BP, AlgProto.kBPTT: BPTT, AlgProto.kCD: CD}
     if alg.alg in built_in:
         return built_in[alg.alg].from_proto(alg)
     if not alg.user_alg:
         raise ConfigError(
-            Problem(f"{key}.alg", "kUserAlg needs user_alg", hint='Write alg: kBP, or user_alg: "module:Class".')
+            Problem(f"{KEY}.alg", "kUserAlg needs user_alg", hint='Write alg: kBP, or user_alg: "module:Class".')
         )
-    found = user_code(alg.user_alg, f"{key}.user_alg")
+    found = user_code(alg.user_alg, f"{KEY}.user_alg")
     if not (isinstance(found, type) and issubclass(found, TrainOneBatch)):
-        raise ConfigError(Problem(f"{key}.user_alg", "must name a subclass of TrainOneBatch", repr(alg.user_alg)))
+        raise ConfigError(Problem(f"{KEY}.user_alg", "must name a subclass of TrainOneBatch", repr(alg.user_alg)))
     return found.from_proto(alg)

@@ -30,6 +30,10 @@ class CD(TrainOneBatch):
         super().__init__()
         self.proto.cd_conf.cd_k = cd_k
 
+    def check(self, net: Net) -> None:
+        for _ in _machines(net):
+            pass
+
     def train_one_batch(
         self,
         net: Net,

@@ -127,7 +127,8 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
     """A phase needs data, and training what its algorithm trains. A user's layer may be anything."""
     types = {type_name(node.layer) for node in present}
     where: Path = ("neuralnet",)
-    if "kUserLayer" not in types and all(node.layer.srclayers for node in present):
+    read = [node for node in present if not node.layer.srclayers and node.layer.type != LayerType.kDummy]
+    if "kUserLayer" not in types and not read:
         hint = 'Add one of type kRecordInput: store_conf { path: "dataset:digits/train" batchsize: 64 }.'
         findings.add(where, f"no layer reads data in phase {Phase.Name(phase)}", hint=hint)
     if phase != Phase.kTrain:

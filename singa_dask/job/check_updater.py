@@ -43,10 +43,11 @@ def check_updater(findings: Findings) -> None:
     divides = (UpdaterProto.kAdaGrad, UpdaterProto.kRMSProp, UpdaterProto.kAdaDelta, UpdaterProto.kAdam)
     if updater.type in (*divides, UpdaterProto.kAdamMax) and updater.delta == 0:
         findings.add(("updater", "delta"), "must be above 0 here, where it keeps a divisor from 0", "0")
-    both = updater.HasField("clip_low") and updater.HasField("clip_high")
-    if both and updater.clip_low > updater.clip_high:
+    if updater.clip_low != updater.clip_high and not updater.clip_low < 0 < updater.clip_high:
+        given = "clip_low" if updater.HasField("clip_low") else "clip_high"
         received = f"clip_low={updater.clip_low:g}, clip_high={updater.clip_high:g}"
-        findings.add(("updater", "clip_low"), "must be below clip_high", received, "Equal values switch clipping off.")
+        message, hint = "gradients are clipped to a range from below 0 to above it", "Write clip_low: -5 clip_high: 5."
+        findings.add(("updater", given), message, received, hint)
     if not updater.HasField("learning_rate"):
         findings.missing(_RATE, _EXAMPLE_RATE)
     else:

@@ -38,13 +38,13 @@ def check_user(findings: Findings, message: Any, path: Path, type_field: str, us
         findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)
 
 
-def check_user_conf(findings: Findings, message: Any, path: Path) -> None:
+def check_user_conf(findings: Findings, message: Any, path: Path, user_field: str = "user_type") -> None:
     """The keyword arguments of user code: a JSON object, and only where there is user code."""
     text = message.user_conf
     if not text:
         return
-    if not message.user_type:
-        findings.add((*path, "user_conf"), "is for user_type only", hint="Leave it out, or name a user_type.")
+    if not getattr(message, user_field):
+        findings.add((*path, "user_conf"), f"is for {user_field} only", hint=f"Leave it out, or name a {user_field}.")
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -9,7 +9,7 @@ from singa_dask.job.check_fields import check_fields
 from singa_dask.job.check_graph import check_graph
 from singa_dask.job.check_layers import check_layers
 from singa_dask.job.check_updater import check_updater
-from singa_dask.job.check_user import check_user
+from singa_dask.job.check_user import check_user, check_user_conf
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
@@ -66,6 +66,10 @@ def _check_run(findings: Findings, training: bool) -> None:
         path: Path = ("train_one_batch", "alg") if job.HasField("train_one_batch") else ("train_one_batch",)
         findings.missing(path, "train_one_batch { alg: kBP }")
     check_user(findings, job.train_one_batch, ("train_one_batch",), "alg", "user_alg")
+    check_user_conf(findings, job.train_one_batch, ("train_one_batch",), "user_alg")
+    if job.train_one_batch.HasField("cd_conf") and job.train_one_batch.alg in (AlgProto.kBP, AlgProto.kBPTT):
+        name = AlgProto.AlgType.Name(job.train_one_batch.alg)
+        findings.add(("train_one_batch", "cd_conf"), f"is for alg: kCD, and this is {name}", hint="Leave it out.")
 
 
 def _check_cluster(findings: Findings) -> None:

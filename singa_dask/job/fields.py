@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -26,7 +27,11 @@ def assign(message: Any, name: str, value: Any, key: str) -> None:
 
 
 def _number(field: FieldDescriptor, value: Any) -> Any:
-    """The value; of an enum the number that a name stands for."""
+    """The value; of an enum the number that a name stands for, of a path its text."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, bool) and field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
+        raise TypeError("must be a number or text, neither True nor False")
     if field.enum_type is None or not isinstance(value, str):
         return value
     values = field.enum_type.values_by_name

@@ -211,7 +211,7 @@ class JobProto(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
 
 class AlgProto(_message.Message):
-    __slots__ = ("alg", "user_alg", "cd_conf")
+    __slots__ = ("alg", "user_alg", "cd_conf", "user_conf")
     class AlgType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserAlg: _ClassVar[AlgProto.AlgType]
@@ -225,10 +225,12 @@ class AlgProto(_message.Message):
     ALG_FIELD_NUMBER: _ClassVar[int]
     USER_ALG_FIELD_NUMBER: _ClassVar[int]
     CD_CONF_FIELD_NUMBER: _ClassVar[int]
+    USER_CONF_FIELD_NUMBER: _ClassVar[int]
     alg: AlgProto.AlgType
     user_alg: str
     cd_conf: CDProto
-    def __init__(self, alg: _Optional[_Union[AlgProto.AlgType, str]] = ..., user_alg: _Optional[str] = ..., cd_conf: _Optional[_Union[CDProto, _Mapping]] = ...) -> None: ...
+    user_conf: str
+    def __init__(self, alg: _Optional[_Union[AlgProto.AlgType, str]] = ..., user_alg: _Optional[str] = ..., cd_conf: _Optional[_Union[CDProto, _Mapping]] = ..., user_conf: _Optional[str] = ...) -> None: ...
 
 class CDProto(_message.Message):
     __slots__ = ("cd_k",)

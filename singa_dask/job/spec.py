@@ -39,7 +39,7 @@ class Job:
     ...         InnerProduct(num_output=10),
     ...         SoftmaxLoss(),
     ...     ],
-    ...     updater=SGD(learning_rate=0.1),
+    ...     updater=SGD(lr=0.1),
     ...     cluster=ClusterTopology.allreduce(3),
     ... )                                                                    # doctest: +SKIP
 

@@ -44,6 +44,16 @@ def code_name(code: Any) -> str:
     raise AssertionError
 
 
+def check_own_type(cls: Any, base: Any, key: str) -> None:
+    """Raise ConfigError where a class of the user's has the type of the built-in one that it derives from: a job could
+    not tell the two apart, and workers would make the other one."""
+    if cls.type == base.type or "type" in vars(cls):
+        return
+    settings = " and conf_field = None" if hasattr(base, "conf_field") else ""
+    hint = f'Derive it from {base.__name__}, or write type = "{base.type}"{settings} in it.'
+    raise ConfigError(Problem(key, f"derives from a {cls.type} one, and a job cannot tell them apart", hint=hint))
+
+
 def is_defined(name: str) -> bool:
     """Whether this process has, or was sent, what no import finds under this name."""
     return name in _defined or name in _received.get({})

@@ -20,7 +20,7 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto
 from singa_dask.job.unroll import origin
-from singa_dask.job.user_code import code_name
+from singa_dask.job.user_code import check_own_type, code_name
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Array, Param, Shape
 
@@ -35,6 +35,7 @@ class Layer:
     conf_field: the LayerProto field with this layer's settings, or None.
     label_sources: positions in srclayers whose labels, not features, this layer reads.
     passes_labels: True if this layer hands on the labels of its first source; makes_labels: if it gives them alone.
+    stops_gradient: whether none flows through it, so that a net cannot train parameters below it by a loss above it.
     multiple_outputs: True if forward returns a tuple, one array per destination (Slice, Split); backward then gets a
     tuple, and setup may return a tuple of shapes.
     num_sources: least and most srclayers; None for any number.
@@ -57,6 +58,7 @@ class Layer:
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
+    stops_gradient: ClassVar[bool] = False
 
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
@@ -66,14 +68,14 @@ class Layer:
         name: str | None = None,
         srclayers: str | Layer | Sequence[str | Layer] = (),
         *,
-        param: Sequence[ParamProto | Mapping[str, Any]] = (),
+        param: ParamProto | Mapping[str, Any] | Sequence[ParamProto | Mapping[str, Any]] = (),
         include: Sequence[Any] = (),
         exclude: Sequence[Any] = (),
         partition_dim: int | None = None,
         **conf: Any,
     ):
         proto, where = LayerProto(name=name, type=LayerType.Value(self.type)), name or type(self).__name__
-        for i, p in enumerate(param):
+        for i, p in enumerate([param] if isinstance(param, ParamProto | Mapping) else param):
             proto.param.append(p if isinstance(p, ParamProto) else _param(p, f"{where}.param[{i}]"))
         for key, value in (("include", include), ("exclude", exclude), ("partition_dim", partition_dim)):
             if value is not None:
@@ -117,11 +119,7 @@ class Layer:
             if conf:
                 proto.user_conf = json.dumps(dict(conf))
             return
-        if "type" not in vars(cls):  # the workers would make the layer that it derives from
-            hint = 'Derive it from Layer, or write type = "kUserLayer" and conf_field = None in it.'
-            raise ConfigError(
-                Problem(where, f"derives from a {cls.type} layer, and a job cannot tell them apart", hint=hint)
-            )
+        check_own_type(cls, Layer, where)
         if cls.conf_field is None:
             if conf:
                 raise ConfigError(Problem(f"{where}.{next(iter(conf))}", f"{cls.__name__} has no settings of its own"))
@@ -313,6 +311,8 @@ class LossLayer(Layer):
 
 class OutputLayer(Layer):
     """A layer that measures or writes what comes out of a net: no gradient flows back through it."""
+
+    stops_gradient: ClassVar[bool] = True
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         return (None,) * len(self.proto.srclayers)

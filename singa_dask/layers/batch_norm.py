@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -31,7 +30,6 @@ class BatchNorm(Layer):
         if not 0 <= self.conf.factor < 1:
             raise self.problem("bm_conf.factor must lie in [0, 1)", self.conf.factor)
         channels = (shape[-1],)
-        self._positions = prod(shape[:-1])
         self.scale = self.declare("scale", channels, 0, 0, value=1.0)
         self.bias = self.declare("bias", channels, 0, 0, value=0.0)
         self.mean = self._statistic("mean", channels, 0.0)
@@ -47,8 +45,10 @@ class BatchNorm(Layer):
         xp = ctx.ops.xp
         y, x_NC = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
         if ctx.step.phase & Phase.kTrain:
-            ctx.count = ctx.step.total_rows * self._positions
-            ctx.batch_mean = self._group_sum(ctx, x_NC.sum(axis=0, dtype=np.float64)) / ctx.count
+            # Rows are counted, since layers below may have cut or joined the batch.
+            sums = self._group_sum(ctx, xp.append(x_NC.sum(axis=0, dtype=np.float64), float(len(x_NC))))
+            ctx.count = float(sums[-1])
+            ctx.batch_mean = sums[:-1] / ctx.count
             centred = xp.subtract(x_NC, ctx.batch_mean.astype(x_NC.dtype), out=ctx.buffer("normal", x_NC.shape))
             ctx.batch_var = self._group_sum(ctx, xp.square(centred).sum(axis=0, dtype=np.float64)) / ctx.count
             ctx.deviation = xp.sqrt(ctx.batch_var + EPSILON).astype(x_NC.dtype)
@@ -66,16 +66,16 @@ class BatchNorm(Layer):
         sums = xp.stack([dy_NC.sum(axis=0, dtype=np.float64), (dy_NC * ctx.normal).sum(axis=0, dtype=np.float64)])
         self._add(self.bias, sums[0])
         self._add(self.scale, sums[1])
-        self._learn_statistics(ctx, dy.shape[0])
+        self._learn_statistics(ctx, len(dy_NC))
         means = (self._group_sum(ctx, sums) / ctx.count).astype(dy.dtype)
         dy_NC -= means[0]
         dy_NC -= ctx.normal * means[1]
         dy_NC *= self.scale.value / ctx.deviation
         return dy
 
-    def _learn_statistics(self, ctx: Context, rows: int) -> None:
+    def _learn_statistics(self, ctx: Context, elements: int) -> None:
         """What servers subtract, this worker's share of it: (1 - factor) (running - batch), a mean over time steps."""
-        share = (1 - self.conf.factor) * rows / ctx.step.total_rows / self.proto.num_instances
+        share = (1 - self.conf.factor) * elements / ctx.count / self.proto.num_instances
         unbiased = ctx.batch_var * (ctx.count / max(1, ctx.count - 1))
         self._add(self.mean, share * (self.mean.value - ctx.batch_mean))
         self._add(self.var, share * (self.var.value - unbiased))

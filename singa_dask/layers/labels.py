@@ -10,14 +10,22 @@ from singa_dask.layers.context import Context
 from singa_dask.layers.param import Array
 
 
-def class_labels(layer: Layer, ctx: Context, labels: Any, classes: int) -> Array:
-    """The labels on the device: (B,) integers. Raises DataError where there are none or one is not in [0, classes)."""
+def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int) -> Array:
+    """The labels of the rows of x on the device: (B,) integers.
+
+    Raises DataError where there are none, or not one for each row, or one is not in [0, classes).
+    """
     source = layer.proto.srclayers[1] if len(layer.proto.srclayers) > 1 else "its second source"
     if labels is None:
         raise DataError(f"layer {layer.name!r} needs labels, but {source!r} has none: see its store_conf.has_label")
     labels = ctx.ops.asarray(labels).reshape(-1)
     if labels.dtype.kind not in "iu":
         labels = labels.astype("int64")
+    if labels.size != x.shape[0]:
+        raise DataError(
+            f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {x.shape[0]} rows, but {source!r} gives "
+            f"{labels.size} labels. Do layers between them cut or join the batch (slice_dim, concate_dim 0)?"
+        )
     if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise DataError(
             f"layer {layer.name!r}: labels must lie in [0, {classes}), the number of outputs of its first source; "

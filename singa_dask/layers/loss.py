@@ -35,7 +35,7 @@ class SoftmaxLoss(LossLayer):
     def forward(self, ctx: Context, *x: Array) -> Array:
         logits = x[0].reshape(x[0].shape[0], -1)
         ctx.x_shape = x[0].shape
-        ctx.targets = class_labels(self, ctx, x[1], self._classes)
+        ctx.targets = class_labels(self, ctx, x[0], x[1], self._classes)
         ctx.y = ctx.buffer("y", logits.shape)
         ctx.loss, ctx.correct = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y)
         return ctx.y

@@ -25,6 +25,7 @@ class ImagePreprocess(Layer):
     type: ClassVar[str] = "kImagePreprocess"
     conf_field: ClassVar[str | None] = "rgbimage_conf"
     passes_labels: ClassVar[bool] = True
+    stops_gradient: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

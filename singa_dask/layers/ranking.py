@@ -43,7 +43,7 @@ class Accuracy(ArgSort):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         scores = x[0].reshape(x[0].shape[0], -1)
-        labels = class_labels(self, ctx, x[1], self._classes)
+        labels = class_labels(self, ctx, x[0], x[1], self._classes)
         ctx.correct, ctx.rows = ctx.ops.count_topk(scores, labels, self.conf.topk), scores.shape[0]
         return super().forward(ctx, scores)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from singa_dask.errors import SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
+from singa_dask.job.stores import store_of
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import InputLayer, Layer, OutputLayer
@@ -228,6 +229,8 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
             raise
         except Exception as error:
             raise failure(layer, phase, "setup", sources, error) from error
+        for position in layer.label_positions:
+            _check_labels(layers, layer, layer.proto.srclayers[position])
         pieces = len(graph.consumers[name])
         if _told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
             raise layer.problem(
@@ -235,6 +238,20 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
                 hint="Make the two numbers equal.",
             )
     return shapes
+
+
+def _check_labels(layers: Mapping[str, Layer], layer: Layer, source: str) -> None:
+    """Raise ConfigError where a layer reads labels of one that has none. Layers of the user's own may have any."""
+    first = layers[source]
+    while first.passes_labels and not first.makes_labels:
+        first = layers[first.proto.srclayers[0]]
+    if first.type == "kUserLayer" or first.makes_labels:
+        return
+    if not isinstance(first, InputLayer):
+        hint = "Name the layer that reads the data; the order of srclayers counts."
+        raise layer.problem("reads labels, and this layer has none", source, hint)
+    if not first.proto.srclayers and not store_of(first.proto).has_label:
+        raise layer.problem(f"reads labels, and {first.name!r} has none", "has_label: false", "Leave has_label out.")
 
 
 def _told_apart(layer: Layer, shape: Any) -> bool:

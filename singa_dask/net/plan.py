@@ -101,6 +101,12 @@ def make_plan(
         step.ctx.needs_input_grad = bool(step.wanted)
         steps[name] = step
     active = _below_a_loss(graph, layers, steps)
+    for name, layer in layers.items():
+        if active[name] and layer.stops_gradient and trains[name]:
+            hint = "Let the layers above read what it reads, and train the layers below apart."
+            raise layer.problem(
+                "no gradient flows through it, so that the parameters below would not learn", hint=hint
+            )
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]

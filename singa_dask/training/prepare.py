@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from singa_dask.algorithms import algorithm
 from singa_dask.comm.codecs import codec
 from singa_dask.data import (
     AnyStream,
@@ -98,6 +99,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
                 layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered)
         _check_classes(nets)
+        algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:
         raise job.located(error) from error

@@ -23,7 +23,7 @@ import numpy as np
 from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.job.user_code import code_name
+from singa_dask.job.user_code import check_own_type, code_name
 from singa_dask.layers.param import Array
 from singa_dask.net.flat import Entry
 from singa_dask.updaters.fields import as_written
@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 class Updater(ABC):
     """Base of every updater. A class of your own is named by `user_type: "module:Class"`.
 
-    Every rule sees the gradient clipped to [clip_low, clip_high] (where clip_high > clip_low), plus
+    Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
     weight_decay * wd_scale * w, and the learning rate times lr_scale.
 
     type: the UpdaterType name; conf_field: the UpdaterProto field with own settings, or None; states: names of the
@@ -64,9 +64,13 @@ class Updater(ABC):
 
     def __init__(self, *, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any):
         cls = type(self)
+        check_own_type(cls, Updater, f"updater {cls.__name__}")
         proto = UpdaterProto(type=UpdaterProto.UpdaterType.Value(cls.type))
         if lr is not None and learning_rate is not None:
             raise ConfigError(Problem("updater.lr", "give lr or learning_rate, not both", f"lr={lr}"))
+        if learning_rate is not None and not isinstance(learning_rate, Schedule):
+            hint = "Write lr= for a number that stays."
+            raise ConfigError(Problem("updater.learning_rate", "must be a schedule", repr(learning_rate), hint))
         if lr is not None:
             learning_rate = Fixed(base_lr=lr)
         if learning_rate is not None:
@@ -212,11 +216,9 @@ def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int,
 def _clip_range(proto: UpdaterProto) -> tuple[float, float]:
     """The range that gradients are clipped to, infinite where clipping is off."""
     low, high = as_written(proto.clip_low), as_written(proto.clip_high)
-    if high <= low:
+    if high == low:
         return -math.inf, math.inf
-    if not low <= 0 <= high:
-        # A zero gradient must stay zero.
-        raise ConfigError(
-            Problem("updater.clip_low", "the range clip_low to clip_high must hold 0", f"{low} to {high}")
-        )
+    if not low < 0 < high:  # one that is not given is 0
+        message = "must be below 0, and clip_high above it: other ranges leave out half of all gradients"
+        raise ConfigError(Problem("updater.clip_low", message, f"{low} to {high}"))
     return low, high

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LRGenProto
-from singa_dask.job.user_code import code_name, user_code
+from singa_dask.job.user_code import check_own_type, code_name, user_code
 from singa_dask.updaters.fields import as_written
 
 KEY = "updater.learning_rate"
@@ -34,6 +34,7 @@ class Schedule(ABC):
 
     def __init__(self, base_lr: float | None = None, **conf: Any):
         cls = type(self)
+        check_own_type(cls, Schedule, f"{KEY} {cls.__name__}")
         proto = LRGenProto(type=LRGenProto.ChangeMethod.Value(cls.type))
         if base_lr is not None:
             assign(proto, "base_lr", base_lr, f"{KEY}.base_lr")

@@ -41,6 +41,9 @@ BROKEN = [
     ("train_one_batch { alg: kBP }", "", "train_one_batch", None, None, "is missing. Write train_one"),
     ("{ alg: kBP }", "{ }", "train_one_batch.alg", 5, 1, "is missing"),
     ("alg: kBP", 'user_alg: "my alg"', "train_one_batch.user_alg", 5, 19, 'must be spelled "module:Name"'),
+    ("alg: kBP", 'user_alg: "my:Alg" user_conf: "3"', "train_one_batch.user_conf", 5, 38, "must be a JSON object"),
+    ("alg: kBP", 'alg: kBP user_conf: "{}"', "train_one_batch.user_conf", 5, 28, "is for user_alg only"),
+    ("alg: kBP", "alg: kBP cd_conf { cd_k: 2 }", "train_one_batch.cd_conf", 5, 28, "is for alg: kCD, and this is kBP"),
     ("alg: kBP", 'alg: kBP user_alg: "my:Alg"', "train_one_batch.alg", 5, 19, "names a built-in one, but user_alg"),
     # the updater
     ("type: kSGD", "", "updater.type", 6, 1, "is missing. Write type: kSGD, or another"),
@@ -53,7 +56,9 @@ BROKEN = [
     ("type: kSGD", "type: kAdam adam_conf { beta2: 1 }", "updater.adam_conf.beta2", 7, 27, "and below 1"),
     ("type: kSGD", "type: kSGD adam_conf { }", "updater.adam_conf", 7, 14, "It belongs to kAdam."),
     ("type: kSGD", "type: kAdaGrad delta: 0", "updater.delta", 7, 18, "must be above 0 here"),
-    ("type: kSGD", "type: kSGD clip_low: 5 clip_high: -5", "updater.clip_low", 7, 14, "must be below clip_high"),
+    ("type: kSGD", "type: kSGD clip_low: 5 clip_high: -5", "updater.clip_low", 7, 14, "from below 0 to above it"),
+    ("type: kSGD", "type: kSGD clip_high: 5", "updater.clip_high", 7, 14, "Received: clip_low=0, clip_high=5."),
+    ("type: kSGD", "type: kSGD clip_low: -5", "updater.clip_low", 7, 14, "Write clip_low: -5 clip_high: 5."),
     ("momentum: 0.9", "momentum: 1", "updater.momentum", 8, 3, "must be at least 0 and below 1. Received: 1."),
     ("momentum: 0.9", "momentum: inf", "updater.momentum", 8, 3, "must be a finite number. Received: inf."),
     ("momentum: 0.9", "weight_decay: -0.1", "updater.weight_decay", 8, 3, "must not be negative. Received: -0.1."),
@@ -62,6 +67,10 @@ BROKEN = [
     ("type: kFixed", "", "updater.learning_rate.type", 9, 3, "is missing. Write type: kFixed"),
     ("base_lr: 0.1", "base_lr: -1", "updater.learning_rate.base_lr", 9, 32, "must not be negative"),
     ("type: kFixed", "type: kStep", "updater.learning_rate.step_conf", 9, 3, "as the learning rate is kStep"),
+    (
+        *("type: kFixed", "type: kStep step_conf { gamma: -1 change_freq: 5 }"),
+        *("updater.learning_rate.step_conf.gamma", 9, 43, "must not be negative. Received: -1."),
+    ),
     (
         *("type: kFixed", "type: kStep step_conf { gamma: 0.5 }"),
         *("updater.learning_rate.step_conf.change_freq", 9, 31, "is missing. Write change_freq: VALUE."),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.topologies import run_topology
 
-from singa_dask import updaters
+from singa_dask import layers, updaters
 from singa_dask.algorithms import BP
 from singa_dask.data import write_shards
 from singa_dask.job import Job
@@ -54,6 +54,25 @@ def test_running_statistics_follow_the_batches_whatever_the_updater(updater):
     test.forward({"data": Batch(x)}, Step(Phase.kTest, total_rows=4))
     scale, bias = (train.named_params[name].value for name in ("norm_scale", "norm_bias"))
     np.testing.assert_allclose(test.output("norm"), (x - mean) / np.sqrt(var + 1e-5) * scale + bias)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_statistics_are_those_of_the_rows_that_come(cut):
+    """Layers below may have cut the batch, or joined two."""
+    both = layers.Concate("rows", ["data", "data"], concate_dim=0)
+    between = [layers.Slice("rows", "data", slice_dim=0, num_slices=2)] if cut else [both]
+    norms = [BatchNorm(f"norm{i}", "rows") for i in range(1 + cut)]
+    targets = [InnerProduct(f"ip{i}", norm.name, num_output=2) for i, norm in enumerate(norms)]
+    losses = [EuclideanLoss(f"loss{i}", [ip.name, ip.name]) for i, ip in enumerate(targets)]
+    net_layers = [RecordInput("data", shape=[3], batchsize=8), *between, *norms, *targets, *losses]
+    made = Net(NetProto(layer=[layer.proto for layer in net_layers]), Phase.kTrain, get_ops("cpu", np.float64))
+    made.initialise(0)
+    BP().train_one_batch(made, {"data": Batch(np.random.default_rng(0).normal(2, 3, (8, 3)))}, Step(total_rows=8))
+    for norm in norms:
+        y = made.output(norm.name)
+        assert len(y) == (4 if cut else 16)
+        np.testing.assert_allclose(y.mean(axis=0), 0, atol=1e-12)
+        np.testing.assert_allclose(y.std(axis=0), 1, rtol=1e-5)
 
 
 JOB = """

@@ -81,9 +81,16 @@ def test_a_class_that_a_job_would_take_for_the_built_in_one_is_refused():
     class Own(layers.ReLU):
         type, conf_field = "kUserLayer", None
 
-    with pytest.raises(ConfigError, match=r"derives from a kReLU layer.*kUserLayer"):
+    with pytest.raises(ConfigError, match=r"derives from a kReLU one.*kUserLayer"):
         Mine("m", "x")
     assert Own("o", "x", size=3).conf == {"size": 3}
+
+
+def test_settings_of_another_kind(tmp_path):
+    assert layers.RecordInput("r", path=tmp_path).proto.store_conf.path == str(tmp_path)
+    assert layers.InnerProduct("i", "r", num_output=2, param={"name": "w"}).proto.param[0].name == "w"
+    with pytest.raises(ConfigError, match=r"i.num_output: must be a number or text.*num_output=True"):
+        layers.InnerProduct("i", "r", num_output=True)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +209,12 @@ def test_shapes_and_settings_that_do_not_fit_are_refused(layer, sources, message
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(None, "needs labels, but 'data' has none"), ([0, 4], "from 0 to 4"), ([-1, 0], "from -1 to 0")],
+    [
+        (None, "needs labels, but 'data' has none"),
+        ([0, 4], "from 0 to 4"),
+        ([-1, 0], "from -1 to 0"),
+        ([1], "2 rows, but 'data' gives 1 labels"),
+    ],
 )
 def test_labels_that_cannot_be_used_are_refused(labels, message):
     layer = SoftmaxLoss("loss", ["x", "data"])

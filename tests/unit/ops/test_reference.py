@@ -182,6 +182,8 @@ def test_softmax_of_what_is_not_finite_is_none(ops):
             with np.errstate(invalid="ignore"):
                 loss, _ = ops.softmax_cross_entropy(x, np.array([4]), 1, y := ops.empty(x.shape))
             assert np.isnan(loss) and np.isnan(y[0, place])
+    x, labels = np.full((4, 9), np.nan, np.float32), np.arange(4)
+    assert ops.softmax_cross_entropy(x, labels, 3, ops.empty(x.shape))[1] == ops.count_topk(x, labels, 3) == 0
     x = np.array([[0, -np.inf, -1000, 0]], np.float32)
     loss, correct = ops.softmax_cross_entropy(x, np.array([3]), 1, y := ops.empty(x.shape))
     np.testing.assert_array_equal(y, [[0.5, 0, 0, 0.5]])

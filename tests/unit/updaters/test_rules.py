@@ -178,13 +178,23 @@ def test_neighbours_of_equal_scales_are_one_kernel_call():
 
 @pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
 def test_both_spellings_are_one_message(cls, rule, own):
-    proto = cls(learning_rate=schedules.Step(base_lr=0.3, gamma=0.5, change_freq=7), clip_high=2, **own).proto
+    proto = cls(
+        learning_rate=schedules.Step(base_lr=0.3, gamma=0.5, change_freq=7), clip_low=-1, clip_high=2, **own
+    ).proto
     made = make_updater(proto, get_ops())
     assert type(made) is cls
     assert made.proto == proto
     assert UpdaterProto.FromString(proto.SerializeToString()) == proto
     assert proto.learning_rate.step_conf.change_freq == 7
     assert proto.clip_high == 2
+
+
+class Mine(updaters.SGD):
+    """Workers would take it for SGD."""
+
+
+class Warm(schedules.Fixed):
+    """Workers would take it for Fixed."""
 
 
 class Signum(Updater):
@@ -220,6 +230,10 @@ def test_user_updater_by_name():
         (lambda: updaters.RMSProp(lr=0.1, rho=1.0), ["rmsprop_conf.rho", "below 1", "1.0"]),
         (lambda: updaters.Adam(lr=0.1, delta=0), ["updater.delta", "positive"]),
         (lambda: updaters.SGD(lr=0.1, clip_low=1, clip_high=2), ["clip_low", "1.0 to 2.0"]),
+        (lambda: updaters.SGD(lr=0.1, clip_high=2), ["clip_low", "below 0", "0.0 to 2.0"]),
+        (lambda: updaters.SGD(learning_rate=0.1), ["updater.learning_rate", "must be a schedule", "0.1", "lr="]),
+        (lambda: Mine(lr=0.1), ["Mine", "derives from a kSGD one", "Updater", "kUserUpdater"]),
+        (lambda: Warm(base_lr=0.1), ["Warm", "derives from a kFixed one", "Schedule", "kUserChange"]),
         (lambda: make_updater(UpdaterProto(), get_ops()), ["updater.type", "kUserUpdater", "kSGD"]),
         (lambda: make_updater(UpdaterProto(user_type="json:dumps"), get_ops()), ["subclass of Updater", "json:dumps"]),
         (lambda: make_updater(UpdaterProto(user_type="json:JSONDecode"), get_ops()), ["Did you mean JSONDecoder?"]),

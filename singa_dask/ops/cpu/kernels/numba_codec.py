@@ -266,7 +266,7 @@ def unpack(counts, offsets, indices):
         block, places = u32(b << BLOCK_BITS), indices[j:end]
         for i in range(places.size):
             places[i] = u32(block + u32(offsets[j + i]))
-        j = end
+        j += places.size
     if counts.size == 0:
         for j in range(indices.size):
             indices[j] = offsets[j]

@@ -82,7 +82,7 @@ def _is_among(row, label, topk):
         rank += row[j] >= value
     for j in range(label + 1, row.size):
         rank += row[j] > value
-    return rank < topk
+    return rank < topk and value == value  # a score that is NaN is never right
 
 
 @kernel
