@@ -1,9 +1,13 @@
-"""Which group a Dask worker belongs to. Reservations live in the workers and expire."""
+"""Which group a Dask worker belongs to. Reservations live in the workers and expire.
+
+Servers hold a worker too, until they are closed or Dask has let their actors go, as it does when their client is gone.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +27,16 @@ class _Claim:
 
 _claims: dict[str, _Claim] = {}  # by address, as a process may hold several Dask workers
 _lock = threading.Lock()
+
+
+def server_key(name: str, run: str) -> str:
+    """The Dask key of a server's actor. run: what all groups and servers of a run have in common."""
+    return f"server-{name}@{run}"
+
+
+def servers(actors: Mapping[str, Any]) -> list[str]:
+    """The keys of the servers among the actors of a worker, by key."""
+    return [key for key, actor in actors.items() if key.startswith("server-") and "@" in key and not actor.closed]
 
 
 def holder(address: str) -> str:

@@ -32,12 +32,14 @@ def form_group(
     timeout_s: float = 30.0,
     comm_timeout_s: float = 30.0,
     name: str = "group",
+    run: str = "",
 ) -> Group:
     """Run fn(comm, *args) on the Dask workers `ranks` (addresses, in rank order), which become one group.
 
     Returns once every rank has met the others. Processes that cannot join a world any more, because a group failed in
     them or they belong to another one, are restarted by their nannies first; `Group.addresses` says where ranks are.
-    comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard.
+    comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard. run: that the group is of,
+    whose servers may be on the same workers (claims.server_key).
 
     Raises ClusterError, naming the worker, when the group has not formed after `timeout_s` seconds or a rank cannot
     join it. What happens to ranks afterwards, and processes that are lost even before, Group.wait tells.
@@ -46,9 +48,9 @@ def form_group(
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
     deadline = time.monotonic() + timeout_s
     group = f"{name}-{uuid.uuid4().hex[:8]}"
-    workers = _claimed(client, list(ranks), group, deadline)
+    workers = _claimed(client, list(ranks), group, run, deadline)
     try:
-        workers, world_ranks = _in_one_world(client, workers, group, deadline)
+        workers, world_ranks = _in_one_world(client, workers, group, run, deadline)
         making = nullcontext() if world_ranks else _pmi_server(workers)
         with making as server:
             plans = _plans(group, workers, world_ranks, server, deadline, comm_timeout_s)
@@ -72,7 +74,7 @@ def shared_world(workers: Sequence[WorkerInfo]) -> tuple[int, ...] | None:
     return ranks if one_world and usable else None
 
 
-def _claimed(client: Any, addresses: list[str], group: str, deadline: float) -> list[WorkerInfo]:
+def _claimed(client: Any, addresses: list[str], group: str, run: str, deadline: float) -> list[WorkerInfo]:
     """Reserve every worker or none: two groups that each hold half of their workers would wait for ever.
 
     Reservations live in the workers and expire. Dask's MultiLock would stay locked for ever when its driver dies.
@@ -80,7 +82,7 @@ def _claimed(client: Any, addresses: list[str], group: str, deadline: float) -> 
     while True:
         _must_be_alive(client, addresses)
         left = max(0.1, deadline - time.monotonic())
-        answers = run_each(client, claim, dict.fromkeys(addresses, (group, _LEASE_S)), min(left, _CLAIM_S))
+        answers = run_each(client, claim, dict.fromkeys(addresses, (group, run, _LEASE_S)), min(left, _CLAIM_S))
         silent = [address for address, answer in answers.items() if isinstance(answer, Exception)]
         busy = {address: answer for address, answer in answers.items() if isinstance(answer, str)}
         if not silent and not busy:
@@ -98,7 +100,7 @@ def _claimed(client: Any, addresses: list[str], group: str, deadline: float) -> 
 
 
 def _in_one_world(
-    client: Any, workers: list[WorkerInfo], group: str, deadline: float
+    client: Any, workers: list[WorkerInfo], group: str, run: str, deadline: float
 ) -> tuple[list[WorkerInfo], tuple[int, ...] | None]:
     """The workers, fresh where they had to be, and their ranks in the world that they share, None for a new one."""
     for attempt in range(2):
@@ -111,7 +113,7 @@ def _in_one_world(
         if attempt == 0:
             fresh = restart_workers(client, stale, max(5.0, deadline - time.monotonic()))
             addresses = [fresh.get(worker.address, worker.address) for worker in workers]
-            workers = _claimed(client, addresses, group, deadline)
+            workers = _claimed(client, addresses, group, run, deadline)
     names = ", ".join(str(worker) for worker in stale)
     raise ClusterError(
         f"{group} cannot form: MPI is initialised in fresh processes of {names}. "
@@ -120,7 +122,8 @@ def _in_one_world(
 
 
 def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float = 30.0) -> dict[str, str]:
-    """Give each worker a fresh process: its old address -> its new one. What the old process held is lost.
+    """Give each worker a fresh process: its old address -> its new one, which may be the same where ports are given.
+    What the old process held is lost.
 
     Raises ClusterError for workers without a nanny, and when a worker does not come back in time.
     """
@@ -133,13 +136,16 @@ def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float
     deadline = time.monotonic() + timeout_s
     before = alive(client)
     kill_processes(client, {worker.address: worker.pid for worker in workers})
-    old_of = {worker.nanny: worker.address for worker in workers}
+    old_of = {worker.nanny: worker for worker in workers}
     fresh: dict[str, str] = {}
     while len(fresh) < len(workers) and time.monotonic() < deadline:
-        there = alive(client) - before
+        there = alive(client) - (before - {worker.address for worker in workers})
         for address, answer in run_each(client, describe, dict.fromkeys(there, ()), 2.0).items():
-            if isinstance(answer, WorkerInfo) and answer.nanny in old_of:
-                fresh[old_of[answer.nanny]] = address
+            if not isinstance(answer, WorkerInfo) or answer.nanny not in old_of:
+                continue
+            old = old_of[answer.nanny]
+            if answer.pid != old.pid:
+                fresh[old.address] = address
         time.sleep(0.02)
     absent = [str(worker) for worker in workers if worker.address not in fresh]
     if absent:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 # A rank that was told to abort and has not left after this time is in code that cannot be interrupted.
 GRACE_S = 3.0
+# By when a task that has ended is forgotten.
+_SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 
 
@@ -114,9 +118,11 @@ def current_task() -> RankTask:
     return task
 
 
-def claim(group: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
-    """Reserve this worker for a group: what the worker is, or the name of the group that has it."""
-    return claims.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
+def claim(group: str, run: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
+    """Reserve this worker for a group: what the worker is, or the name of the group, or of another run's server, that
+    has it."""
+    others = [key for key in claims.servers(dask_worker.state.actors) if not key.endswith(f"@{run}")]
+    return next(iter(others), "") or claims.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
 
 
 def release(group: str, dask_worker: Any = None) -> None:
@@ -174,6 +180,15 @@ def run_rank(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
         _current.reset(token)
         watchdog.stop()
         claims.end(worker.address)
+        _collect_soon(worker)
+
+
+def _collect_soon(worker: Any) -> None:
+    """Have Python look for what refers to itself, nets and the memory that ranks share among it, once the task and the
+    traceback of its error are gone. By itself it may not for many runs."""
+    loop = worker.loop.asyncio_loop
+    with suppress(RuntimeError):  # it is closed: so is the process in a moment
+        loop.call_soon_threadsafe(loop.call_later, _SETTLED_S, gc.collect)
 
 
 def _take_up(plan: RankPlan, address: str) -> RankTask:

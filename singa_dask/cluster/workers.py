@@ -32,7 +32,7 @@ class WorkerInfo:
 
     address: of its Dask comm; host: the IP address in it; node: equal for processes that can share memory;
     cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none;
-    group: that it belongs to, "" while it is free.
+    group: that it belongs to, or a server that it has; "" while it is free.
     """
 
     address: str
@@ -81,7 +81,7 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         cpus=frozenset(os.sched_getaffinity(0)),
         nanny=dask_worker.nanny or "",
         mpi=mpi_report(),
-        group=claims.holder(address),
+        group=claims.holder(address) or next(iter(claims.servers(dask_worker.state.actors)), ""),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -29,6 +30,15 @@ class Communicator(ABC):
     def __init__(self) -> None:
         self.nbytes: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def patiently(self, timeout_s: float) -> Iterator[None]:
+        """Inside, members are waited for that do something alone, and that may take longer than a step."""
+        usual, self.timeout_s = self.timeout_s, timeout_s
+        try:
+            yield
+        finally:
+            self.timeout_s = usual
 
     @property
     def wait_s(self) -> float:

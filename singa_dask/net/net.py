@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,6 @@ import numpy as np
 
 from singa_dask.errors import SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
-from singa_dask.job.stores import store_of
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import InputLayer, Layer, OutputLayer
@@ -58,7 +58,7 @@ class Net:
         self.phase = phase
         self.ops = ops
         self.carries = False
-        self._parameter_net: Net = self if share is None else share._parameter_net
+        self._parameter_net: Net | None = None if share is None else share._parameter_net or share
         self._graph = graph = build_graph(proto, phase, fold=fold)
         self.layers: dict[str, Layer] = {
             name: layer_class(message).from_proto(message) for name, message in graph.layers.items()
@@ -88,11 +88,10 @@ class Net:
     def _context(self, layer: Layer) -> Context:
         ctx = Context(self.ops, scratch=self._scratch)
         ctx.memory = self._memories.get(origin(layer.proto), ctx.memory)
-        ctx.last_output = self._last_output
+        # Not by its method: a net that refers to itself would keep its memory until Python looks for such.
+        net = weakref.ref(self)
+        ctx.last_output = lambda name: _last_output(net(), name)
         return ctx
-
-    def _last_output(self, name: str) -> Array:
-        return self._passes.values[self._outputs[name]] if name in self._outputs else None
 
     def forget(self) -> None:
         """Let the next forward call start from the initial state of recurrent layers."""
@@ -120,7 +119,8 @@ class Net:
 
     def initial_values(self, seed: int) -> dict[str, np.ndarray]:
         """What `initialise` gives every parameter, by name; float64."""
-        return {param.name: initial_value(param, seed) for param in self._parameter_net.params}
+        owner = self._parameter_net or self
+        return {param.name: initial_value(param, seed) for param in owner.params}
 
     @property
     def drawn(self) -> frozenset[str]:
@@ -178,6 +178,11 @@ class Net:
         """The sample shape that the layer `name` reads from its `position`-th source."""
         return _source_shape(self.layers, self._graph, self.shapes, name, position)
 
+    def labels_from(self, name: str) -> list[Layer]:
+        """The layers whose labels the layer `name` reads, handed on by others or not."""
+        layer = self.layers[name]
+        return [_labels_from(self.layers, layer.proto.srclayers[i]) for i in layer.label_positions]
+
     def wrap_calls(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Have both passes call around(layer, "forward" | "backward", call) in place of each layer's `call`, from now
         on: for programs that measure."""
@@ -209,6 +214,10 @@ class Net:
         return {0: "batch", 1: "features"}.get(dim, "none")
 
 
+def _last_output(net: Net | None, name: str) -> Array:
+    return net._passes.values[net._outputs[name]] if net is not None and name in net._outputs else None
+
+
 def _freeze(layers: Mapping[str, Layer]) -> None:
     """Below an RBM nothing learns: no algorithm gives those layers a gradient, nor must weight decay change them."""
     machines = {param.owner for layer in layers.values() if isinstance(layer, RBM) for param in layer.params}
@@ -230,7 +239,12 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
         except Exception as error:
             raise failure(layer, phase, "setup", sources, error) from error
         for position in layer.label_positions:
-            _check_labels(layers, layer, layer.proto.srclayers[position])
+            source = layer.proto.srclayers[position]
+            first = _labels_from(layers, source)
+            # Layers of the user's own may have any.
+            if not (isinstance(first, InputLayer) or first.makes_labels or first.type == "kUserLayer"):
+                hint = "Name the layer that reads the data; the order of srclayers counts."
+                raise layer.problem("reads labels, and this layer has none", source, hint)
         pieces = len(graph.consumers[name])
         if _told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
             raise layer.problem(
@@ -240,18 +254,12 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
     return shapes
 
 
-def _check_labels(layers: Mapping[str, Layer], layer: Layer, source: str) -> None:
-    """Raise ConfigError where a layer reads labels of one that has none. Layers of the user's own may have any."""
+def _labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
+    """The layer whose labels a source has, its own or handed on."""
     first = layers[source]
     while first.passes_labels and not first.makes_labels:
         first = layers[first.proto.srclayers[0]]
-    if first.type == "kUserLayer" or first.makes_labels:
-        return
-    if not isinstance(first, InputLayer):
-        hint = "Name the layer that reads the data; the order of srclayers counts."
-        raise layer.problem("reads labels, and this layer has none", source, hint)
-    if not first.proto.srclayers and not store_of(first.proto).has_label:
-        raise layer.problem(f"reads labels, and {first.name!r} has none", "has_label: false", "Leave has_label out.")
+    return first
 
 
 def _told_apart(layer: Layer, shape: Any) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from singa_dask.errors import ClusterError
-from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
+from singa_dask.server.link import ATTEMPT_S, LEAST_RATE, RETRY_S, Address, ask
 from singa_dask.server.messages import (
     Coded,
     Leave,
@@ -42,7 +43,8 @@ class ServerActor:
         publish(plan.key, self.server)
         from distributed import get_worker  # what only reads a job does without Dask
 
-        self._worker = get_worker()
+        self._key, self._worker = plan.key, get_worker()
+        self.closed = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
         # While the workers get ready. What it raises, the first update raises again, for whoever sent that.
         self._warm = self._pool.submit(plan.warm_up)
@@ -50,6 +52,8 @@ class ServerActor:
         self._due = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
         self._slices = self.server.shard.indices
+        # The largest slice's values and its updater's arrays, in float32.
+        self._transfer_s = 4 * 4 * max((s.size for s in plan.slices), default=0) / LEAST_RATE
         # One exchange at a time: of two that say the same, the later to arrive could come after the next one.
         self._turns = {index: asyncio.Lock() for index in self._slices}
 
@@ -88,8 +92,8 @@ class ServerActor:
         self._right = right
         self.server.on_update = partial(_wake, loop, self._due)
         self._due.set()
-        if self._exchanging is None:
-            self._exchanging = asyncio.create_task(self._exchange_for_ever())
+        if self._exchanging is None or self._exchanging.done():
+            self._exchanging = asyncio.create_task(self._exchange_while_there())
 
     async def take_over(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
         """Begin as a copy of what the neighbour on this side has."""
@@ -112,14 +116,19 @@ class ServerActor:
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
 
     async def close(self) -> None:
-        """Stop exchanging."""
+        """Stop exchanging; the worker is free for others."""
+        self.closed = True
         if self._exchanging is not None:
             self._exchanging.cancel()
         self._pool.shutdown(wait=False)
 
-    async def _exchange_for_ever(self) -> None:
-        while True:
-            await self._due.wait()
+    async def _exchange_while_there(self) -> None:
+        """Until Dask has let the actor go, which it does without a word where its client is gone."""
+        while not self.closed and self._key in self._worker.state.actors:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), HOLD_S)
+            if not self._due.is_set():
+                continue
             self._due.clear()
             try:
                 await asyncio.gather(*(self._exchange(index) for index in self._slices))
@@ -128,6 +137,7 @@ class ServerActor:
                 # has the two meet.
                 await asyncio.sleep(RETRY_S)
                 self._due.set()
+        self._pool.shutdown(wait=False)
 
     async def _exchange(self, index: int, *, force: bool = False) -> None:
         right = self._right
@@ -144,7 +154,7 @@ class ServerActor:
         if here is not None:
             future: Future[Reply] = await self._compute(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
-        return await ask(self._worker, neighbour, request, ATTEMPT_S)
+        return await ask(self._worker, neighbour, request, ATTEMPT_S, self._transfer_s)
 
     def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

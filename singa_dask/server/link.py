@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from singa_dask.errors import ClusterError
-from singa_dask.server.messages import Array, NotYet, Refused, Reply, Request
+from singa_dask.server.messages import Array, Inspect, NotYet, Refused, Reply, Request
 from singa_dask.server.server import Server, server_here
 
 ATTEMPT_S = 10.0
 RETRY_S = 0.2
+# Bytes per second that the slowest network may carry for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
+LEAST_RATE = 8e6
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,12 @@ class DaskLink:
     def __init__(self, address: Address, worker: Any, timeout_s: float) -> None:
         self.address, self.timeout_s = address, timeout_s
         self._worker = worker
+        self._largest = 0
 
     def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
-        coroutine = ask(self._worker, self.address, request, self.timeout_s)
+        self._largest = max(self._largest, nbytes_of(request), 0 if out is None else out.nbytes)
+        arrays = 4 if isinstance(request, Inspect) else 2  # there and back; the updater's too
+        coroutine = ask(self._worker, self.address, request, self.timeout_s, arrays * self._largest / LEAST_RATE)
         return asyncio.run_coroutine_threadsafe(coroutine, self._worker.loop.asyncio_loop)
 
 
@@ -65,11 +71,19 @@ def link_to(address: Address, worker: Any, timeout_s: float) -> Link:
     return LocalLink(here) if here is not None else DaskLink(address, worker, timeout_s)
 
 
-async def ask(worker: Any, where: Address, request: Request, timeout_s: float) -> Reply:
-    """What the server answers, asked from a Dask worker's event loop. Repeats the request where the connection breaks,
-    and while the server says NotYet.
+def nbytes_of(message: Request) -> int:
+    """Bytes of the arrays of a message."""
+    values = vars(message).values()
+    parts = [part for value in values for part in (value.values() if isinstance(value, Mapping) else [value])]
+    return sum(int(getattr(part, "nbytes", 0)) for part in parts)
 
-    Raises ClusterError when nothing at all has come from it for `timeout_s` seconds, or it refuses.
+
+async def ask(worker: Any, where: Address, request: Request, timeout_s: float, transfer_s: float = 0.0) -> Reply:
+    """What the server answers, asked from a Dask worker's event loop. Repeats the request where the connection breaks,
+    and while the server says NotYet. transfer_s: how long the message and its reply may be on their way, in which
+    nothing is heard of them.
+
+    Raises ClusterError when nothing at all has come from it for `timeout_s + transfer_s` seconds, or it refuses.
     """
     from distributed.protocol import to_serialize
 
@@ -80,7 +94,7 @@ async def ask(worker: Any, where: Address, request: Request, timeout_s: float) -
         try:
             # What distributed.Actor does, without its client and its waiting for a lost actor.
             call = worker.rpc(where.worker).actor_execute(actor=where.key, function="call", args=[message], kwargs={})
-            answer = await asyncio.wait_for(call, min(ATTEMPT_S, timeout_s))
+            answer = await asyncio.wait_for(call, min(ATTEMPT_S, timeout_s) + transfer_s)
         except (OSError, TimeoutError) as error:
             fault = error
         except KeyError as error:
@@ -94,9 +108,10 @@ async def ask(worker: Any, where: Address, request: Request, timeout_s: float) -
             if not isinstance(reply, NotYet):
                 return reply
             heard = time.monotonic()
-        if time.monotonic() - heard > timeout_s:
+        if time.monotonic() - heard > timeout_s + transfer_s:
             raise ClusterError(
-                f"the server at {where.worker} has not answered {type(request).__name__} for {timeout_s:g} s "
+                f"the server at {where.worker} has not answered {type(request).__name__} for "
+                f"{timeout_s + transfer_s:.3g} s "
                 f"({fault!r}); its process is lost, stopped or cut off"
             )
         if fault is not None:

@@ -83,7 +83,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     with file:
         rows = csv.writer(file)
         for feed, step, order in _batches(net, job, -(-total // batch)):
-            net.forward(feed, step)
+            net.forward(_labelled(feed), step)
             output = net.ops.to_host(net.output(scores))
             output = output.reshape(len(output), -1)
             labels = next(iter(feed.values())).labels
@@ -118,6 +118,14 @@ def _prediction(scores: np.ndarray, classifies: bool) -> list[object]:
         return [f"{value:.6g}" for value in scores]
     best = int(scores.argmax())
     return [best, f"{scores[best]:.6f}"]
+
+
+def _labelled(feed: Mapping[str, Batch]) -> dict[str, Batch]:
+    """With zeros where data have no labels: a loss asks for some, and what it measures is not read."""
+    return {
+        name: Batch(batch.features, np.zeros(len(batch.features), np.int64) if batch.labels is None else batch.labels)
+        for name, batch in feed.items()
+    }
 
 
 def _batches(net: Net, job: JobProto, count: int) -> Iterator[tuple[Mapping[str, Batch], Step, np.ndarray]]:

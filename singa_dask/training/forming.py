@@ -109,7 +109,7 @@ class Former:
             where = list(dict.fromkeys(address for g in numbers for address in placement.workers[g]))
             self.crews.append(Crew(numbers, where, tuple(topology.server_group_of(g) for g in numbers)))
         if not topology.private_servers:
-            self.server_groups += [ServerGroup(i, where) for i, where in enumerate(placement.servers)]
+            self.server_groups += [ServerGroup(i, where, self.topic) for i, where in enumerate(placement.servers)]
 
     def newcomer(self) -> Crew:
         """One more crew, of one worker group, on free Dask workers. Raises ClusterError where there are too few."""
@@ -184,6 +184,7 @@ class Former:
             self.topic,
             comm_timeout_s=self.patience_s,
             name=f"train-{self.prepared.job.name}",
+            run=self.topic,
         )
         self._pids |= {info.address: info.pid for info in crew.group.workers}
         self._moved(order, dict(zip(crew.where, crew.group.addresses, strict=True)))

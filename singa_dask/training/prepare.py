@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,6 +98,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered)
+        # Predictions are of data without labels too.
+        _check_labels(nets.values() if phases is None else [nets[Phase.kTrain]])
         _check_classes(nets)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
@@ -151,18 +153,29 @@ def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
     return nets
 
 
+def _check_labels(nets: Iterable[Net]) -> None:
+    """What reads labels reads data that have them."""
+    for net in nets:
+        for name, layer in net.layers.items():
+            for first in net.labels_from(name):
+                if first.name in net.input_layers and not store_of(first.proto).has_label:
+                    message, hint = f"reads labels, and {first.name!r} has none", "Leave has_label out."
+                    raise layer.problem(message, "has_label: false", hint)
+
+
 def _check_classes(nets: Mapping[int, Net]) -> None:
     """A loss must have an output for every class of its data."""
     for net in nets.values():
         for layer in net.layers.values():
             if not isinstance(layer, SoftmaxLoss):
                 continue
-            source = layer.proto.srclayers[1]
-            if isinstance(net.layers[source], Frame):  # the labels are a sequence's
-                source = net.layers[source].proto.srclayers[0]
+            (first,) = net.labels_from(layer.name)
+            if isinstance(first, Frame):  # the labels are a sequence's
+                first = net.layers[first.proto.srclayers[0]]
+            source = first.name
             if source not in net.input_layers:
                 continue
-            folder = Path(net.layers[source].proto.store_conf.path)
+            folder = Path(first.proto.store_conf.path)
             if not folder.is_absolute():  # checked without data
                 continue
             classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]

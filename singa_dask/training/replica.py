@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ class Replica:
         self._codec = topology.codec
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
         self._unsent: Unsent | None = None
+        self._restored: int | None = None  # the step whose state was carried on
         self._owed: np.ndarray | None = None
 
     @property
@@ -191,6 +193,7 @@ class Replica:
         self._put(values, states, int(step[0]))
         if not carry:
             return
+        self._restored = int(step[0])
         kept, at = ({}, 0) if checkpoint is None else (checkpoint.unsent, checkpoint.step)
         self._unsent = share_unsent(self.comm, kept, at, flat)
         if self.algorithm.carries:
@@ -201,13 +204,15 @@ class Replica:
         servers know of. Every worker must call it."""
         seen = np.zeros((2, self.comm.size))  # steps and clocks, by worker
         seen[:, self.comm.rank] = self.stub.get(self._own, first), self.stub.clock
-        self.comm.all_reduce(seen.reshape(-1))
+        with self._patiently():
+            self.comm.all_reduce(seen.reshape(-1))
         begin, clock = map(int, seen.max(axis=1))
         self.stub.begin(begin, clock)
         unsent, self._unsent = self._unsent, None
-        if unsent is not None and unsent.step != begin:  # the servers have gone on without this group
+        if self._restored not in (None, begin):  # the servers have gone on without this group
             unsent = None
             self.net.forget()
+        self._restored = None
         if unsent is None or self.exchange.exact:
             self._spread(range(len(self.exchange.buckets)), exactly=True)
         if unsent is not None:
@@ -362,7 +367,12 @@ class Replica:
         """Take the servers' replies. everywhere: every worker has the new parameters already."""
         self.stub.pull(self._own, everything=everything)
         if not everywhere:
-            self._lane.run(self._spread, range(len(self.exchange.buckets)))
+            with self._patiently():
+                self._lane.run(self._spread, range(len(self.exchange.buckets)))
+
+    def _patiently(self) -> AbstractContextManager[None]:
+        """Inside, workers are waited for whom a server may let wait; those without a slice come here at once."""
+        return nullcontext() if self.private else self.comm.patiently(self.stub.patience_s)
 
     def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
         """Bring every worker's run of these buckets of the parameters to every worker."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from singa_dask.cluster.claims import server_key
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, ServerActor, ServerPlan
@@ -23,13 +24,14 @@ _CLOSE_S = 2.0
 class ServerGroup:
     """One server group: from making its actors to letting them go.
 
-    number: from 0; where: the Dask worker of each server; generation: grows whenever the group is made anew;
-    addresses: of the servers, empty while it is down.
+    number: from 0; where: the Dask worker of each server; run: that it is of (claims.server_key).
+    generation: grows whenever the group is made anew; addresses: of the servers, empty while it is down.
     """
 
-    def __init__(self, number: int, where: Sequence[str]) -> None:
+    def __init__(self, number: int, where: Sequence[str], run: str = "") -> None:
         self.number = number
         self.where = list(where)
+        self.run = run
         self.generation = 0
         self.restarts = 0
         self.addresses: list[Address] = []
@@ -47,7 +49,7 @@ class ServerGroup:
         self.generation += 1
         self._client = client
         suffix = f"{self.number}-{self.generation}-{uuid4().hex[:8]}"
-        named = [replace(plan, key=f"server-{i}-of-group-{suffix}") for i, plan in enumerate(plans)]
+        named = [replace(plan, key=server_key(f"{i}-of-group-{suffix}", self.run)) for i, plan in enumerate(plans)]
         self._futures = [
             client.submit(
                 ServerActor, plan, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False

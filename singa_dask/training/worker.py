@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import nccl_beside
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.data import Loader, Manifest
-from singa_dask.errors import DataError, TrainingError
+from singa_dask.errors import CheckpointError, DataError, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.sending import Parcel, unpacked
@@ -279,7 +279,7 @@ class _Run:
         one that goes on from before a damaged checkpoint comes to its step again."""
         path = checkpoints.path_of(self.plan.checkpoints, self.step)
         there = np.array([float(self.step == 0 or (self.comm.rank == 0 and checkpoints.intact(path)))])
-        with self._patiently():
+        with self.comm.patiently(MEETING_TIMEOUT_S):
             self.comm.broadcast(there)
         if there[0]:
             return
@@ -296,11 +296,26 @@ class _Run:
         """Have the parameters on the servers, and here; returns the step to begin with."""
         group, replica = self.group, self.replica
         if group.puts and group.resume is not None:
-            found = checkpoints.load(group.resume) if self.comm.rank == 0 else None
-            replica.restore(found, carry=group.leads)
+            found, there = self._resumed(group.resume)
+            if there:
+                replica.restore(found, carry=group.leads)
         elif group.puts:
             replica.initialise(checkpoints.load_parameters(self.job.checkpoint_path) if self.comm.rank == 0 else {})
         return replica.fetch(group.first)
+
+    def _resumed(self, path: Path) -> tuple[checkpoints.Checkpoint | None, bool]:
+        """The checkpoint, on the first rank, and whether it is there: to a group that is formed anew the servers give
+        their parameters, and what they began with may have been removed since."""
+        found, there = None, np.ones(1)
+        if self.comm.rank == 0:
+            try:
+                found = checkpoints.load(path)
+            except CheckpointError:
+                if self.replica.private or self.group.generation == 1:
+                    raise
+                there[0] = 0
+        self.comm.broadcast(there)
+        return found, bool(there[0])
 
     def _loader(self, net: Net, name: str, start: int, stop: int | None = None) -> Loader:
         store = net.layers[name].proto.store_conf
@@ -332,17 +347,8 @@ class _Run:
         self._meet()
 
     def _meet(self) -> None:
-        with self._patiently():
+        with self.comm.patiently(MEETING_TIMEOUT_S):
             self.comm.barrier()
-
-    @contextmanager
-    def _patiently(self) -> Iterator[None]:
-        """Inside, ranks are waited for that do something alone, and that may take longer than a step."""
-        patience, self.comm.timeout_s = self.comm.timeout_s, MEETING_TIMEOUT_S
-        try:
-            yield
-        finally:
-            self.comm.timeout_s = patience
 
     # What it tells
 

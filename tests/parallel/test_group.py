@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
 import cloudpickle
 import numpy as np
 import pytest
+from distributed import Client
 
 from singa_dask.cluster import GroupFailed, current_task, form_group, probe, wait_workers
 from singa_dask.errors import ClusterError, DataError
@@ -106,6 +108,36 @@ def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, 
     # The survivors have left their rank, and their processes are as they were.
     assert {first, last} <= {worker.pid for worker in probe(cluster3)}
     group.close()
+
+
+def test_workers_on_given_ports_come_back_on_them(no_leaks, tmp_path):
+    """As behind a firewall: the fresh process has the old one's address."""
+    first = 20_000 + os.getpid() % 20_000
+    dask, log = [sys.executable, "-m"], open(tmp_path / "log", "w")  # noqa: SIM115 - until the processes end
+    started = []
+    try:
+        for command in (
+            ["distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1", "--port", str(first)],
+            [
+                *("distributed.cli.dask_worker", f"tcp://127.0.0.1:{first}", "--no-dashboard", "--nworkers", "2"),
+                *("--nthreads", "1", "--host", "127.0.0.1", "--worker-port", f"{first + 1}:{first + 4}"),
+            ],
+        ):
+            started.append(subprocess.Popen([*dask, *command], stdout=log, stderr=log, cwd=tmp_path))
+        with Client(f"tcp://127.0.0.1:{first}", timeout=20) as client:
+            ranks = [worker.address for worker in wait_workers(client, 2)]
+            group = form_group(client, ranks, _for_ever)
+            spent = {worker.pid for worker in group.workers}
+            group.abort("enough")
+            group.close()
+            with form_group(client, [worker.address for worker in wait_workers(client, 2)], _where) as again:
+                assert not spent & {pid for _, pid, _ in again.results()}
+                assert {int(address.rpartition(":")[2]) - first for address in again.addresses} <= {1, 2, 3, 4}
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(20)
+        log.close()
 
 
 def test_after_a_failure_a_group_forms_in_fresh_processes(cluster3, ranks3):

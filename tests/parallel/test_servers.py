@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import pytest
 from distributed import get_worker, secede
 from support.servers import server_plan
 
-from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster import form_group, local_cluster, probe, wait_workers
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, partition
 from singa_dask.server.actor import HOLD_S
@@ -287,6 +288,43 @@ def test_servers_of_a_lost_group_that_live_exchange_no_more(cluster3, ranks3):
     left.stop()
     right.stop()
     assert cluster3.run(_exchanges, workers=here) == {here[0]: False}
+
+
+def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
+    """Where their driver was killed nobody closes them."""
+    cut = partition(SIZE, 1, 2, beside=False)
+    left, right = ServerGroup(0, ranks3[:1] * 2), ServerGroup(1, ranks3[1:2] * 2)
+    for group in (left, right):
+        group.start(cluster3, [server_plan(cut, i, "") for i in range(2)])
+    left.meet(right)
+    here = ranks3[:1]
+    cluster3.run(_remember, left.addresses[0].key, workers=here)
+    for group in (left, right):
+        for future in group._futures:
+            future.release()
+        group._actors, group._futures = [], []
+    gc.collect()  # what Dask's client keeps of actors refers to itself
+    deadline = time.monotonic() + HOLD_S + 10
+    while cluster3.run(_exchanges, workers=here)[here[0]]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_server_holds_its_worker_against_other_runs(cluster3, ranks3):
+    held = ranks3[0]
+    group = ServerGroup(0, [held], run="mine")
+    group.start(cluster3, [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")])
+    assert {w.address for w in probe(cluster3) if w.group} == {held}
+    with pytest.raises(ClusterError, match=rf"still in use: {held} by server-0-of-group-0.*@mine"):
+        form_group(cluster3, [held], _nothing, timeout_s=1.0)
+    with form_group(cluster3, [held], _nothing, run="mine") as own:
+        assert own.results() == [None]
+    group.stop()
+    assert not any(worker.group for worker in probe(cluster3))
+
+
+def _nothing(comm) -> None:
+    pass
 
 
 def _remember(key: str, dask_worker=None) -> None:

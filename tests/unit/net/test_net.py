@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -278,6 +281,20 @@ def test_calls_can_be_wrapped():
     net.backward()
     names = ["x", "a", "b", "loss"]
     assert seen == [(name, "forward") for name in names] + [(name, "backward") for name in reversed(names[1:])]
+
+
+def test_a_net_is_gone_when_nobody_has_it():
+    """Without a search for what refers to itself: nets are large."""
+    train = build(Feed("x"), Scale("a", "x"), Against("loss", ["a", "x"]))
+    test = build(Feed("x"), Scale("a", "x"), Against("loss", ["a", "x"]), phase=Phase.kTest, share=train)
+    assert test.initial_values(3).keys() == train.initial_values(3).keys() != set()
+    seen = [weakref.ref(net) for net in (train, test)]
+    gc.disable()
+    try:
+        del train, test
+        assert [net() for net in seen] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_second_backward_call_is_refused():
