@@ -361,7 +361,7 @@ def export(
     prepared = _prepare(job, overrides, cluster, Phase.kTest)
     path = find(checkpoint)
     net = evaluate.restore_net(prepared.job, Phase.kTest, path)
-    model = to_onnx(net, outputs or [evaluate.scores_layer(net)[0]], prepared.job.name)
+    model = to_onnx(net, list(dict.fromkeys(outputs)) or [evaluate.scores_layer(net)[0]], prepared.job.name)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, out)
@@ -415,7 +415,7 @@ def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | Non
         time.sleep(0.1)
     try:
         client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file that names no scheduler
         where = scheduler or scheduler_file
         raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running, and reachable?") from error
     return stack.enter_context(client)

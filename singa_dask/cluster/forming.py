@@ -41,14 +41,16 @@ def form_group(
     comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard. run: that the group is of,
     whose servers may be on the same workers (claims.server_key).
 
-    Raises ClusterError, naming the worker, when the group has not formed after `timeout_s` seconds or a rank cannot
-    join it. What happens to ranks afterwards, and processes that are lost even before, Group.wait tells.
+    Raises ClusterError, naming the worker, when workers are still in use after `timeout_s` seconds, or the group has
+    not formed after as many again, or a rank cannot join it. What happens to ranks afterwards, and processes that are
+    lost even before, Group.wait tells.
     """
     if not ranks or len(set(ranks)) < len(ranks):
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
     deadline = time.monotonic() + timeout_s
     group = f"{name}-{uuid.uuid4().hex[:8]}"
     workers = _claimed(client, list(ranks), group, run, deadline)
+    deadline = time.monotonic() + timeout_s  # they may have been waited for
     try:
         workers, world_ranks = _in_one_world(client, workers, group, run, deadline)
         making = nullcontext() if world_ranks else _pmi_server(workers)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -88,6 +89,10 @@ def _whole(**settings: Any) -> LocalCluster:
     started: Future[LocalCluster] = Future()
 
     def start() -> None:
+        # Nor in processes that are started from here: a terminal's Ctrl-C would reach them in the midst of imports.
+        # The tracker of multiprocessing comes before: starting it ends such a mask.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             started.set_result(LocalCluster(**settings))
         except BaseException as error:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.findings import Findings
-from singa_dask.job.paths import Path
+from singa_dask.job.paths import Path, format_path
 
 
 class Range(NamedTuple):
@@ -120,12 +121,25 @@ RANGES: dict[str, Range] = {
 
 def check_fields(findings: Findings) -> None:
     """Every number that the job gives lies in its range, and is finite."""
-    for path, field, value in _values(findings.job, ()):
+    for path, must, received in _faults(findings.job):
+        findings.add(path, must, received)
+
+
+def check_numbers(message: Message, key: str) -> None:
+    """As `check_fields` for a message outside of a job, in Python. Raises ConfigError, of the block `key`."""
+    problems = [Problem(format_path((key, *path), {}), must, received) for path, must, received in _faults(message)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _faults(message: Message) -> Iterator[tuple[Path, str, str]]:
+    """The numbers of a message that are out of range: where, what they must be, what they are."""
+    for path, field, value in _values(message, ()):
         range_ = RANGES.get(f"{field.containing_type.name}.{field.name}")
         if isinstance(value, float) and not math.isfinite(value):
-            findings.add(path, "must be a finite number", str(value))
+            yield path, "must be a finite number", str(value)
         elif range_ is not None and not range_.holds(value):
-            findings.add(path, range_.must, _short(value))
+            yield path, range_.must, _short(value)
 
 
 def _values(message: Message, path: Path) -> Iterator[tuple[Path, FieldDescriptor, Any]]:

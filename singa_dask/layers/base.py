@@ -74,6 +74,10 @@ class Layer:
         partition_dim: int | None = None,
         **conf: Any,
     ):
+        if name is not None and not isinstance(name, str):
+            fields = getattr(LayerProto(), self.conf_field).DESCRIPTOR.fields if self.conf_field else ()
+            hint = f"Write {fields[0].name}={name!r}." if fields else None
+            raise ConfigError(Problem(type(self).__name__, "its first argument is its name", repr(name), hint))
         proto, where = LayerProto(name=name, type=LayerType.Value(self.type)), name or type(self).__name__
         for i, p in enumerate([param] if isinstance(param, ParamProto | Mapping) else param):
             proto.param.append(p if isinstance(p, ParamProto) else _param(p, f"{where}.param[{i}]"))

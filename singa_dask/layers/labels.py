@@ -20,7 +20,9 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
         raise DataError(f"layer {layer.name!r} needs labels, but {source!r} has none: see its store_conf.has_label")
     labels = ctx.ops.asarray(labels).reshape(-1)
     if labels.dtype.kind not in "iu":
-        labels = labels.astype("int64")
+        given, labels = labels, labels.astype("int64")
+        if (labels != given).any():
+            raise DataError(f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others")
     if labels.size != x.shape[0]:
         raise DataError(
             f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {x.shape[0]} rows, but {source!r} gives "

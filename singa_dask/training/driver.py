@@ -93,6 +93,9 @@ def train(
     """
     if client is None:
         _refuse_copies()
+    elif not hasattr(client, "subscribe_topic"):
+        hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
+        raise ConfigError(Problem("client", "must be a Dask client", repr(client), hint))
     prepared = prepare(_job(job))
     folder = _workspace(prepared, workspace)
     run = Run(prepared, folder, display or display_for(), max_restarts=max_restarts, patience_s=patience_s)

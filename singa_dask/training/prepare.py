@@ -98,8 +98,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered)
-        # Predictions are of data without labels too.
-        _check_labels(nets.values() if phases is None else [nets[Phase.kTrain]])
+        if phases is None:  # predictions are of data without labels too
+            _check_labels(nets.values())
         _check_classes(nets)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)

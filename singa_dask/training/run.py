@@ -6,14 +6,14 @@ import logging
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster import local_cluster
+from singa_dask.cluster import local_cluster, wait_workers
 from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
@@ -55,7 +55,10 @@ class Run:
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
         with self.workspace.locked():
+            self.workspace.check_own()
             found, faults = self._start_point(resume)
+            if client is not None:  # before anything is moved
+                wait_workers(client, self.prepared.topology.nprocesses, self.patience_s)
             aside = None if resume else self.workspace.set_aside()
             self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
             error: BaseException | None = None
@@ -93,7 +96,8 @@ class Run:
         self._check_same(found)
         if training_data(found.data) != training_data(self.prepared.data):
             raise CheckpointError(
-                f"{found.path} was made with other data: other shards, batchsize, shuffle or seed. Resume with what "
+                f"{found.path} was made with other data: other shards, batchsize, shuffle or seed, or for another "
+                "number of worker groups. Resume with what "
                 f"{self.workspace.job} says, or start from its parameters in another workspace: "
                 f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
             )
@@ -202,7 +206,7 @@ class Run:
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
-            "samples_per_s": round(sum(report["samples_per_s"] for report in reports), 1),
+            "samples_per_s": _rate(reports),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
             "wall_s": round(time.monotonic() - self._started, 3),
@@ -213,6 +217,12 @@ class Run:
             "seed": job.seed,
             "versions": _versions(),
         }
+
+
+def _rate(reports: Collection[Mapping[str, Any]]) -> float:
+    """Samples per second of all groups together, some of which may have come later, or left."""
+    seconds = max((report["seconds"] for report in reports), default=0.0)
+    return round(sum(report["samples"] for report in reports) / seconds, 1) if seconds else 0.0
 
 
 def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:

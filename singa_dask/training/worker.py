@@ -391,6 +391,8 @@ class _Run:
             "metrics": {phase: means for phase, (step, means) in self.measured.items() if step == self.step},
             "checkpoint": str(self.saved) if self.saved else None,
             "steps": self.whole.steps,
+            "samples": self.whole.steps * self.batch,
+            "seconds": self.whole.seconds,
             "samples_per_s": self.whole.steps * self.batch / self.whole.seconds if self.whole.steps else 0.0,
             **self.whole.waits(),
             "exchanged_bytes": sum(int(done["bytes"]) for done in operations.values()),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
+from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.job.user_code import check_own_type, code_name
@@ -113,6 +114,7 @@ class Updater(ABC):
             raise ConfigError(
                 [Problem(f"updater.{f}", f"{type(self).__name__} needs it") for f in proto.FindInitializationErrors()]
             )
+        check_numbers(proto, "updater")
         self.proto = proto
         self._state: dict[str, Array] = {}
         self._segments: list[Segment] = []

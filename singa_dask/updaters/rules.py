@@ -42,12 +42,6 @@ class _Dividing(Updater):
         if self.delta <= 0:
             raise self.problem("delta", "must be positive", self.delta, "Leave it out for 1e-8.")
 
-    def _fraction(self, field: str) -> float:
-        value = as_written(getattr(self.conf, field))
-        if not 0 <= value < 1:
-            raise self.problem(f"{self.conf_field}.{field}", "must be at least 0 and below 1", value)
-        return value
-
 
 class AdaGrad(_Dividing):
     """h += g^2;  w -= lr g / sqrt(h + delta).   delta [1e-8].  (Duchi, Hazan & Singer 2011.)"""
@@ -71,7 +65,7 @@ class RMSProp(_Dividing):
         super().prepare()
         if not self.proto.HasField("rmsprop_conf"):
             raise self.problem("rmsprop_conf.rho", "RMSProp needs it", "nothing", "Usual values are 0.9 to 0.99.")
-        self.rho = self._fraction("rho")
+        self.rho = as_written(self.conf.rho)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         (h,) = states
@@ -90,7 +84,7 @@ class AdaDelta(_Dividing):
 
     def prepare(self) -> None:
         super().prepare()
-        self.rho = self._fraction("rho")
+        self.rho = as_written(self.conf.rho)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         h, u = states
@@ -110,7 +104,7 @@ class Adam(_Dividing):
 
     def prepare(self) -> None:
         super().prepare()
-        self.beta1, self.beta2 = self._fraction("beta1"), self._fraction("beta2")
+        self.beta1, self.beta2 = as_written(self.conf.beta1), as_written(self.conf.beta2)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         m, v = states
@@ -134,7 +128,7 @@ class AdamMax(_Dividing):
 
     def prepare(self) -> None:
         super().prepare()
-        self.beta1, self.beta2 = self._fraction("beta1"), self._fraction("beta2")
+        self.beta1, self.beta2 = as_written(self.conf.beta1), as_written(self.conf.beta2)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         m, u = states

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LRGenProto
 from singa_dask.job.user_code import check_own_type, code_name, user_code
@@ -65,6 +66,7 @@ class Schedule(ABC):
         if not proto.IsInitialized():
             missing = proto.FindInitializationErrors()
             raise ConfigError([Problem(f"{KEY}.{field}", f"{type(self).__name__} needs it") for field in missing])
+        check_numbers(proto, KEY)
         self.prepare()
 
     @property
@@ -79,11 +81,6 @@ class Schedule(ABC):
     def problem(self, field: str, message: str, received: Any) -> ConfigError:
         """An error that names a field of this schedule's settings."""
         return ConfigError(Problem(f"{KEY}.{self.conf_field}.{field}", message, str(received)))
-
-    def _positive_freq(self) -> int:
-        if self.conf.change_freq <= 0:
-            raise self.problem("change_freq", "must be at least 1", self.conf.change_freq)
-        return self.conf.change_freq
 
     @abstractmethod
     def __call__(self, step: int) -> float:
@@ -110,7 +107,7 @@ class Step(Schedule):
 
     def prepare(self) -> None:
         super().prepare()
-        self.change_freq = self._positive_freq()
+        self.change_freq = self.conf.change_freq
         self.gamma = as_written(self.conf.gamma)
 
     def __call__(self, step: int) -> float:
@@ -128,7 +125,7 @@ class Linear(Schedule):
 
     def prepare(self) -> None:
         super().prepare()
-        self.change_freq = self._positive_freq()
+        self.change_freq = self.conf.change_freq
         self.final_lr = as_written(self.conf.final_lr)
 
     def __call__(self, step: int) -> float:
@@ -144,7 +141,7 @@ class Exponential(Schedule):
 
     def prepare(self) -> None:
         super().prepare()
-        self.change_freq = self._positive_freq()
+        self.change_freq = self.conf.change_freq
 
     def __call__(self, step: int) -> float:
         return self.base_lr * 2.0 ** (-step / self.change_freq)
@@ -158,8 +155,6 @@ class Inverse(Schedule):
 
     def prepare(self) -> None:
         super().prepare()
-        if self.conf.gamma < 0:
-            raise self.problem("gamma", "must not be negative", self.conf.gamma)
         self.gamma = as_written(self.conf.gamma)
         self.pow = as_written(self.conf.pow)
 
@@ -175,8 +170,6 @@ class InverseT(Schedule):
 
     def prepare(self) -> None:
         super().prepare()
-        if self.conf.final_lr <= 0:
-            raise self.problem("final_lr", "must be positive", self.conf.final_lr)
         self.final_lr = as_written(self.conf.final_lr)
 
     def __call__(self, step: int) -> float:

@@ -125,6 +125,15 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
     assert table[:, 0].tolist() == list(range(300))
     assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+    bare = "".join(f"{line.partition(',')[2]}\n" for line in (tmp_path / "test.csv").read_text().splitlines())
+    (tmp_path / "new.csv").write_text(bare)
+    assert singa_dask("shard", "csv", "--source", "new.csv", "--label", "none", "--out", "new").code == 0
+    new = sets(
+        **{"neuralnet__layer[1]__store_conf__path": "new", "neuralnet__layer[1]__store_conf__has_label": "false"}
+    )
+    ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "new-out.csv", *new)
+    assert ran.code == 0, ran.err
+    assert (np.loadtxt(tmp_path / "new-out.csv", delimiter=",", skiprows=1)[:, 1] == table[:, 2]).all()
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "model/clouds.onnx")
     assert ran.code == 0, ran.err
     assert "takes data, gives loss" in ran.out

@@ -44,7 +44,8 @@ def workers():
 def interrupt():
     while not workers():
         time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    os.killpg(0, signal.SIGINT)  # as a terminal does
 
 if __name__ == "__main__":
     threading.Thread(target=interrupt, daemon=True).start()
@@ -174,7 +175,8 @@ def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
 
 
 def test_ctrl_c_while_workers_start_leaves_none_of_them(no_leaks):
-    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED_AT_ONCE], capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-c", _INTERRUPTED_AT_ONCE]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, start_new_session=True)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("interrupted, 0 workers left\n", "", 0)
 
 

@@ -89,6 +89,10 @@ def test_a_class_that_a_job_would_take_for_the_built_in_one_is_refused():
 def test_settings_of_another_kind(tmp_path):
     assert layers.RecordInput("r", path=tmp_path).proto.store_conf.path == str(tmp_path)
     assert layers.InnerProduct("i", "r", num_output=2, param={"name": "w"}).proto.param[0].name == "w"
+    with pytest.raises(
+        ConfigError, match=r"Dropout: its first argument is its name. Received: 0.5. Write dropout_ratio=0.5"
+    ):
+        layers.Dropout(0.5)
     with pytest.raises(ConfigError, match=r"i.num_output: must be a number or text.*num_output=True"):
         layers.InnerProduct("i", "r", num_output=True)
 
@@ -213,6 +217,7 @@ def test_shapes_and_settings_that_do_not_fit_are_refused(layer, sources, message
         (None, "needs labels, but 'data' has none"),
         ([0, 4], "from 0 to 4"),
         ([-1, 0], "from -1 to 0"),
+        ([0.5, 1], "must be whole numbers"),
         ([1], "2 rows, but 'data' gives 1 labels"),
     ],
 )

@@ -49,6 +49,16 @@ def test_a_resumed_run_gives_back_the_room_of_what_was_not_saved_to_its_end(work
     assert {path.name for path in workspace.checkpoints.iterdir()} == names & {"step-00000002.h5"}
 
 
+def test_a_folder_with_files_of_others_is_left_alone(workspace, tmp_path):
+    workspace.check_own()
+    Workspace(tmp_path / "new").check_own()
+    (tmp_path / "mine").mkdir()
+    Workspace(tmp_path / "mine").check_own()
+    (tmp_path / "mine" / "job.conf").write_text("# mine")
+    with pytest.raises(ConfigError, match=r"workspace: .*mine holds files that no run has left. Received: job.conf"):
+        Workspace(tmp_path / "mine").check_own()
+
+
 def test_rewinding_to_the_start_forgets_all(workspace):
     workspace.rewind(None)
     assert measured(workspace) == []
