@@ -20,6 +20,7 @@ __all__ = [
     "data_partition",
     "launch",
     "layers",
+    "load_model",
     "train",
     "updaters",
 ]
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.training.driver import Result, train
+    from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
@@ -39,6 +41,7 @@ _LAZY = {
     "Result": "singa_dask.training.driver",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
+    "load_model": "singa_dask.training.evaluate",
     "train": "singa_dask.training.driver",
 }
 

@@ -361,7 +361,7 @@ def export(
     prepared = _prepare(job, overrides, cluster, Phase.kTest)
     path = find(checkpoint)
     net = evaluate.restore_net(prepared.job, Phase.kTest, path)
-    model = to_onnx(net, list(dict.fromkeys(outputs)) or [evaluate.scores_layer(net)[0]], prepared.job.name)
+    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], prepared.job.name)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,9 @@ class Model:
 
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
         loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
+        scores = model.predict(x)
 
+    layers: may be a NetProto too.
     seed: of the initial parameters and of random layers. device, dtype, device_id: as of get_ops. rows_of_all: where a
     DistOpt has the model, own rows -> (rows of the ranks before, rows of all ranks); a training call is then one of
     the group.
@@ -69,15 +71,14 @@ class Model:
 
     def __init__(
         self,
-        layers: Iterable[Any],
+        layers: Iterable[Any] | NetProto,
         *,
         seed: int = 0,
         device: str = "cpu",
         dtype: Any = np.float32,
         device_id: int = 0,
     ) -> None:
-        proto = NetProto()
-        proto.layer.extend(assemble(layers))
+        proto = layers if isinstance(layers, NetProto) else NetProto(layer=assemble(layers))
         self.ops = get_ops(device, dtype, device_id=device_id)
         self.net = Net(proto, Phase.kTrain, self.ops)
         self._test_net = Net(proto, Phase.kTest, self.ops, share=self.net)
@@ -100,9 +101,34 @@ class Model:
 
     def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
         """Mean metrics over test data, `batchsize` rows at a time, on this rank alone."""
+        summed: dict[str, Metric] = {}
+        for _ in self._tested(x, y, batchsize):
+            for name, metric in self._test_net.metrics().items():
+                summed[name] = summed.get(name, Metric()) + metric
+        return {name: metric.mean for name, metric in summed.items()}
+
+    def predict(self, x: Any, *, batchsize: int = 500) -> np.ndarray:
+        """What the net gives for every row of x, `batchsize` rows at a time: of a softmax loss the probabilities of
+        the classes, else the output of its loss or last layer. -> (B, ...), on the host.
+
+        Raises ConfigError where the net has no output to predict with, or gives several rows for one, as of sequences.
+        """
+        name, _ = self._test_net.scores()
+        labels = np.zeros(len(next(iter(x.values())) if isinstance(x, Mapping) else x), np.int64)
+        outputs = []
+        for count in self._tested(x, labels, batchsize):
+            output = self.ops.to_host(self._test_net.output(name))
+            if len(output) != count:
+                raise ConfigError(
+                    Problem(f"layer {name!r}", "gives several rows for one", f"{len(output)} for {count}")
+                )
+            outputs.append(output.copy())
+        return np.concatenate(outputs)
+
+    def _tested(self, x: Any, y: Any, batchsize: int) -> Iterator[int]:
+        """Run the test net on `batchsize` rows after the other; gives how many they are."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
-        summed: dict[str, Metric] = {}
         feed, rows = self._feed(x, y)
         for start in range(0, rows, batchsize):
             some = slice(start, start + batchsize)
@@ -112,9 +138,7 @@ class Model:
             }
             count = min(batchsize, rows - start)
             self._test_net.forward(part, Step(Phase.kTest, 0, self.seed, start, count))
-            for name, metric in self._test_net.metrics().items():
-                summed[name] = summed.get(name, Metric()) + metric
-        return {name: metric.mean for name, metric in summed.items()}
+            yield count
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singa_dask.errors import SingaError, nearest
+from singa_dask.errors import ConfigError, Problem, SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import InputLayer, Layer, OutputLayer
+from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.param import Array, Param
 from singa_dask.layers.rbm import RBM
@@ -167,6 +167,17 @@ class Net:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
         value = self._passes.values[self._outputs[name]]
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
+
+    def scores(self) -> tuple[str, bool]:
+        """The layer whose output is the prediction, a loss or the last one, and whether it gives probabilities of
+        classes. Raises ConfigError where the net has nothing but inputs."""
+        for name, layer in self.layers.items():
+            if isinstance(layer, LossLayer):
+                return name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")
+        names = [name for name in self.layers if name not in self.input_layers]
+        if not names:
+            raise ConfigError(Problem("neuralnet", "has no layer to predict with"))
+        return names[-1], False
 
     def piece(self, name: str, position: int) -> int:
         """Which output of its `position`-th source the layer `name` reads, where that has one for each destination."""

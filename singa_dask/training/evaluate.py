@@ -12,9 +12,11 @@ import numpy as np
 
 from singa_dask.algorithms import algorithm
 from singa_dask.data import Loader, Manifest, make_stream
+from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.layers.base import LossLayer
+from singa_dask.job.unroll import plain
 from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -41,6 +43,22 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     return Net(job.neuralnet, phase, ops, share=train)
 
 
+def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0) -> Model:
+    """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
+
+        model = load_model("runs/mnist-allreduce")
+        probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
+
+    `DistOpt` may go on with it. Classes of your own are imported as the job names them.
+    Raises CheckpointError where there is no checkpoint, or it is damaged.
+    """
+    found = checkpoints.load(checkpoints.find(Path(where)))
+    job = Job.from_text(found.job).proto
+    model = Model(plain(job.neuralnet), seed=found.seed, device=device, device_id=device_id)
+    model.load_state_dict(found.parameters)
+    return model
+
+
 def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
     """Mean metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
     steps = batches_of(job, phase)
@@ -63,7 +81,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     Raises ConfigError where the net has no output to predict with, or reads sequences.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
-    scores, classifies = scores_layer(net)
+    scores, classifies = net.scores()
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
     for name, store in zip(net.input_layers, stores, strict=True):
         if store.sequence:
@@ -97,20 +115,6 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
             written = min(total, written + len(output))
     net.close()
     return written
-
-
-def scores_layer(net: Net) -> tuple[str, bool]:
-    """The layer whose output is the prediction, a loss or the last one, and whether it gives probabilities of classes.
-
-    Raises ConfigError where the net has nothing but inputs.
-    """
-    for layer in net.layers.values():
-        if isinstance(layer, LossLayer):
-            return layer.name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")
-    names = [name for name in net.layers if name not in net.input_layers]
-    if not names:
-        raise ConfigError(Problem("neuralnet", "has no layer to predict with"))
-    return names[-1], False
 
 
 def _prediction(scores: np.ndarray, classifies: bool) -> list[object]:

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from support.commands import COMMAND, ROOT, cluster, example, metrics, said, sets, started, wait_until
 
+from singa_dask import load_model
+
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf"))
 
 
@@ -125,6 +127,8 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
     assert table[:, 0].tolist() == list(range(300))
     assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+    likely = np.sort(load_model(tmp_path / "runs" / "clouds-allreduce").predict(points).max(axis=1))
+    np.testing.assert_allclose(likely, np.sort(table[:, 3]), atol=1e-3)
     bare = "".join(f"{line.partition(',')[2]}\n" for line in (tmp_path / "test.csv").read_text().splitlines())
     (tmp_path / "new.csv").write_text(bare)
     assert singa_dask("shard", "csv", "--source", "new.csv", "--label", "none", "--out", "new").code == 0

@@ -355,6 +355,18 @@ def test_small_parameters_are_fused_and_large_ones_alone():
     assert cut(1) == [[name] for name in sizes]
 
 
+def test_predictions_are_those_that_evaluate_measures():
+    model, (x, y) = Model(layers(), seed=3), batch(1)
+    likely = model.predict(x, batchsize=4)
+    np.testing.assert_allclose(likely.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(likely, model.predict(x.reshape(ROWS, -1)), rtol=1e-5)
+    measured = model.evaluate(x, y)
+    assert np.mean(likely.argmax(axis=1) == y) == pytest.approx(measured["accuracy"])
+    assert -np.log(likely[np.arange(ROWS), y]).mean() == pytest.approx(measured["loss"], rel=1e-5)
+    with pytest.raises(DataError, match="input layers"):
+        model.predict({"other": x})
+
+
 def test_a_group_of_one_trains_without_a_thread_and_reports_what_it_measures():
     model, opt = make(SoloCommunicator(), updater=SGD(lr=0.1, momentum=0.9))
     assert (opt.world_size, opt.rank_in_global, opt.rank_in_local) == (1, 0, 0)
