@@ -77,8 +77,10 @@ def _read(source: str | Path, what: str) -> str:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         folder = path.parent if path.parent.is_dir() else path.parent.parent
-        there = [str(found) for pattern in ("*.conf", "*/*.conf") for found in folder.glob(pattern)]
-        hint = nearest(str(path), there) if there else None
+        there = [found for pattern in ("*.conf", "*/*.conf") for found in folder.glob(pattern)]
+        if what == "cluster file":
+            there = [found for found in there if "neuralnet" not in found.read_text(errors="replace")]
+        hint = nearest(str(path), map(str, there)) if there else None
         raise ConfigError(Problem(what, "there is no such file", str(source), hint)) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1

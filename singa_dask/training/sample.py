@@ -80,6 +80,9 @@ class Sampler:
         self._net.forget()
         draw = np.random.default_rng(seed)
         given = self._numbers(primer) or [int(draw.integers(len(self.symbols)))]
+        return self._written(given, length, temperature, draw)
+
+    def _written(self, given: list[int], length: int, temperature: float, draw: np.random.Generator) -> Iterator[str]:
         for symbol in given[:-1]:
             self(symbol)
         symbol = given[-1]
