@@ -34,9 +34,10 @@ def server_key(name: str, run: str) -> str:
     return f"server-{name}@{run}"
 
 
-def servers(actors: Mapping[str, Any]) -> list[str]:
-    """The keys of the servers among the actors of a worker, by key."""
-    return [key for key, actor in actors.items() if key.startswith("server-") and "@" in key and not actor.closed]
+def servers(actors: Mapping[Any, Any]) -> list[str]:
+    """The keys of the servers among the actors of a worker, by key. Those that are not made yet are None."""
+    named = [key for key in actors if isinstance(key, str) and key.startswith("server-") and "@" in key]
+    return [key for key in named if not getattr(actors[key], "closed", False)]
 
 
 def holder(address: str) -> str:

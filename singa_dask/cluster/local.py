@@ -91,9 +91,9 @@ def _whole(**settings: Any) -> LocalCluster:
     def start() -> None:
         # Nor in processes that are started from here: a terminal's Ctrl-C would reach them in the midst of imports.
         # The tracker of multiprocessing comes before: starting it ends such a mask.
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             started.set_result(LocalCluster(**settings))
         except BaseException as error:
             started.set_exception(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -79,7 +80,7 @@ def _read(source: str | Path, what: str) -> str:
         folder = path.parent if path.parent.is_dir() else path.parent.parent
         there = [found for pattern in ("*.conf", "*/*.conf") for found in folder.glob(pattern)]
         if what == "cluster file":
-            there = [found for found in there if "neuralnet" not in found.read_text(errors="replace")]
+            there = [found for found in there if not _is_job(found)]
         hint = nearest(str(path), map(str, there)) if there else None
         raise ConfigError(Problem(what, "there is no such file", str(source), hint)) from None
     except UnicodeDecodeError as error:
@@ -87,6 +88,12 @@ def _read(source: str | Path, what: str) -> str:
         raise ConfigError(Problem(what, "is not UTF-8 text", line=line, file=str(source))) from None
     except OSError as error:
         raise ConfigError(Problem(what, f"cannot be read ({error.strerror})", str(source))) from error
+
+
+def _is_job(path: Path) -> bool:
+    with suppress(OSError):
+        return "neuralnet" in path.read_text(errors="replace")
+    return False
 
 
 def _replace_cluster(job: JobProto, positions: Positions, cluster: str | Path) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from singa_dask.errors import ClusterError
-from singa_dask.server.link import ATTEMPT_S, LEAST_RATE, RETRY_S, Address, ask
+from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
 from singa_dask.server.messages import (
     Coded,
     Leave,
@@ -52,8 +52,7 @@ class ServerActor:
         self._due = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
         self._slices = self.server.shard.indices
-        # The largest slice's values and its updater's arrays, in float32.
-        self._transfer_s = 4 * 4 * max((s.size for s in plan.slices), default=0) / LEAST_RATE
+        self._transfer_s = plan.transfer_s
         # One exchange at a time: of two that say the same, the later to arrive could come after the next one.
         self._turns = {index: asyncio.Lock() for index in self._slices}
 
@@ -89,6 +88,9 @@ class ServerActor:
     async def meet(self, right: Address | None) -> None:
         """From now on, exchange with this right neighbour."""
         loop = asyncio.get_running_loop()
+        if self._exchanging is not None and right != self._right:
+            self._exchanging.cancel()  # it may wait for one that is gone
+            self._exchanging = None
         self._right = right
         self.server.on_update = partial(_wake, loop, self._due)
         self._due.set()
@@ -154,7 +156,7 @@ class ServerActor:
         if here is not None:
             future: Future[Reply] = await self._compute(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
-        return await ask(self._worker, neighbour, request, ATTEMPT_S, self._transfer_s)
+        return await ask(self._worker, neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
 
     def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

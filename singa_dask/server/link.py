@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from singa_dask.errors import ClusterError
 from singa_dask.server.messages import Array, Inspect, NotYet, Refused, Reply, Request
-from singa_dask.server.server import Server, server_here
+from singa_dask.server.server import LEAST_RATE, Server, server_here
 
 ATTEMPT_S = 10.0
 RETRY_S = 0.2
-# Bytes per second that the slowest network may carry for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
-LEAST_RATE = 8e6
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,18 @@ class DaskLink:
     def __init__(self, address: Address, worker: Any, timeout_s: float) -> None:
         self.address, self.timeout_s = address, timeout_s
         self._worker = worker
-        self._largest = 0
+        self._largest: dict[int, int] = {}  # bytes of an array, by slice
 
     def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
-        self._largest = max(self._largest, nbytes_of(request), 0 if out is None else out.nbytes)
+        known = self._largest.get(request.slice, 0)
+        self._largest[request.slice] = max(known, nbytes_of(request), 0 if out is None else out.nbytes)
         arrays = 4 if isinstance(request, Inspect) else 2  # there and back; the updater's too
-        coroutine = ask(self._worker, self.address, request, self.timeout_s, arrays * self._largest / LEAST_RATE)
+        coroutine = ask(self._worker, self.address, request, self.timeout_s, lambda: arrays * self._all_s())
         return asyncio.run_coroutine_threadsafe(coroutine, self._worker.loop.asyncio_loop)
+
+    def _all_s(self) -> float:
+        """Seconds for an array of every slice: they are sent together."""
+        return sum(list(self._largest.values())) / LEAST_RATE
 
 
 def link_to(address: Address, worker: Any, timeout_s: float) -> Link:
@@ -78,12 +81,14 @@ def nbytes_of(message: Request) -> int:
     return sum(int(getattr(part, "nbytes", 0)) for part in parts)
 
 
-async def ask(worker: Any, where: Address, request: Request, timeout_s: float, transfer_s: float = 0.0) -> Reply:
+async def ask(
+    worker: Any, where: Address, request: Request, timeout_s: float, transfer_s: Callable[[], float] = lambda: 0.0
+) -> Reply:
     """What the server answers, asked from a Dask worker's event loop. Repeats the request where the connection breaks,
-    and while the server says NotYet. transfer_s: how long the message and its reply may be on their way, in which
-    nothing is heard of them.
+    and while the server says NotYet. transfer_s: how long messages and replies that are sent now may be on their way,
+    in which nothing is heard of them.
 
-    Raises ClusterError when nothing at all has come from it for `timeout_s + transfer_s` seconds, or it refuses.
+    Raises ClusterError when nothing at all has come from it for `timeout_s + transfer_s()` seconds, or it refuses.
     """
     from distributed.protocol import to_serialize
 
@@ -94,7 +99,7 @@ async def ask(worker: Any, where: Address, request: Request, timeout_s: float, t
         try:
             # What distributed.Actor does, without its client and its waiting for a lost actor.
             call = worker.rpc(where.worker).actor_execute(actor=where.key, function="call", args=[message], kwargs={})
-            answer = await asyncio.wait_for(call, min(ATTEMPT_S, timeout_s) + transfer_s)
+            answer = await asyncio.wait_for(call, min(ATTEMPT_S, timeout_s) + transfer_s())
         except (OSError, TimeoutError) as error:
             fault = error
         except KeyError as error:
@@ -108,10 +113,11 @@ async def ask(worker: Any, where: Address, request: Request, timeout_s: float, t
             if not isinstance(reply, NotYet):
                 return reply
             heard = time.monotonic()
-        if time.monotonic() - heard > timeout_s + transfer_s:
+        silence_s = timeout_s + transfer_s()
+        if time.monotonic() - heard > silence_s:
             raise ClusterError(
                 f"the server at {where.worker} has not answered {type(request).__name__} for "
-                f"{timeout_s + transfer_s:.3g} s "
+                f"{silence_s:.3g} s "
                 f"({fault!r}); its process is lost, stopped or cut off"
             )
         if fault is not None:

@@ -22,6 +22,9 @@ from singa_dask.server.shard import ParamShard
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
+# Bytes per second that the slowest network may carry for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
+LEAST_RATE = 8e6
+
 
 @dataclass(frozen=True)
 class ServerPlan:
@@ -55,6 +58,11 @@ class ServerPlan:
             accounts=self.accounts,
             copy=copy,
         )
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds that all slices, with the updater's arrays, may be on their way; in float32."""
+        return 4 * 4 * sum(s.size for s in self.slices) / LEAST_RATE
 
     def warm_up(self) -> None:
         """Compile what updates on the CPU need, by one that is thrown away."""

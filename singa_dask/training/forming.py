@@ -198,6 +198,7 @@ class Former:
             puts=number in served[:1],
             resume=crew.resume,
             first=crew.first if fresh else self.steps.get(number, crew.first),
+            fresh=fresh,
         )
 
     def _coming(self, server_group: int) -> list[int]:

@@ -77,6 +77,7 @@ class Replica:
         flat = self.net.flat
         topology = ClusterTopology.from_proto(job.cluster)
         self.private = links is None
+        self._held_back = not self.private and topology.nworker_groups > 1 and topology.max_staleness is not None
         beside = comm.size > 1 and wire is None and comm.one_machine()
         own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
         suits = beside and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
@@ -371,8 +372,9 @@ class Replica:
                 self._lane.run(self._spread, range(len(self.exchange.buckets)))
 
     def _patiently(self) -> AbstractContextManager[None]:
-        """Inside, workers are waited for whom a server may let wait; those without a slice come here at once."""
-        return nullcontext() if self.private else self.comm.patiently(self.stub.patience_s)
+        """Inside, workers are waited for whom a server may let wait for another group; those without a slice come here
+        at once."""
+        return self.comm.patiently(self.stub.patience_s) if self._held_back else nullcontext()
 
     def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
         """Bring every worker's run of these buckets of the parameters to every worker."""

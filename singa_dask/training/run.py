@@ -206,7 +206,7 @@ class Run:
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
-            "samples_per_s": _rate(reports),
+            "samples_per_s": _rate(reports, bool(restarts)),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
             "wall_s": round(time.monotonic() - self._started, 3),
@@ -219,8 +219,11 @@ class Run:
         }
 
 
-def _rate(reports: Collection[Mapping[str, Any]]) -> float:
-    """Samples per second of all groups together, some of which may have come later, or left."""
+def _rate(reports: Collection[Mapping[str, Any]], restarted: bool) -> float:
+    """Samples per second of all groups together, some of which may have come later, or left. What a group did before
+    it was formed anew is not known: then the sum of what each has done since."""
+    if restarted:
+        return round(sum(report["samples_per_s"] for report in reports), 1)
     seconds = max((report["seconds"] for report in reports), default=0.0)
     return round(sum(report["samples"] for report in reports) / seconds, 1) if seconds else 0.0
 

@@ -38,6 +38,7 @@ class ServerGroup:
         self._client: Any = None
         self._futures: list[Any] = []
         self._actors: list[Any] = []
+        self._call_s = _CALL_S
 
     @property
     def up(self) -> bool:
@@ -48,6 +49,7 @@ class ServerGroup:
         """Make the servers. Raises ClusterError when that fails."""
         self.generation += 1
         self._client = client
+        self._call_s = _CALL_S + max(plan.transfer_s for plan in plans)
         suffix = f"{self.number}-{self.generation}-{uuid4().hex[:8]}"
         named = [replace(plan, key=server_key(f"{i}-of-group-{suffix}", self.run)) for i, plan in enumerate(plans)]
         self._futures = [
@@ -120,9 +122,9 @@ class ServerGroup:
         side = "left" if neighbour is left else "right"
         return [(address, side, (left.generation, right.generation)) for address in neighbour.addresses]
 
-    def _each(self, method: str, args: Sequence[tuple], timeout_s: float = _CALL_S) -> None:
+    def _each(self, method: str, args: Sequence[tuple], timeout_s: float | None = None) -> None:
         """Call every server, and wait for all. Raises ClusterError when one fails."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (self._call_s if timeout_s is None else timeout_s)
         calls = []
         for actor, given, where in zip(self._actors, args, self.where, strict=True):
             with self._naming(method, where):  # of a lost actor even this raises

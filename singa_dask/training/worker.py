@@ -54,7 +54,7 @@ class GroupPlan:
 
     number: from 0; generation: grows whenever it is formed anew. puts: whether it gives its servers their first
     parameters, from the checkpoint `resume` where there is one. first: step to begin with, where the servers know no
-    later one.
+    later one. fresh: whether the servers are made with the group, and know nothing.
     """
 
     number: int = 0
@@ -62,6 +62,7 @@ class GroupPlan:
     puts: bool = True
     resume: Path | None = None
     first: int = 0
+    fresh: bool = True
 
     @property
     def leads(self) -> bool:
@@ -311,7 +312,7 @@ class _Run:
             try:
                 found = checkpoints.load(path)
             except CheckpointError:
-                if self.replica.private or self.group.generation == 1:
+                if self.replica.private or self.group.fresh:
                     raise
                 there[0] = 0
         self.comm.broadcast(there)

@@ -56,7 +56,9 @@ class Workspace:
     def check_own(self) -> None:
         """Raise ConfigError where the folder has files but no run was in it: a run would write over some of them, and
         the next one move them."""
-        if self.folder.is_dir() and not self.checkpoints.is_dir() and (there := sorted(os.listdir(self.folder))):
+        if not self.folder.is_dir() or self.checkpoints.is_dir() or self.metrics.exists():
+            return
+        if there := sorted(os.listdir(self.folder)):
             some = ", ".join(there[:3]) + (" ..." if there[3:] else "")
             hint = f"Pass a folder for runs alone, {self.folder / 'run'} for instance."
             raise ConfigError(Problem("workspace", f"{self.folder} holds files that no run has left", some, hint))

@@ -34,7 +34,7 @@ class Slow:
 def test_a_large_message_has_the_time_that_it_takes(monkeypatch):
     monkeypatch.setattr(link, "ATTEMPT_S", 0.05)
     worker = Slow(0.3)
-    assert asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1, transfer_s=2.0)) == Done()
+    assert asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1, lambda: 2.0)) == Done()
     assert worker.attempts == 1
     with pytest.raises(ClusterError, match=r"has not answered Get for 0.1 s"):
         asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1))

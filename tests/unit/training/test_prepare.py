@@ -98,6 +98,18 @@ class Forgetful(algorithms.TrainOneBatch):
         return {}
 
 
+class Counting(algorithms.BP):
+    type = "kUserAlg"
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+
+class Patient(algorithms.CD):
+    type = "kUserAlg"
+
+
 class Unnamed(algorithms.BP):
     pass
 
@@ -107,6 +119,8 @@ def test_settings_of_ones_own_algorithm_reach_the_workers():
     made = prepare(job(*net, alg=Repeated(times=3).proto), with_data=False).job.train_one_batch
     there = algorithms.algorithm(made)
     assert type(there) is Repeated and there.times == 3
+    assert algorithms.algorithm(Counting().proto).count == 0
+    assert algorithms.algorithm(Patient(cd_k=3).proto).proto.cd_conf.cd_k == 3
     with pytest.raises(ConfigError, match=r"do not reach the workers. Received: times"):
         Forgetful(3)
     with pytest.raises(ConfigError, match=r"derives from a kBP one.*TrainOneBatch.*kUserAlg"):
