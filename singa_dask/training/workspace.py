@@ -58,7 +58,7 @@ class Workspace:
         the next one move them."""
         if not self.folder.is_dir() or self.checkpoints.is_dir() or self.metrics.exists():
             return
-        if there := sorted(os.listdir(self.folder)):
+        if there := sorted(name for name in os.listdir(self.folder) if not name.startswith(".")):
             some = ", ".join(there[:3]) + (" ..." if there[3:] else "")
             hint = f"Pass a folder for runs alone, {self.folder / 'run'} for instance."
             raise ConfigError(Problem("workspace", f"{self.folder} holds files that no run has left", some, hint))

@@ -53,6 +53,7 @@ def test_a_folder_with_files_of_others_is_left_alone(workspace, tmp_path):
     workspace.check_own()
     Workspace(tmp_path / "new").check_own()
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".gitkeep").touch()
     Workspace(tmp_path / "mine").check_own()
     (tmp_path / "mine" / "job.conf").write_text("# mine")
     with pytest.raises(ConfigError, match=r"workspace: .*mine holds files that no run has left. Received: job.conf"):
