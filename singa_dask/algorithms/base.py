@@ -50,7 +50,8 @@ class TrainOneBatch(ABC):
                 proto.user_conf = json.dumps(settings)
         elif settings:
             received = ", ".join(f"{key}={value!r}" for key, value in settings.items())
-            raise ConfigError(Problem(KEY, f"{cls.__name__} has no such setting", received))
+            hint = "Leave it out: keyword arguments are for algorithms of your own."
+            raise ConfigError(Problem(KEY, f"{cls.__name__} has no such setting", received, hint))
         self._adopt(proto)
 
     @classmethod

@@ -119,9 +119,9 @@ class Model:
         for count in self._tested(x, labels, batchsize):
             output = self.ops.to_host(self._test_net.output(name))
             if len(output) != count:
-                raise ConfigError(
-                    Problem(f"layer {name!r}", "gives several rows for one", f"{len(output)} for {count}")
-                )
+                received = f"{len(output)} for {count}"
+                hint = "Text comes from `singa-dask sample`; evaluate() measures."
+                raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
             outputs.append(output.copy())
         return np.concatenate(outputs)
 

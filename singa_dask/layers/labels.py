@@ -22,7 +22,10 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
     if labels.dtype.kind not in "iu":
         given, labels = labels, labels.astype("int64")
         if (labels != given).any():
-            raise DataError(f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others")
+            raise DataError(
+                f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others. "
+                "For targets that are none use EuclideanLoss."
+            )
     if labels.size != x.shape[0]:
         raise DataError(
             f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {x.shape[0]} rows, but {source!r} gives "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
                 layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered)
         if phases is None:  # predictions are of data without labels too
-            _check_labels(nets.values())
+            _check_labels(nets)
         _check_classes(nets)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
@@ -153,9 +153,9 @@ def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
     return nets
 
 
-def _check_labels(nets: Iterable[Net]) -> None:
+def _check_labels(nets: Mapping[int, Net]) -> None:
     """What reads labels reads data that have them."""
-    for net in nets:
+    for net in nets.values():
         for name, layer in net.layers.items():
             for first in net.labels_from(name):
                 if first.name in net.input_layers and not store_of(first.proto).has_label:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from support.topologies import run_topology
 
 from singa_dask import cli
+from singa_dask.comm import SoloCommunicator
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import shard
 from singa_dask.data.plan import share_rows
@@ -17,8 +18,10 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
+from singa_dask.server import LocalLink, Server
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
+from singa_dask.training.placement import parameter_partition, server_plan
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
 from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
@@ -105,6 +108,22 @@ def test_only_the_group_that_saved_it_goes_on_with_the_state(prepared, tmp_path)
     rows = [share_rows(7, rank, 3) for rank in range(3)]
     for (first, last), shapes in zip(rows, run_threads(3, restored, True), strict=True):
         assert shapes == {"gru": [(last - first, 5)], "lstm": [(last - first, 4)] * 2}
+
+
+def test_a_state_is_forgotten_where_the_servers_have_gone_on_since(prepared, tmp_path):
+    alone = prepared("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
+    run(alone, tmp_path)
+    early, late = (checkpoints.load(checkpoints.path_of(tmp_path, step)) for step in (4, 8))
+    entries, job = alone.entries, alone.job
+    cut = parameter_partition(alone.topology, entries, alone.size)
+    links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0), "", (0,)).shard(get_ops("cpu"))))}
+    found = []
+    for generation, checkpoint in enumerate((late, early)):
+        replica = Replica(job, SoloCommunicator(), get_ops("cpu"), links, generation=generation)
+        replica.restore(checkpoint)
+        assert set(replica.net.state) == {"gru", "lstm"}
+        found.append((replica.fetch(), set(replica.net.state)))
+    assert found == [(8, {"gru", "lstm"}), (8, set())]
 
 
 def test_rows_of_all_time_steps_are_written(prepared, text, tmp_path):

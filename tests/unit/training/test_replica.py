@@ -1,6 +1,7 @@
 """Training by any number of workers equals training by one."""
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from support.patient import Patient
 
 from singa_dask.comm import FullExchange, NestedCommunicator, SharedExchange, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
-from singa_dask.errors import CheckpointError, ClusterError
+from singa_dask.errors import CheckpointError, ClusterError, CommTimeout
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
 from singa_dask.layers.context import Step
@@ -255,6 +256,34 @@ def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_
     for _, _, other in found:
         assert not other.exchange.residual.any()
         np.testing.assert_array_equal(other.net.flat.values, exact)
+
+
+@pytest.mark.parametrize("staleness", [None, 0])
+def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(staleness):
+    job = job_of(2, "SGD", slices=1)
+    job.cluster.nworker_groups = 2
+    if staleness is not None:
+        job.cluster.max_staleness = staleness
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0), "", (0,)).shard(get_ops("cpu"))))}
+
+    def member(comm):
+        replica = Replica(job, comm, get_ops("cpu"), links)
+        replica.initialise()
+        replica.fetch()
+        advance(replica, comm, 0, 1)  # what there is to compile is compiled
+        if replica.stub.slices:  # another group is late
+            pull = replica.stub.pull
+            replica.stub.pull = lambda *args, **options: (time.sleep(2.5), pull(*args, **options))
+        comm.timeout_s = 1.0
+        advance(replica, comm, 1, 2)
+        return bool(replica.stub.slices)
+
+    if staleness is None:
+        with pytest.raises(CommTimeout):
+            run_threads(2, member)
+    else:
+        assert sorted(run_threads(2, member)) == [False, True]
 
 
 def _flat():
