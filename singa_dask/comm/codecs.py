@@ -134,7 +134,7 @@ def codec(name: str, **settings: Any) -> Codec:
     Raises ConfigError for an unknown name, and a setting that is missing, out of range or without effect.
 
     >>> codec("kTopK", sparsity=0.01).nbytes(1000)
-    60
+    44
     """
     if name not in CODECS:
         raise ConfigError(Problem("cluster.codec", "there is no such codec", str(name), nearest(str(name), CODECS)))

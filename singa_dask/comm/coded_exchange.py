@@ -93,9 +93,9 @@ class CodedExchange(BucketExchange):
         run, aside, exact = self.runs[index], self._scatter.aside[index], self._scatter.sum_aside(index)
         if own is not grads:
             own[run] = grads[run]
-        nbytes = self._scatter(index, own[run])
+        payloads = self._scatter(index, own[run])
         if self._by_count:
-            self._arrived[index] += self.codec.elements(nbytes, run.stop - run.start, self.dtype)
+            self._arrived[index] += sum(map(self.codec.elements, payloads))
         mine = within(aside, run)
         own[aside[mine]] = exact[mine]
 

@@ -80,17 +80,17 @@ class CodedScatter:
             end += payload.size
         self._sizes[index] = sizes
 
-    def __call__(self, index: int, total: np.ndarray) -> int:
+    def __call__(self, index: int, total: np.ndarray) -> list[np.ndarray]:
         """total += what the others have of the own run of a bucket that all have prepared, in rank order. Returns the
-        bytes that it came in."""
+        payloads that it came in."""
         comm, sizes = self.comm, self._sizes.pop(index)
         arriving = self._arriving(sizes, self._buckets[index].counts[comm.rank])
         received = self.received[: sum(arriving)]
         comm.all_to_all(self._sent[index][: sum(sizes)], sizes, received, arriving)
-        for rank in range(comm.size):
-            if rank != comm.rank:
-                self.decoder.decode(received[run_of(rank, arriving)], total, add=True)
-        return received.size
+        payloads = [received[run_of(rank, arriving)] for rank in range(comm.size) if rank != comm.rank]
+        for payload in payloads:
+            self.decoder.decode(payload, total, add=True)
+        return payloads
 
     def _most(self, bucket: Bucket) -> list[int]:
         """The most bytes that each rank can be sent of a bucket."""

@@ -3,89 +3,124 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from abc import abstractmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from singa_dask.comm.codec import INDEX, Codec, is_number, kernels, share_of
 from singa_dask.errors import ConfigError, Problem
 
-_OFFSET = np.dtype(np.uint16)
 # kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.
 _SAMPLED, _STRIDE = 1 << 17, 61
+_VALUE = np.dtype(np.uint16)
+# A count of 16 bits for each block of 256 costs less than 8 more bits an offset where one in so many elements travels.
+_DENSE = 128
 
 
 class _Sparse(Codec):
-    """Some elements: their own bytes, then their indices, ascending. The others are 0 where they arrive.
+    """Some elements, as bfloat16, and where they belong, ascending. The others are 0 where they arrive.
 
-        count per block: uint32 each | values | offset in the block: uint16 each | zeros, up to 4 bytes
+        count: uint32 | count per block | values: bfloat16 each | offset in the block each | zeros, up to 4 bytes
 
-    Blocks are of 65,536 elements; there are no counts where one is enough. NaN counts as larger than infinity. An
-    element that travels does so unchanged: its residual is 0.
+    Where at least one in 128 elements travels, blocks are of 256 elements, offsets of 8 bits and counts of 16; else of
+    65,536, 16 and 32. There are no counts where one block is enough. NaN counts as larger than infinity.
     """
 
     settings = ("sparsity",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._indices = np.empty(0, INDEX)
+        self._scratch = np.empty(0, INDEX)
+        self._chosen = self._scratch
 
-    def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
-        self._check_payload(payload, residual)
-        kernels().scatter_zero(self._parts(payload, residual)[0], residual)
+    def elements(self, payload: np.ndarray) -> int:
+        """How many values travel in a payload."""
+        return int(payload[: INDEX.itemsize].view(INDEX)[0]) if payload.size else 0
 
-    def elements(self, nbytes: int, size: int, dtype: Any = np.float32) -> int:
-        """How many of `size` values travel in a payload of `nbytes`."""
-        return max(0, nbytes - _blocks(size) * INDEX.itemsize) // (np.dtype(dtype).itemsize + _OFFSET.itemsize)
-
-    def _sized(self, count: int, size: int, dtype: Any) -> int:
-        """Bytes of a payload of `count` of `size` values."""
-        offsets = (count + count % 2) * _OFFSET.itemsize
-        return _blocks(size) * INDEX.itemsize + count * np.dtype(dtype).itemsize + offsets
+    @abstractmethod
+    def _choose(self, bits: np.ndarray) -> np.ndarray:
+        """Where the values are that travel, ascending, in scratch. bits: of all values, at least one."""
 
     def _places(self, count: int) -> np.ndarray:
         """Scratch for indices."""
-        if self._indices.size < count:
-            self._indices = np.empty(count, INDEX)
-        return self._indices[:count]
+        if self._scratch.size < count:
+            self._scratch = np.empty(count, INDEX)
+        return self._scratch[:count]
+
+    def _nbytes_of(self, values: np.ndarray) -> int:
+        self._chosen = self._choose(_bits(values)) if values.size else self._scratch[:0]
+        return _nbytes(self._chosen.size, values.size)
+
+    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
+        if not values.size:
+            return
+        payload[: INDEX.itemsize].view(INDEX)[0] = self._chosen.size
+        counts, kept, offsets = self._fields(payload, values.size)
+        self.overflows += kernels().bfloat16_pick(values, self._chosen, kept)
+        kernels().pack(self._chosen, counts, offsets)
+        payload[_Layout.of(self._chosen.size, values.size).end :] = 0
 
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
-        parts = self._parts(payload, out)
+        fields = self._checked(payload, out)
         out[:] = 0
-        kernels().scatter(*parts, out)
+        kernels().scatter_add(*fields, 1, out)
 
     def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
-        kernels().scatter_add(*self._parts(payload, out), out)
+        kernels().scatter_add(*self._checked(payload, out), factor, out)
 
     def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
         super()._check_payload(payload, out)
-        count = self.elements(payload.size, out.size, out.dtype)
-        if count > out.size or payload.size != (self._sized(count, out.size, out.dtype) if out.size else 0):
-            what = f"as many bytes as some of {out.size} values of {out.dtype} have"
+        count = self.elements(payload) if payload.size >= INDEX.itemsize else 0
+        if count > out.size or payload.size != _nbytes(count, out.size):
+            what = f"as many bytes as some of {out.size} values have"
             raise ValueError(f"payload must have {what}. Received: {payload.size}.")
 
-    def _fields(self, payload: np.ndarray, size: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _fields(self, payload: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Views of a payload: counts by block, values, offsets."""
-        count, cut = self.elements(payload.size, size, dtype), _blocks(size) * INDEX.itemsize
-        end = cut + count * dtype.itemsize
-        offsets = payload[end : end + count * _OFFSET.itemsize]
-        return payload[:cut].view(INDEX), payload[cut:end].view(dtype), offsets.view(_OFFSET)
+        layout = _Layout.of(self.elements(payload), size)
+        counts = payload[INDEX.itemsize : layout.values].view(layout.counter)
+        kept = payload[layout.values : layout.offsets].view(_VALUE)
+        return counts, kept, payload[layout.offsets : layout.end].view(layout.offset)
 
-    @staticmethod
-    def _pack(indices: np.ndarray, payload: np.ndarray, counts: np.ndarray, offsets: np.ndarray) -> None:
-        payload[payload.size - indices.size % 2 * _OFFSET.itemsize :] = 0
-        kernels().pack(indices, counts, offsets)
-
-    def _parts(self, payload: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of a payload belong, and what they are."""
-        counts, kept, offsets = self._fields(payload, out.size, out.dtype)
-        indices = self._places(kept.size)
-        if not kernels().unpack(counts, offsets, indices):
+    def _checked(self, payload: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The fields of a payload, none of which points beyond `out`: the kernel writes there."""
+        counts, kept, offsets = fields = self._fields(payload, out.size)
+        if counts.size and counts.sum(dtype=np.uint64) != kept.size:
             raise ValueError(f"payload must have the counts of {kept.size} values. Received: {counts.tolist()}.")
-        # The kernels write where the indices point.
-        if indices.size and indices.max() >= out.size:
-            raise ValueError(f"payload must have indices below {out.size}. Received: {indices.max()}.")
-        return indices, kept
+        last = offsets[offsets.size - int(counts[-1]) :] if counts.size else offsets
+        if last.size:
+            largest = max(counts.size - 1, 0) * _Layout.of(kept.size, out.size).block + int(last.max())
+            if largest >= out.size:
+                raise ValueError(f"payload must have indices below {out.size}. Received: {largest}.")
+        return fields
+
+
+class _Layout(NamedTuple):
+    """Where the fields of a payload begin, in bytes, and what they consist of."""
+
+    block: int
+    counter: np.dtype
+    offset: np.dtype
+    values: int
+    offsets: int
+    end: int
+
+    @classmethod
+    def of(cls, count: int, size: int) -> _Layout:
+        """Of `count` of `size` values: the one of fewer bytes."""
+        dense = _DENSE * count >= size
+        offset, counter = (np.dtype(kind) for kind in ((np.uint8, np.uint16) if dense else (np.uint16, np.uint32)))
+        block = 1 << 8 * offset.itemsize
+        blocks = -(-size // block) if size > block else 0
+        values = INDEX.itemsize + blocks * counter.itemsize
+        offsets = values + count * _VALUE.itemsize
+        return cls(block, counter, offset, values, offsets, offsets + count * offset.itemsize)
+
+
+def _nbytes(count: int, size: int) -> int:
+    """Bytes of a payload of `count` of `size` values: whole words, so that those behind one another are aligned."""
+    return -(-_Layout.of(count, size).end // INDEX.itemsize) * INDEX.itemsize if size else 0
 
 
 class TopK(_Sparse):
@@ -107,14 +142,10 @@ class TopK(_Sparse):
         return math.ceil(self.share * size)
 
     def nbytes(self, size: int, dtype: Any = np.float32) -> int:
-        return self._sized(self.count(size), size, dtype) if size else 0
+        return _nbytes(self.count(size), size)
 
-    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
-        if not values.size:
-            return
-        bits = _bits(values)
-        counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
-        indices = self._places(kept.size)
+    def _choose(self, bits: np.ndarray) -> np.ndarray:
+        indices = self._places(self.count(bits.size))
         places = self._candidates(bits) if bits.size >= _SAMPLED else None
         if places is None:
             self._find(bits, indices)
@@ -123,8 +154,7 @@ class TopK(_Sparse):
             kernels().pick(bits, places, candidates)
             self._find(candidates, indices)
             kernels().pick(places, indices, indices)
-        kernels().pick(bits, indices, kept)
-        self._pack(indices, payload, counts, offsets)
+        return indices
 
     def _find(self, bits: np.ndarray, indices: np.ndarray) -> None:
         """Where as many of the largest of `bits` are as there is room for."""
@@ -170,22 +200,18 @@ class Threshold(_Sparse):
         return None if size else 0
 
     def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
-        return self._sized(size, size, dtype) if size else 0
+        return _nbytes(size, size)
 
     def exceeding(self, values: np.ndarray) -> int:
         """How many of the values travel."""
         return int(kernels().count_from(_bits(values), self._least(values)))
 
-    def _nbytes_of(self, values: np.ndarray) -> int:
-        return self._sized(self.exceeding(values), values.size, values.dtype) if values.size else 0
-
-    def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
-        bits = _bits(values)
-        counts, kept, offsets = self._fields(payload, bits.size, bits.dtype)
-        indices = self._places(kept.size)
-        kernels().find(bits, self._least(values), indices)
-        kernels().pick(bits, indices, kept)
-        self._pack(indices, payload, counts, offsets)
+    def _choose(self, bits: np.ndarray) -> np.ndarray:
+        least = self._least(bits.view(f"f{bits.itemsize}"))
+        found = kernels().find(bits, least, self._scratch)
+        if found > self._scratch.size:
+            kernels().find(bits, least, self._places(found))
+        return self._scratch[:found]
 
     def _least(self, values: np.ndarray) -> Any:
         """The bits of the least magnitude that travels."""
@@ -195,8 +221,3 @@ class Threshold(_Sparse):
 
 def _bits(values: np.ndarray) -> np.ndarray:
     return values.view(np.uint32 if values.itemsize == 4 else np.uint64)
-
-
-def _blocks(size: int) -> int:
-    """Blocks whose counts travel with a sparse payload."""
-    return -(-size // kernels().BLOCK) if size > kernels().BLOCK else 0

@@ -249,13 +249,20 @@ def test_a_run_beyond_the_end_is_refused(dtype, add):
 def _kept(codec, values):
     """Indices and values in the payload, read as its description says."""
     payload = codec.encode(values)
-    nblocks = -(-values.size // 65536) if values.size > 65536 else 0
-    count = (payload.size - 4 * nblocks) // (2 + values.itemsize)
-    end = 4 * nblocks + count * values.itemsize
-    counts = payload[: 4 * nblocks].view(np.uint32) if nblocks else [count]
-    blocks = np.repeat(np.arange(len(counts)), counts)
-    indices = blocks * 65536 + payload[end : end + 2 * count].copy().view(np.uint16)
-    return indices, payload[4 * nblocks : end].copy().view(values.dtype)
+    if not payload.size:
+        return np.empty(0, np.int64), values[:0]
+    count = codec.elements(payload)
+    width, counted, block = (1, np.uint16, 256) if 128 * count >= values.size else (2, np.uint32, 65536)
+    nblocks = -(-values.size // block) if values.size > block else 0
+    start = 4 + nblocks * np.dtype(counted).itemsize
+    end = start + 2 * count
+    assert payload.size - 4 < end + width * count <= payload.size and payload.size % 4 == 0
+    assert not payload[end + width * count :].any()
+    counts = payload[4:start].copy().view(counted) if nblocks else [count]
+    offsets = payload[end : end + width * count].copy().view(f"u{width}")
+    kept = np.empty(count, values.dtype)
+    BFloat16().decode(payload[start:end].copy(), kept)
+    return np.repeat(np.arange(len(counts)), counts) * block + offsets, kept
 
 
 def _order(values):
@@ -272,14 +279,14 @@ def test_top_k_keeps_exactly_the_largest(values, share):
     count = min(values.size, max(1, math.ceil(share * values.size)))
     assert codec.count(values.size) == indices.size == count
     assert indices.tolist() == sorted(_order(values)[:count])
-    assert kept.tobytes() == values[indices].tobytes()
+    np.testing.assert_array_equal(kept, decoded(BFloat16(), values[indices]))
     expected = np.zeros_like(values)
     expected[indices] = kept
     np.testing.assert_array_equal(decoded(codec, values), expected)
 
 
 @every_dtype
-@pytest.mark.parametrize("share", [0.001, 0.01, 0.3])
+@pytest.mark.parametrize("share", [0.001, 1 / 128, 0.01, 0.3])
 @pytest.mark.parametrize("sampled", [False, True])
 def test_top_k_of_many(dtype, share, sampled):
     rng = np.random.default_rng(5)
@@ -298,6 +305,9 @@ def test_top_k_of_many(dtype, share, sampled):
         magnitude = np.where(np.isnan(values), np.inf, np.abs(values))
         expected = np.sort(np.argsort(-magnitude, kind="stable")[:count])
         np.testing.assert_array_equal(_kept(TopK(share), values)[0], expected)
+        sent = np.zeros_like(values)
+        sent[expected] = decoded(BFloat16(), values[expected])
+        np.testing.assert_array_equal(decoded(TopK(share), values), sent)
 
 
 def test_of_equal_magnitudes_the_first_travel():
@@ -319,7 +329,7 @@ def test_a_threshold_keeps_what_exceeds_it(values, threshold):
     with np.errstate(over="ignore"):
         limit = np.minimum(threshold, np.finfo(values.dtype).max).astype(values.dtype)
     assert indices.tolist() == np.flatnonzero(~(np.abs(values) <= limit)).tolist()
-    assert kept.tobytes() == values[indices].tobytes()
+    np.testing.assert_array_equal(kept, decoded(BFloat16(), values[indices]))
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -327,7 +337,8 @@ def test_a_threshold_keeps_what_exceeds_it(values, threshold):
 def test_indices_beyond_the_end_are_refused(dtype, add):
     """Not one byte is written beyond the vector, nor any within."""
     payload = TopK(0.5).encode(np.arange(8, dtype=dtype))
-    payload[-8:].view(np.uint16)[2] = 8
+    assert payload.tolist()[-4:] == [4, 5, 6, 7]
+    payload[-2] = 8
     out = np.ones(8, dtype)
     with pytest.raises(ValueError, match=r"indices below 8\. Received: 8"):
         TopK(0.5).decode(payload, out, add=add)
@@ -337,16 +348,48 @@ def test_indices_beyond_the_end_are_refused(dtype, add):
 
 
 @every_dtype
-def test_counts_of_blocks_must_be_those_of_the_values(dtype):
+@pytest.mark.parametrize(("share", "counted"), [(0.01, np.uint16), (0.001, np.uint32)])
+def test_counts_of_blocks_must_be_those_of_the_values(dtype, share, counted):
     values = np.arange(200_000, dtype=dtype)
-    payload = TopK(0.01).encode(values)
+    payload, width = TopK(share).encode(values), np.dtype(counted).itemsize
     out = np.zeros_like(values)
-    for wrong in (1, 2**31):
+    for wrong in (1, 1 << 8 * width - 1):
         broken = payload.copy()
-        broken[:4].view(np.uint32)[0] += np.uint32(wrong)
-        with pytest.raises(ValueError, match="counts of 2000 values"):
-            TopK(0.01).decode(broken, out)
+        broken[4 : 4 + width].view(counted)[0] += counted(wrong)
+        with pytest.raises(ValueError, match=f"counts of {int(share * values.size)} values"):
+            TopK(share).decode(broken, out)
     assert not out.any()
+
+
+@every_dtype
+@pytest.mark.parametrize("share", [0.01, 0.001])
+def test_indices_beyond_the_end_of_many_blocks_are_refused(dtype, share):
+    values = np.arange(200_100, dtype=dtype)
+    payload, out = TopK(share).encode(values), np.zeros_like(values)
+    last = TopK(share).count(values.size) * 2 + 4  # behind the counts: values, then offsets
+    nblocks = -(-values.size // (256 if share == 0.01 else 65536))
+    end = last + nblocks * (2 if share == 0.01 else 4) + TopK(share).count(values.size) * (1 if share == 0.01 else 2)
+    payload[end - 1] = 255
+    with pytest.raises(ValueError, match="indices below 200100"):
+        TopK(share).decode(payload, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 8, 300, 2000])
+def test_a_threshold_of_any_density(kept):
+    """Offsets of 8 bits or of 16, one block or several."""
+    for size in (2000, 256, 257, 200_003):
+        values = np.zeros(size, np.float32)
+        values[np.random.default_rng(kept).permutation(size)[:kept]] = 2.5
+        codec = Threshold(1.0)
+        payload = codec.encode(values)
+        assert codec.elements(payload) == min(kept, size) and payload.size <= 8 + 4 * kept + size // 128
+        np.testing.assert_array_equal(decoded(codec, values), values)
+
+
+def test_the_largest_number_is_not_rounded_to_infinity():
+    codec, values = TopK(1.0), np.array([np.finfo(np.float32).max, -1], np.float32)
+    assert decoded(codec, values).tolist() == [FORMATS[BFloat16][2], -1] and codec.overflows == 1
 
 
 # Error feedback
@@ -393,8 +436,8 @@ def test_what_is_small_travels_once_it_has_added_up():
         out = np.empty(3, np.float32)
         feedback.codec.decode(feedback.encode(values), out)
         sent.append(out.tolist())
-    np.testing.assert_allclose(sent, [[0, 2, 0], [0, 2, 0], [0, 2, 0], [1.2, 2, 0]], rtol=1e-6)
-    assert not feedback.residual.any()
+    assert sent == [[0, 2, 0], [0, 2, 0], [0, 2, 0], [1.203125, 2, 0]]
+    np.testing.assert_allclose(feedback.residual, [-0.003125, 0, 0], rtol=1e-4)  # what rounding added is owed
 
 
 def test_what_saturated_travels_later():

@@ -20,9 +20,6 @@ _HALF_ENDS, _HALF_MAX = np.uint32(0x477FF000), np.uint32(0x7BFF)
 _BFLOAT_ENDS, _BFLOAT_MAX = np.uint32(0x7F7F8000), np.uint32(0x7F7F)
 # Digits of a radix selection: a histogram of them fits the first-level cache.
 DIGIT_BITS = 11
-# Indices travel as 16-bit offsets into blocks of so many elements.
-BLOCK_BITS = 16
-BLOCK = 1 << BLOCK_BITS
 
 
 # Numba computes with uint32 in 64 bits, which halves the values per instruction: hence u32() around every step.
@@ -55,14 +52,14 @@ def _half_bits(size):
 @kernel
 def half_encode(values, out):
     """out = the bits of float16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
-    overflows = 0
+    overflows = u32(0)
     for k in range(values.size):
         bits = _odd_bits(values[k])
         size = u32(bits & _SIZE)
         short = _half_bits(size)
         if size >= _HALF_ENDS:
             short = u32(0x7E00) if size > _INF else u32(0x7C00) if size == _INF else _HALF_MAX
-            overflows += int(size < _INF)
+            overflows = u32(overflows + u32(size < _INF))
         out[k] = short | u32(u32(bits >> u32(16)) & _SIGN)
     return overflows
 
@@ -70,9 +67,10 @@ def half_encode(values, out):
 @kernel
 def _half_value(short):
     size = u32(u32(u32(short) & u32(0x7FFF)) << u32(13))
-    # Times 2^112: exact, and right for subnormals too.
-    value = f32(u32(size).view(f32) * f32(2.0**112))
-    full = u32(value.view(u32) | (_INF if size >= u32(0x7C00 << 13) else u32(0)))
+    # A subnormal's 10 bits at the end of 2^-14, less that: no operand is a subnormal, which are slow on Intel's CPUs.
+    small = f32(u32(size + _SMALL).view(f32) - f32(2.0**-14)).view(u32)
+    normal = u32(u32(size + u32(112 << 23)) | (_INF if size >= u32(0x7C00 << 13) else u32(0)))
+    full = small if size < u32(1 << 23) else normal
     return u32(full | u32(u32(u32(short) & _SIGN) << u32(16))).view(f32)
 
 
@@ -82,18 +80,34 @@ def _bfloat16_value(short):
 
 
 @kernel
+def _bfloat16_bits(bits):
+    """The upper half of a float32, rounded to nearest even, saturated; and whether it was."""
+    size = u32(bits & _SIZE)
+    odd = u32(u32(size >> u32(16)) & u32(1))
+    short = u32(u32(u32(size + u32(0x7FFF)) + odd) >> u32(16))
+    if size >= _BFLOAT_ENDS:
+        short = u32(0x7FC0) if size > _INF else u32(0x7F80) if size == _INF else _BFLOAT_MAX
+    saturated = size >= _BFLOAT_ENDS and size < _INF
+    return u32(short | u32(u32(bits >> u32(16)) & _SIGN)), saturated
+
+
+@kernel
 def bfloat16_encode(values, out):
     """out = the upper half of float32(values), rounded to nearest even, saturated. Returns how many were."""
-    overflows = 0
+    overflows = u32(0)
     for k in range(values.size):
-        bits = _odd_bits(values[k])
-        size = u32(bits & _SIZE)
-        odd = u32(u32(size >> u32(16)) & u32(1))
-        short = u32(u32(u32(size + u32(0x7FFF)) + odd) >> u32(16))
-        if size >= _BFLOAT_ENDS:
-            short = u32(0x7FC0) if size > _INF else u32(0x7F80) if size == _INF else _BFLOAT_MAX
-            overflows += int(size < _INF)
-        out[k] = short | u32(u32(bits >> u32(16)) & _SIGN)
+        out[k], saturated = _bfloat16_bits(_odd_bits(values[k]))
+        overflows = u32(overflows + u32(saturated))
+    return overflows
+
+
+@kernel
+def bfloat16_pick(values, indices, out):
+    """bfloat16_encode of values[indices]."""
+    overflows = u32(0)
+    for j in range(indices.size):
+        out[j], saturated = _bfloat16_bits(_odd_bits(values[indices[j]]))
+        overflows = u32(overflows + u32(saturated))
     return overflows
 
 
@@ -246,50 +260,27 @@ def pick(values, indices, out):
 
 @kernel
 def pack(indices, counts, offsets):
-    """indices = BLOCK b + offsets, ascending; counts: how many of them are in each block."""
-    for b in range(counts.size):
-        counts[b] = 0
+    """indices = 2^bits b + offsets, ascending, where an offset has so many bits; counts: how many each block b has."""
+    bits = 8 * offsets.itemsize
+    mask = u32(u32(u32(1) << u32(bits)) - u32(1))
     for j in range(indices.size):
-        offsets[j] = u32(indices[j] & (BLOCK - 1))
-        if counts.size:
-            counts[indices[j] >> BLOCK_BITS] += 1
-
-
-@kernel
-def unpack(counts, offsets, indices):
-    """The opposite of pack. Returns whether the counts are those of so many offsets."""
+        offsets[j] = u32(indices[j] & mask)
     j = 0
     for b in range(counts.size):
-        end = j + np.int64(counts[b])
-        if end > indices.size:
-            return False
-        block, places = u32(b << BLOCK_BITS), indices[j:end]
-        for i in range(places.size):
-            places[i] = u32(block + u32(offsets[j + i]))
-        j += places.size
-    if counts.size == 0:
-        for j in range(indices.size):
-            indices[j] = offsets[j]
-        return True
-    return j == indices.size
+        begin, end = j, (b + 1) << bits
+        while j < indices.size and indices[j] < end:
+            j += 1
+        counts[b] = j - begin
 
 
 @kernel
-def scatter(indices, kept, out):
-    """out[indices] = kept."""
-    for j in range(indices.size):
-        out[indices[j]] = kept[j]
-
-
-@kernel
-def scatter_add(indices, kept, out):
-    """out[indices] += kept."""
-    for j in range(indices.size):
-        out[indices[j]] += kept[j]
-
-
-@kernel
-def scatter_zero(indices, out):
-    """out[indices] = 0."""
-    for j in range(indices.size):
-        out[indices[j]] = 0
+def scatter_add(counts, kept, offsets, factor, out):
+    """out[indices] += factor * kept. kept: bfloat16; counts and offsets: of `pack`, which must lie within `out`."""
+    factor, bits = out.dtype.type(factor), 8 * offsets.itemsize
+    begin = np.int64(0)
+    for b in range(max(1, counts.size)):
+        end = begin + np.int64(counts[b]) if counts.size else offsets.size
+        block = out[b << bits :]
+        for j in range(begin, end):
+            block[offsets[j]] += factor * _bfloat16_value(kept[j])
+        begin = end
