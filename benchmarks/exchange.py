@@ -14,16 +14,27 @@ from typing import Any
 import click
 from parts import against_ddp, limited
 from rich.console import Console
-from tools.network import NotHere, congestion, two_hosts
+from tools.network import NotHere, bits_per_s, congestion, two_hosts
 from tools.report import begun, end, show
 
 PARTS = ("networks", "ddp")
 
 
+def _rates(context: click.Context, parameter: click.Parameter, rates: tuple[str, ...]) -> tuple[str, ...]:
+    for rate in rates:
+        try:
+            bits_per_s(rate)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return rates
+
+
 @click.command()
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
 @click.option("--net", "nets", multiple=True, type=click.Choice(limited.NETS), help="Default: all.")
-@click.option("--rate", "rates", multiple=True, default=limited.RATES, show_default=True, help="As `tc` has it.")
+@click.option(
+    "--rate", "rates", multiple=True, default=limited.RATES, show_default=True, callback=_rates, help="In bits."
+)
 @click.option("--codec", "codecs", multiple=True, type=click.Choice(list(limited.CODECS)), help="Default: all.")
 @click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")

@@ -7,9 +7,10 @@ the same, but the buckets are exchanged when the backward pass is over, one afte
 T_serial: a step without a group, then the exchange of the buckets, as long as each took in T_without: encoding,
 sending, the update, and back. T_ideal: the same where every bucket leaves as soon as its last gradient is there and
 those before it are through, and the worker's one core computes the step while a bucket waits for the network, not
-while it is coded or updated. So what is coded beside the backward pass makes later buckets complete later. A round
-times each of them once; `hidden` is the median of the rounds', and there is none where less than a twentieth of
-T_without can be hidden. kThreshold has none either: it sends more or less in a round, as its residuals happen to be.
+while it is coded or updated; but no less than the bytes of a step take at the network's rate. So what is coded beside
+the backward pass makes later buckets complete later. A round times each of them once; `hidden` is the median of the
+rounds', and there is none where less than a twentieth of T_without can be hidden. kThreshold has none either: it sends
+more or less in a round, as its residuals happen to be.
 
 How long an exchange takes is asked of steps, not of exchanges one right after another: the network lets a burst of 128
 KB pass at once when it has been idle, as it is while a step computes, and all that a small net sends may be that.
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tools.groups import Group, our_group
-from tools.network import Host
+from tools.network import Host, bits_per_s
 
 CODECS: dict[str, dict[str, Any]] = {
     "kFull": {},
@@ -58,7 +59,7 @@ def measure(
             group.chunks.clear()
             found = _rounds(group, ["compute", *_runs(codecs)], rounds, hosts[0])
             for name in codecs:
-                yield {"net": net, "rate": rate, "codec": name, **_row(group, found, name)}
+                yield {"net": net, "rate": rate, "codec": name, **_row(group, found, name, rate)}
 
 
 def _runs(codecs: Sequence[str]) -> list[str]:
@@ -81,10 +82,10 @@ def _rounds(group: Group, runs: Sequence[str], rounds: int, near: Host) -> dict[
     return found
 
 
-def _row(group: Group, found: Mapping[str, Sequence[Mapping[str, Any]]], codec: str) -> dict[str, Any]:
+def _row(group: Group, found: Mapping[str, Sequence[Mapping[str, Any]]], codec: str, rate: str) -> dict[str, Any]:
     ours, late, compute = (found[run] for run in (f"{codec} beside", f"{codec} after", "compute"))
     buckets = group.ready["buckets"][codec]
-    can = [_hideable(buckets, *turns) for turns in zip(compute, late, strict=True)]
+    can = [_hideable(buckets, rate, *turns) for turns in zip(compute, late, strict=True)]
     hidden = [
         (without["seconds"] - step["seconds"]) / most for step, without, most in zip(ours, late, can, strict=True)
     ]
@@ -102,7 +103,9 @@ def _row(group: Group, found: Mapping[str, Sequence[Mapping[str, Any]]], codec: 
     return row
 
 
-def _hideable(buckets: Sequence[Sequence[str]], compute: Mapping[str, Any], late: Mapping[str, Any]) -> float:
+def _hideable(
+    buckets: Sequence[Sequence[str]], rate: str, compute: Mapping[str, Any], late: Mapping[str, Any]
+) -> float:
     """T_serial - T_ideal of a round. buckets: the parameters of each, in the order in which they leave."""
     clock = computed = exchanged = 0.0  # computed: how far the step without a group has come by then
     for names, (seconds, processor) in zip(buckets, late["spent"], strict=True):
@@ -110,7 +113,8 @@ def _hideable(buckets: Sequence[Sequence[str]], compute: Mapping[str, Any], late
         clock += max(0.0, ready - computed) + seconds
         computed = min(compute["seconds"], max(computed, ready) + seconds - processor)
         exchanged += seconds
-    return exchanged + computed - clock
+    ideal = clock + compute["seconds"] - computed
+    return compute["seconds"] + exchanged - max(ideal, 8e6 * late["mb"] / bits_per_s(rate))
 
 
 def _ms(turns: Sequence[Mapping[str, Any]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -93,6 +94,18 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         for host in hosts:
             host.holder.kill()
             host.holder.wait()
+
+
+def bits_per_s(rate: str) -> float:
+    """What `tc` takes a rate for. Raises ValueError for what is none.
+
+    >>> bits_per_s("100mbit")
+    100000000.0
+    """
+    found = re.fullmatch(r"(\d+)(k|m|g|)bit", rate)
+    if found is None:
+        raise ValueError(f"a rate is a whole number of kbit, mbit or gbit. Received: {rate}.")
+    return float(found[1]) * 1000.0 ** ("", "k", "m", "g").index(found[2])
 
 
 def congestion() -> str:

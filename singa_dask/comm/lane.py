@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.slices import shorten_slices
 from singa_dask.comm.trial import Trial
 
 
@@ -37,7 +38,8 @@ class Lane:
         initializer: Callable[[], None] | None = None,
     ) -> None:
         self._comm = comm
-        self._pool = ThreadPoolExecutor(1, "exchange", initializer=initializer) if threaded else None
+        self._pool = ThreadPoolExecutor(1, "exchange", initializer=self._begin) if threaded else None
+        self._initializer = initializer
         self._trial = trial if threaded else None
         self._under_way: list[Future[Any]] = []
         self.wait_s = 0.0
@@ -98,6 +100,11 @@ class Lane:
         if any(not future.done() for future in self._under_way):
             self._comm.abort("the worker's step was broken off")
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self) -> None:
+        shorten_slices()
+        if self._initializer is not None:
+            self._initializer()
 
     def _run(self, call: Callable[..., Any], *args: Any) -> Any:
         try:

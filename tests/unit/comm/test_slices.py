@@ -1,0 +1,52 @@
+"""Short slices of processor time, as Linux grants them to a thread."""
+
+from __future__ import annotations
+
+import platform
+import threading
+
+import pytest
+
+from singa_dask.comm.lane import Lane
+from singa_dask.comm.slices import SLICE_S, shorten_slices, slice_s
+from singa_dask.comm.solo import SoloCommunicator
+
+release = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) if platform.system() == "Linux" else (0, 0)
+granted = pytest.mark.skipif(release < (6, 12), reason="Linux before 6.12 has one length of slices for all")
+
+
+def in_a_thread(call):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@granted
+def test_a_thread_has_short_slices_and_the_others_keep_theirs():
+    def shortened():
+        before = slice_s()
+        shorten_slices()
+        return before, slice_s()
+
+    before, after = in_a_thread(shortened)
+    assert after == pytest.approx(SLICE_S) and before > after
+    assert slice_s() == before == in_a_thread(slice_s)
+
+
+@granted
+def test_that_of_the_exchange_does():
+    called = []
+    lane = Lane(SoloCommunicator(), threaded=True, initializer=lambda: called.append(slice_s()))
+    try:
+        assert lane.run(slice_s) == pytest.approx(SLICE_S)
+    finally:
+        lane.close()
+    assert called == [pytest.approx(SLICE_S)]
+
+
+def test_where_it_is_refused_nothing_happens(monkeypatch):
+    monkeypatch.setattr("singa_dask.comm.slices._GET", 0)
+    shorten_slices()
+    assert slice_s() == 0
