@@ -25,10 +25,7 @@ class CD(TrainOneBatch):
     """
 
     type: ClassVar[str] = "kCD"
-
-    def __init__(self, cd_k: int = 1) -> None:
-        super().__init__()
-        self.proto.cd_conf.cd_k = cd_k
+    conf_field: ClassVar[str | None] = "cd_conf"
 
     def check(self, net: Net) -> None:
         for _ in _machines(net):
@@ -44,7 +41,7 @@ class CD(TrainOneBatch):
         net.forward(feed, step)
         with net.gradients(on_gradient):
             for machine in _machines(net):
-                visible, hidden = machine.chain(self.proto.cd_conf.cd_k)
+                visible, hidden = machine.chain(self.conf.cd_k)
                 machine.learn(visible, hidden, step.total_rows)
         return net.metrics()
 

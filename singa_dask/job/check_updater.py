@@ -58,6 +58,7 @@ def _check_rate(findings: Findings, rate: LRGenProto) -> None:
     if rate.type == LRGenProto.kUserChange and not rate.user_type:
         findings.missing((*_RATE, "type"), 'type: kFixed, or another, or user_type: "module:Class"')
     check_user(findings, rate, _RATE, "type", "user_type")
+    check_user_conf(findings, rate, _RATE)
     _check_conf(findings, "learning rate", rate, LRGenProto.ChangeMethod, _RATE_CONF)
     if rate.type == LRGenProto.kFixedStep and rate.HasField("fixedstep_conf"):
         _check_fixed_steps(findings, list(rate.fixedstep_conf.step), list(rate.fixedstep_conf.step_lr))

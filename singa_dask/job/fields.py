@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
 
@@ -9,32 +10,56 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from singa_dask.errors import ConfigError, Problem, nearest
 
+_EXPECTED = {
+    FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
+    FieldDescriptor.CPPTYPE_INT64: "a whole number of 64 bits",
+    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 to 4294967295",
+    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 18446744073709551615",
+    FieldDescriptor.CPPTYPE_DOUBLE: "a number",
+    FieldDescriptor.CPPTYPE_FLOAT: "a number",
+    FieldDescriptor.CPPTYPE_BOOL: "True or False",
+    FieldDescriptor.CPPTYPE_STRING: "text",
+    FieldDescriptor.CPPTYPE_ENUM: "a name",
+}
+
 
 def assign(message: Any, name: str, value: Any, key: str) -> None:
-    """Set a field of a message; an enum's value may be spelled by its name, a list of one entry as the entry.
+    """Set a field of a message; an enum's value may be spelled by its name, a list of one entry as the entry, text as
+    a path.
 
     Raises ConfigError, naming `key`, for a value of another type or name.
     """
     field = message.DESCRIPTOR.fields_by_name[name]
+    entries = value if field.is_repeated and isinstance(value, list | tuple) else [value]
     try:
+        entries = [_plain(field, entry, key) for entry in entries]
         if field.is_repeated:
-            entries = value if isinstance(value, list | tuple) else [value]
-            getattr(message, name).extend([_number(field, entry) for entry in entries])
+            getattr(message, name).extend(entries)
         else:
-            setattr(message, name, _number(field, value))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(Problem(key, str(error), received=f"{name}={value!r}")) from error
+            setattr(message, name, entries[0])
+    except (TypeError, ValueError):
+        raise ConfigError(Problem(key, f"expected {_EXPECTED[field.cpp_type]}", repr(value))) from None
 
 
-def _number(field: FieldDescriptor, value: Any) -> Any:
-    """The value; of an enum the number that a name stands for, of a path its text."""
+def assign_all(message: Any, given: Mapping[str, Any], key: str, owner: str) -> None:
+    """Set all these fields. Raises ConfigError for one that there is not, of which `owner` names what has none."""
+    fields = message.DESCRIPTOR.fields_by_name
+    for name, value in given.items():
+        if name not in fields:
+            hint = nearest(name, fields)
+            raise ConfigError(Problem(f"{key}.{name}", f"{owner} has no such setting", f"{name}={value!r}", hint))
+        assign(message, name, value, f"{key}.{name}")
+
+
+def _plain(field: FieldDescriptor, value: Any, key: str) -> Any:
+    """What the message takes. Refuses what protobuf would quietly convert: True to 1, 1 to True."""
+    if isinstance(value, bool) != (field.cpp_type == FieldDescriptor.CPPTYPE_BOOL):
+        raise TypeError
     if isinstance(value, PathLike):
         return fspath(value)
-    if isinstance(value, bool) and field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
-        raise TypeError("must be a number or text, neither True nor False")
-    if field.enum_type is None or not isinstance(value, str):
-        return value
-    values = field.enum_type.values_by_name
-    if value not in values:
-        raise ValueError(f"there is no such value. {nearest(value, values)}")
-    return values[value].number
+    if field.enum_type is not None and isinstance(value, str):
+        values = field.enum_type.values_by_name
+        if value not in values:
+            raise ConfigError(Problem(key, "there is no such value", repr(value), nearest(value, values)))
+        return values[value].number
+    return value

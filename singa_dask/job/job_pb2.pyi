@@ -533,7 +533,7 @@ class AdamMaxProto(_message.Message):
     def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
 
 class LRGenProto(_message.Message):
-    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf")
+    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf")
     class ChangeMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserChange: _ClassVar[LRGenProto.ChangeMethod]
@@ -561,6 +561,7 @@ class LRGenProto(_message.Message):
     INVERSE_CONF_FIELD_NUMBER: _ClassVar[int]
     INVERSET_CONF_FIELD_NUMBER: _ClassVar[int]
     FIXEDSTEP_CONF_FIELD_NUMBER: _ClassVar[int]
+    USER_CONF_FIELD_NUMBER: _ClassVar[int]
     type: LRGenProto.ChangeMethod
     user_type: str
     base_lr: float
@@ -570,7 +571,8 @@ class LRGenProto(_message.Message):
     inverse_conf: InverseProto
     inverset_conf: InverseTProto
     fixedstep_conf: FixedStepProto
-    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ...) -> None: ...
+    user_conf: str
+    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ...) -> None: ...
 
 class StepProto(_message.Message):
     __slots__ = ("gamma", "change_freq")

@@ -6,25 +6,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
-
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.assemble import assemble
 from singa_dask.job.checks import check_job
+from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import AlgProto, ClusterProto, JobProto, LayerProto, NetProto, UpdaterProto
 from singa_dask.job.locate import Positions, locate_problems
 from singa_dask.job.text import job_to_text, read_job
 from singa_dask.job.topology import ClusterTopology, cluster_message
 
 _ALGORITHMS = [value.name for value in AlgProto.AlgType.DESCRIPTOR.values]
-_KEYWORDS = {f.name: f for f in JobProto.DESCRIPTOR.fields if f.message_type is None}
-_OF_THE_NET = {f.name: f for f in NetProto.DESCRIPTOR.fields if f.message_type is None}
-_KINDS = {
-    FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
-    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 18446744073709551615",
-    FieldDescriptor.CPPTYPE_BOOL: "True or False",
-    FieldDescriptor.CPPTYPE_STRING: "text",
-}
+_KEYWORDS = {field.name for field in JobProto.DESCRIPTOR.fields if field.message_type is None}
+_OF_THE_NET = {field.name for field in NetProto.DESCRIPTOR.fields if field.message_type is None}
 _BLOCKS = {"neuralnet": "layers=[...]", "train_one_batch": "alg=", "layer": "layers=[...]"}
 
 
@@ -138,30 +131,11 @@ class Job:
 
 
 def _set_field(job: JobProto, key: str, value: Any) -> None:
-    proto: Any = job.neuralnet if key in _OF_THE_NET else job
-    field = _OF_THE_NET.get(key) or _KEYWORDS.get(key)
-    if field is None:
+    if key not in _KEYWORDS and key not in _OF_THE_NET:
         valid = {*_KEYWORDS, *_OF_THE_NET, "layers", "updater", "cluster", "alg"}
         hint = f"Use {_BLOCKS[key]}." if key in _BLOCKS else nearest(key, valid)
         raise ConfigError(Problem(key, "a job has no such field", f"{key}={value!r}", hint))
-    try:
-        if not field.is_repeated:
-            setattr(proto, key, _plain(field, value))
-        else:
-            entries = value if isinstance(value, list | tuple) else [value]
-            getattr(proto, key).extend([_plain(field, entry) for entry in entries])
-    except (TypeError, ValueError):
-        raise ConfigError(Problem(key, f"expected {_KINDS[field.cpp_type]}", repr(value))) from None
-
-
-def _plain(field: FieldDescriptor, value: Any) -> Any:
-    """Refuse what protobuf would quietly convert (True to 1, 1 to True); paths become text."""
-    is_bool = field.cpp_type == FieldDescriptor.CPPTYPE_BOOL
-    if isinstance(value, bool) != is_bool:
-        raise TypeError
-    if isinstance(value, Path):
-        return str(value)
-    return value
+    assign(job.neuralnet if key in _OF_THE_NET else job, key, value, key)
 
 
 def _algorithm(alg: Any) -> AlgProto:

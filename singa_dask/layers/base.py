@@ -16,23 +16,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.job.fields import assign
-from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamProto
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.description import Description
+from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.unroll import origin
-from singa_dask.job.user_code import check_own_type, code_name
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Array, Param, Shape, param_message
 
 # Keyword arguments of every layer that are fields of LayerProto itself.
-_WIRING = ("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs")
+_WIRING = (
+    *("include", "exclude", "partition_dim"),
+    *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
+)
 
 
-class Layer:
+class Layer(Description):
     """Base of every layer.
 
-    type: the LayerType name ("kUserLayer" for classes named by `user_type`).
-    conf_field: the LayerProto field with this layer's settings, or None.
+    type, conf_field: of LayerType and LayerProto; see Description.
     label_sources: positions in srclayers whose labels, not features, this layer reads.
     passes_labels: True if this layer hands on the labels of its first source; makes_labels: if it gives them alone.
     stops_gradient: whether none flows through it, so that a net cannot train parameters below it by a loss above it.
@@ -50,7 +51,6 @@ class Layer:
     """
 
     type: ClassVar[str] = "kUserLayer"
-    conf_field: ClassVar[str | None] = None
     label_sources: ClassVar[tuple[int, ...]] = ()
     passes_labels: ClassVar[bool] = False
     multiple_outputs: ClassVar[bool] = False
@@ -78,13 +78,12 @@ class Layer:
             fields = getattr(LayerProto(), self.conf_field).DESCRIPTOR.fields if self.conf_field else ()
             hint = f"Write {fields[0].name}={name!r}." if fields else None
             raise ConfigError(Problem(type(self).__name__, "its first argument is its name", repr(name), hint))
-        proto, where = LayerProto(name=name, type=LayerType.Value(self.type)), name or type(self).__name__
+        proto, where = LayerProto(name=name), name or type(self).__name__
         for i, p in enumerate([param] if isinstance(param, ParamProto | Mapping) else param):
-            proto.param.append(p if isinstance(p, ParamProto) else _param(p, f"{where}.param[{i}]"))
-        for key, value in (("include", include), ("exclude", exclude), ("partition_dim", partition_dim)):
-            if value is not None:
-                assign(proto, key, value, f"{where}.{key}")
-        self._describe(proto, conf)
+            proto.param.append(param_message(p, f"{where}.param[{i}]"))
+        wiring = {"include": include, "exclude": exclude, "partition_dim": partition_dim}
+        given = {key: value for key, value in wiring.items() if value is not None}
+        self._describe(proto, Layer, where, {**conf, **given}, _WIRING)
         self._adopt(proto)
         self._read((srclayers,) if isinstance(srclayers, str | Layer) else tuple(srclayers))
 
@@ -111,59 +110,8 @@ class Layer:
         if all(names):  # others get theirs when the net is put together
             self.proto.srclayers[:] = names
 
-    def _describe(self, proto: LayerProto, given: Mapping[str, Any]) -> None:
-        """Write the keyword arguments into the message; user layers keep theirs as JSON."""
-        cls = type(self)
-        conf = self._wire(proto, given)
-        where = proto.name or cls.__name__
-        if cls.type == "kUserLayer":
-            import json
-
-            proto.user_type = code_name(cls)
-            if conf:
-                proto.user_conf = json.dumps(dict(conf))
-            return
-        check_own_type(cls, Layer, where)
-        if cls.conf_field is None:
-            if conf:
-                raise ConfigError(Problem(f"{where}.{next(iter(conf))}", f"{cls.__name__} has no settings of its own"))
-            return
-        message = getattr(proto, cls.conf_field)
-        if conf:
-            message.SetInParent()
-        fields = message.DESCRIPTOR.fields_by_name
-        for key, value in conf.items():
-            if key not in fields:
-                raise ConfigError(
-                    Problem(
-                        f"{where}.{key}",
-                        f"{cls.__name__} has no such setting",
-                        received=f"{key}={value!r}",
-                        hint=nearest(key, fields),
-                    )
-                )
-            assign(message, key, value, f"{where}.{key}")
-
-    def _wire(self, proto: LayerProto, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Write what belongs to every layer; returns the other settings, its own."""
-        own = getattr(proto, self.conf_field).DESCRIPTOR.fields_by_name if self.conf_field else {}
-        rest = {}
-        for key, value in given.items():
-            if key in _WIRING and key not in own:
-                assign(proto, key, value, f"{proto.name or type(self).__name__}.{key}")
-            else:
-                rest[key] = value
-        return rest
-
-    @classmethod
-    def from_proto(cls, proto: LayerProto) -> Layer:
-        """The layer that this message describes."""
-        layer = cls.__new__(cls)
-        layer._adopt(proto)
-        return layer
-
     def _adopt(self, proto: LayerProto) -> None:
-        self.proto = proto
+        super()._adopt(proto)
         self.inputs = tuple(proto.srclayers)
         self.params: list[Param] = []
 
@@ -171,17 +119,6 @@ class Layer:
     def name(self) -> str:
         """Empty until the net is put together, where none was given."""
         return self.proto.name
-
-    @property
-    def conf(self) -> Any:
-        """The `*_conf` message; for user layers the decoded `user_conf`."""
-        if self.conf_field is not None:
-            return getattr(self.proto, self.conf_field)
-        if self.proto.user_conf:
-            import json
-
-            return json.loads(self.proto.user_conf)
-        return {}
 
     @property
     def steps(self) -> int:
@@ -323,21 +260,6 @@ class OutputLayer(Layer):
 
     def close(self) -> None:
         """Complete and close the files that the layer writes; a later forward call starts them afresh."""
-
-
-def _param(fields: Mapping[str, Any], where: str) -> ParamProto:
-    init = fields.get("init")
-    if callable(init):
-        fields = {**fields, "init": {"type": "kUserInit", "user_type": code_name(init)}}
-    known = ParamProto.DESCRIPTOR.fields_by_name
-    for key, value in fields.items():
-        if key not in known:
-            hint = nearest(key, known)
-            raise ConfigError(Problem(f"{where}.{key}", "a parameter has no such setting", f"{key}={value!r}", hint))
-    try:
-        return ParamProto(**fields)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(Problem(where, str(error), repr(dict(fields)))) from error
 
 
 def _named(layers: Sequence[Any]) -> str:

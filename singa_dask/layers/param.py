@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from singa_dask.job.job_pb2 import ParamProto
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.fields import assign_all
+from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
+from singa_dask.job.user_code import code_name
 
 Array = Any
 Shape = tuple[int, ...]
@@ -77,3 +81,29 @@ class Param:
 
     def __repr__(self) -> str:
         return f"Param({self.name!r}, shape={self.shape})"
+
+
+def param_message(given: ParamProto | Mapping[str, Any], key: str) -> ParamProto:
+    """The message itself, or that of these settings, of which `init` may be a function(param, rng) or a mapping too.
+
+    Raises ConfigError, naming `key`, for settings that a parameter has not, or that do not fit.
+    """
+    if isinstance(given, ParamProto):
+        return given
+    proto = ParamProto()
+    assign_all(proto, {name: value for name, value in given.items() if name != "init"}, key, "a parameter")
+    if "init" in given:
+        proto.init.CopyFrom(_init_message(given["init"], f"{key}.init"))
+    return proto
+
+
+def _init_message(given: Any, key: str) -> ParamGenProto:
+    if isinstance(given, ParamGenProto):
+        return given
+    if callable(given):
+        given = {"type": "kUserInit", "user_type": code_name(given)}
+    if not isinstance(given, Mapping):
+        raise ConfigError(Problem(key, "expected a function, a mapping of settings or their message", repr(given)))
+    proto = ParamGenProto()
+    assign_all(proto, given, key, "an initial value")
+    return proto

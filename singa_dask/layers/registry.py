@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.description import class_of
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.job.layer_facts import DEPRECATED
-from singa_dask.job.user_code import user_code
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Layer
 from singa_dask.layers.batch_norm import BatchNorm
@@ -92,26 +92,7 @@ def layer_class(proto: LayerProto) -> type[Layer]:
 
     Raises ConfigError for types that have no use here, and for user layers that cannot be imported or are no Layer.
     """
-    if proto.type == LayerType.kUserLayer:
-        return _user_layer(proto)
-    name = LayerType.Name(proto.type)
-    if name in CLASSES:
-        return CLASSES[name]
-    key = f"layer {proto.name!r}"
-    raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
-
-
-def _user_layer(proto: LayerProto) -> type[Layer]:
-    key = f"layer {proto.name!r}"
-    if not proto.user_type:
-        raise ConfigError(
-            Problem(key, "it has neither type nor user_type", hint='Set type, or user_type: "module:Class".')
-        )
-    cls = user_code(proto.user_type, key)
-    if not (isinstance(cls, type) and issubclass(cls, Layer)):
-        raise ConfigError(
-            Problem(
-                key, f"user_type {proto.user_type!r} is no layer", repr(cls), "Derive it from singa_dask.layers.Layer."
-            )
-        )
-    return cls
+    name, key = LayerType.Name(proto.type), f"layer {proto.name!r}"
+    if name in _UNAVAILABLE:
+        raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
+    return class_of(proto, CLASSES, Layer, key)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.description import class_of
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.job.user_code import user_code
 from singa_dask.ops import Ops
 from singa_dask.updaters import schedules
 from singa_dask.updaters.base import Updater
@@ -27,28 +26,14 @@ __all__ = [
     "updater_class",
 ]
 
-BY_TYPE: dict[int, type[Updater]] = {
-    UpdaterProto.UpdaterType.Value(cls.type): cls for cls in (SGD, Nesterov, AdaGrad, RMSProp, AdaDelta, Adam, AdamMax)
+BY_TYPE: dict[str, type[Updater]] = {
+    cls.type: cls for cls in (SGD, Nesterov, AdaGrad, RMSProp, AdaDelta, Adam, AdamMax)
 }
 
 
 def updater_class(proto: UpdaterProto) -> type[Updater]:
     """The class that the message's `type`, or `user_type` spelled "module:Class", names; ConfigError if none."""
-    if proto.type in BY_TYPE:
-        return BY_TYPE[proto.type]
-    if not proto.user_type:
-        raise ConfigError(
-            Problem(
-                "updater.type",
-                "kUserUpdater needs user_type",
-                received="kUserUpdater" if proto.HasField("type") else "no type",
-                hint='Write type: kSGD (or another), or user_type: "module:Class".',
-            )
-        )
-    found = user_code(proto.user_type, "updater.user_type")
-    if not (isinstance(found, type) and issubclass(found, Updater)):
-        raise ConfigError(Problem("updater.user_type", "must name a subclass of Updater", repr(proto.user_type)))
-    return found
+    return class_of(proto, BY_TYPE, Updater, "updater")
 
 
 def make_updater(proto: UpdaterProto, ops: Ops) -> Updater:

@@ -12,7 +12,6 @@ Once bound, it updates one flat slice of a net's parameters, of which it alone k
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
-from singa_dask.job.check_fields import check_numbers
-from singa_dask.job.fields import assign
+from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.job.user_code import check_own_type, code_name
 from singa_dask.layers.param import Array
 from singa_dask.net.flat import Entry
 from singa_dask.updaters.fields import as_written
@@ -46,27 +43,22 @@ class Segment(NamedTuple):
     states: tuple[Array, ...]
 
 
-class Updater(ABC):
+class Updater(Description, ABC):
     """Base of every updater. A class of your own is named by `user_type: "module:Class"`.
 
     Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
     weight_decay * wd_scale * w, and the learning rate times lr_scale.
 
-    type: the UpdaterType name; conf_field: the UpdaterProto field with own settings, or None; states: names of the
-    arrays, as long as the slice, that the rule keeps between updates. ops: set by
-    make_updater.
+    states: names of the arrays, as long as the slice, that the rule keeps between updates. ops: set by make_updater.
     """
 
     ops: Ops
 
     type: ClassVar[str] = "kUserUpdater"
-    conf_field: ClassVar[str | None] = None
     states: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any):
-        cls = type(self)
-        check_own_type(cls, Updater, f"updater {cls.__name__}")
-        proto = UpdaterProto(type=UpdaterProto.UpdaterType.Value(cls.type))
+        proto = UpdaterProto()
         if lr is not None and learning_rate is not None:
             raise ConfigError(Problem("updater.lr", "give lr or learning_rate, not both", f"lr={lr}"))
         if learning_rate is not None and not isinstance(learning_rate, Schedule):
@@ -76,56 +68,15 @@ class Updater(ABC):
             learning_rate = Fixed(base_lr=lr)
         if learning_rate is not None:
             proto.learning_rate.CopyFrom(learning_rate.proto)
-        self._describe(proto, settings)
+        self._describe(proto, Updater, "updater", settings, _COMMON)
         self._adopt(proto)
 
-    def _describe(self, proto: UpdaterProto, settings: dict[str, Any]) -> None:
-        """Write the keyword arguments into the message; user updaters keep what is not SINGA's as JSON."""
-        cls = type(self)
-        own = getattr(proto, cls.conf_field) if cls.conf_field is not None else None
-        own_fields = own.DESCRIPTOR.fields_by_name if own is not None else {}
-        user_conf = {}
-        for key, value in settings.items():
-            if key in _COMMON:
-                assign(proto, key, value, f"updater.{key}")
-            elif key in own_fields:
-                assign(own, key, value, f"updater.{cls.conf_field}.{key}")
-            elif cls.type == "kUserUpdater":
-                user_conf[key] = value
-            else:
-                hint = nearest(key, [*_COMMON, *own_fields, "lr", "learning_rate"])
-                raise ConfigError(
-                    Problem(f"updater.{key}", f"{cls.__name__} has no such setting", f"{key}={value!r}", hint)
-                )
-        if cls.type == "kUserUpdater":
-            proto.user_type = code_name(cls)
-            if user_conf:
-                proto.user_conf = json.dumps(user_conf)
-
-    @classmethod
-    def from_proto(cls, proto: UpdaterProto) -> Updater:
-        """The updater that this message describes. Raises ConfigError for settings out of range."""
-        updater = cls.__new__(cls)
-        updater._adopt(proto)
-        return updater
-
     def _adopt(self, proto: UpdaterProto) -> None:
-        if not proto.IsInitialized():
-            raise ConfigError(
-                [Problem(f"updater.{f}", f"{type(self).__name__} needs it") for f in proto.FindInitializationErrors()]
-            )
-        check_numbers(proto, "updater")
-        self.proto = proto
+        super()._adopt(proto)
+        self._check_fields("updater")
         self._state: dict[str, Array] = {}
         self._segments: list[Segment] = []
         self.prepare()
-
-    @property
-    def conf(self) -> Any:
-        """The `*_conf` message; for user updaters the decoded `user_conf`."""
-        if self.conf_field is not None:
-            return getattr(self.proto, self.conf_field)
-        return json.loads(self.proto.user_conf) if self.proto.user_conf else {}
 
     def prepare(self) -> None:
         """Read and check the settings; updaters with settings of their own read them here too."""

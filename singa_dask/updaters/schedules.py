@@ -11,68 +11,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.job.check_fields import check_numbers
-from singa_dask.job.fields import assign
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.description import Description, class_of
 from singa_dask.job.job_pb2 import LRGenProto
-from singa_dask.job.user_code import check_own_type, code_name, user_code
 from singa_dask.updaters.fields import as_written
 
 KEY = "updater.learning_rate"
 
 
-class Schedule(ABC):
+class Schedule(Description, ABC):
     """A learning rate that is a pure function of the step.
 
-    Keyword arguments are `base_lr` [0.01] and the fields of the schedule's `*_conf`. A class of your own is named by
-    `user_type: "module:Class"` and has `base_lr` only.
-
-    type: the ChangeMethod name; conf_field: the LRGenProto field with the settings, or None.
+    Keyword arguments are `base_lr` [0.01] and the fields of the schedule's `*_conf`, or whatever a class of your own,
+    named by `user_type: "module:Class"`, finds in `self.conf`.
     """
 
     type: ClassVar[str] = "kUserChange"
-    conf_field: ClassVar[str | None] = None
 
     def __init__(self, base_lr: float | None = None, **conf: Any):
-        cls = type(self)
-        check_own_type(cls, Schedule, f"{KEY} {cls.__name__}")
-        proto = LRGenProto(type=LRGenProto.ChangeMethod.Value(cls.type))
-        if base_lr is not None:
-            assign(proto, "base_lr", base_lr, f"{KEY}.base_lr")
-        if cls.type == "kUserChange":
-            proto.user_type = code_name(cls)
-        message = getattr(proto, cls.conf_field) if cls.conf_field is not None else None
-        fields = message.DESCRIPTOR.fields_by_name if message is not None else {}
-        for key, value in conf.items():
-            if key not in fields:
-                hint = nearest(key, ["base_lr", *fields])
-                raise ConfigError(
-                    Problem(f"{KEY}.{key}", f"{cls.__name__} has no such setting", f"{key}={value!r}", hint)
-                )
-            assign(message, key, value, f"{KEY}.{cls.conf_field}.{key}")
-        if message is not None:
-            message.SetInParent()
+        proto = LRGenProto()
+        if self.conf_field is not None:
+            getattr(proto, self.conf_field).SetInParent()
+        given = {"base_lr": base_lr} if base_lr is not None else {}
+        self._describe(proto, Schedule, KEY, {**given, **conf}, ("base_lr",))
         self._adopt(proto)
 
-    @classmethod
-    def from_proto(cls, proto: LRGenProto) -> Schedule:
-        """The schedule that this message describes. Raises ConfigError for settings out of range."""
-        schedule = cls.__new__(cls)
-        schedule._adopt(proto)
-        return schedule
-
     def _adopt(self, proto: LRGenProto) -> None:
-        self.proto = proto
-        if not proto.IsInitialized():
-            missing = proto.FindInitializationErrors()
-            raise ConfigError([Problem(f"{KEY}.{field}", f"{type(self).__name__} needs it") for field in missing])
-        check_numbers(proto, KEY)
+        super()._adopt(proto)
+        self._check_fields(KEY)
         self.prepare()
-
-    @property
-    def conf(self) -> Any:
-        """The `*_conf` message."""
-        return getattr(self.proto, self.conf_field) if self.conf_field is not None else None
 
     def prepare(self) -> None:
         """Read and check the settings; schedules with settings of their own read them here too."""
@@ -200,9 +167,8 @@ class FixedStep(Schedule):
         return self.rates[max(passed - 1, 0)]
 
 
-BY_TYPE = {
-    LRGenProto.ChangeMethod.Value(cls.type): cls
-    for cls in (Fixed, Step, Linear, Exponential, Inverse, InverseT, FixedStep)
+BY_TYPE: dict[str, type[Schedule]] = {
+    cls.type: cls for cls in (Fixed, Step, Linear, Exponential, Inverse, InverseT, FixedStep)
 }
 
 
@@ -212,19 +178,4 @@ def learning_rate(proto: LRGenProto) -> Schedule:
     kUserChange imports the Schedule subclass that `user_type` names as "module:Class".
     Raises ConfigError where it names none, and for settings out of range.
     """
-    cls = BY_TYPE.get(proto.type)
-    if cls is not None:
-        return cls.from_proto(proto)
-    if not proto.user_type:
-        raise ConfigError(
-            Problem(
-                f"{KEY}.type",
-                "kUserChange needs user_type",
-                received="kUserChange" if proto.HasField("type") else "no type",
-                hint='Write type: kFixed (or another), or user_type: "module:Class".',
-            )
-        )
-    found = user_code(proto.user_type, f"{KEY}.user_type")
-    if not (isinstance(found, type) and issubclass(found, Schedule)):
-        raise ConfigError(Problem(f"{KEY}.user_type", "must name a subclass of Schedule", repr(proto.user_type)))
-    return found.from_proto(proto)
+    return class_of(proto, BY_TYPE, Schedule, KEY).from_proto(proto)

@@ -49,7 +49,7 @@ def sigmoid(x):
 
 def train(net, data, k=1, number=0, first_row=0, total=None):
     step = Step(number=number, seed=3, first_row=first_row, total_rows=total or len(data))
-    return CD(k).train_one_batch(net, {"data": Batch(data)}, step)
+    return CD(cd_k=k).train_one_batch(net, {"data": Batch(data)}, step)
 
 
 def exact(net, v, k):

@@ -54,10 +54,14 @@ def test_defaults_are_singas():
 
 
 class WarmUp(Schedule):
-    """A user's own: base_lr reached after four steps."""
+    """A user's own: base_lr reached after four steps, or as many as it is told."""
+
+    def prepare(self):
+        super().prepare()
+        self.steps = self.conf.get("steps", 4)
 
     def __call__(self, step):
-        return self.base_lr * min((step + 1) / 4, 1)
+        return self.base_lr * min((step + 1) / self.steps, 1)
 
 
 def test_user_schedule_by_name():
@@ -65,6 +69,11 @@ def test_user_schedule_by_name():
     assert proto.type == LRGenProto.kUserChange
     assert proto.user_type.endswith("test_schedules:WarmUp")
     assert [learning_rate(proto)(t) for t in (0, 3, 9)] == [0.2, 0.8, 0.8]
+    slower = WarmUp(base_lr=0.8, steps=8).proto
+    assert slower.user_conf == '{"steps": 8}'
+    assert [learning_rate(slower)(t) for t in (0, 3, 9)] == [0.1, 0.4, 0.8]
+    with pytest.raises(ConfigError, match=r"learning_rate: settings of a class of one's own are numbers.*steps"):
+        WarmUp(steps=range(3))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +82,7 @@ def test_user_schedule_by_name():
         (lambda: schedules.Step(base_lr=0.1), ["updater.learning_rate.step_conf.change_freq", "Step needs it"]),
         (lambda: schedules.Step(base_lr=0.1, change_freq=0), ["step_conf.change_freq", "at least 1", "0"]),
         (lambda: schedules.Step(chang_freq=5), ["Did you mean change_freq?"]),
-        (lambda: schedules.FixedStep(step="five", step_lr=[0.1]), ["fixedstep_conf.step", "step='five'"]),
+        (lambda: schedules.FixedStep(step="five", step_lr=[0.1]), ["learning_rate.step", "whole number", "'five'"]),
         (lambda: schedules.InverseT(final_lr=0), ["inverset_conf.final_lr", "above 0"]),
         (lambda: schedules.FixedStep(step=[1, 2], step_lr=[0.1]), ["2 step, 1 step_lr"]),
         (lambda: schedules.FixedStep(step=[5, 2], step_lr=[0.1, 0.2]), ["must increase", "[5, 2]"]),

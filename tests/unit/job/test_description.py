@@ -1,0 +1,71 @@
+"""What layers, updaters, schedules and algorithms have in common, told of one that is none of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.job.description import Description, class_of
+from singa_dask.job.job_pb2 import UpdaterProto
+
+
+class Rule(Description):
+    type = "kUserUpdater"
+
+    def __init__(self, **settings):
+        proto = UpdaterProto()
+        self._describe(proto, Rule, "rule", settings, ("momentum",))
+        self._adopt(proto)
+
+
+class Decaying(Rule):
+    type = "kRMSProp"
+    conf_field = "rmsprop_conf"
+
+
+class Mine(Rule):
+    pass
+
+
+class Unnamed(Decaying):
+    pass
+
+
+BUILT_IN = {"kRMSProp": Decaying}
+
+
+def found(proto):
+    return class_of(proto, BUILT_IN, Rule, "rule")
+
+
+def test_a_built_in_one():
+    made = Decaying(momentum=0.5, rho=0.75)
+    assert made.proto == UpdaterProto(type="kRMSProp", momentum=0.5, rmsprop_conf={"rho": 0.75})
+    again = found(made.proto).from_proto(made.proto)
+    assert type(again) is Decaying and again.conf.rho == 0.75
+
+
+def test_one_of_the_users_own_keeps_what_is_no_field_as_json():
+    made = Mine(momentum=0.5, size=[1, 2])
+    assert made.proto.momentum == 0.5 and made.proto.user_type.endswith(":Mine")
+    again = found(made.proto).from_proto(made.proto)
+    assert type(again) is Mine and again.conf == {"size": [1, 2]}
+    assert Mine().conf == {} and not Mine().proto.HasField("user_conf")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Decaying(rhoo=1), r"rule\.rhoo: Decaying has no such setting. Received: rhoo=1. Did you mean rho\?"),
+        (lambda: Decaying(rho="all"), r"rule\.rho: expected a number. Received: 'all'"),
+        (lambda: Decaying(momentum=True), r"rule\.momentum: expected a number. Received: True"),
+        (lambda: Mine(draw=print), r"rule: settings of a class of one's own are numbers, text.* Received: draw"),
+        (lambda: Unnamed(rho=1), r"Unnamed derives from a kRMSProp one.*type = .kUserUpdater. and conf_field = None"),
+        (lambda: found(UpdaterProto()), r"rule\.type: kUserUpdater needs user_type. Received: no type.*kRMSProp"),
+        (lambda: found(UpdaterProto(type="kSGD")), r"rule\.type: .* Received: kSGD"),
+        (lambda: found(UpdaterProto(user_type="json:dumps")), r"user_type: must name a subclass of Rule"),
+    ],
+)
+def test_errors_name_key_value_and_way_out(make, text):
+    with pytest.raises(ConfigError, match=text):
+        make()
