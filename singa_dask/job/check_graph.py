@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from singa_dask.errors import nearest
@@ -13,6 +13,7 @@ from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_nam
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.phases import runs_in
 from singa_dask.job.unroll import Times, connections, faults, plain
+from singa_dask.job.wiring import WiringFault, circle_fault, circles, faults_in_phase, unknown_sources
 
 
 class _Node(NamedTuple):
@@ -24,50 +25,20 @@ def check_graph(findings: Findings, phases: Sequence[int]) -> None:
     """The graph of each of these phases, and the parameters that layers share."""
     paths = [path for path, _ in layers_of(findings.job)]  # in the order of `plain`
     nodes = [_Node(path, layer) for path, layer in zip(paths, plain(findings.job.neuralnet).layer, strict=True)]
-    _check_sources_exist(findings, nodes)
+    layers = [node.layer for node in nodes]
+
+    def add(faults: Iterable[WiringFault]) -> None:
+        for fault in faults:
+            findings.add((*paths[fault.layer], *fault.path), fault.message, fault.received, fault.hint)
+
+    add(unknown_sources(layers))
     for phase in phases:
         present = [node for node in nodes if runs_in(node.layer, phase)]
-        _check_names(findings, present)
+        add(faults_in_phase(layers, phase))
         _check_unrolling(findings, present)
-        _check_sources_run(findings, nodes, present, phase)
-        _check_circles(findings, present)
+        add(_circles(layers, phase))
         _check_ends(findings, present, phase)
     _check_sharing(findings, nodes)
-
-
-def _check_sources_exist(findings: Findings, nodes: Sequence[_Node]) -> None:
-    names = {node.layer.name for node in nodes}
-    for path, layer in nodes:
-        for i, source in enumerate(layer.srclayers):
-            if source not in names:
-                hint = nearest(source, names - {layer.name, ""})
-                findings.add((*path, "srclayers", i), "no layer has this name", source, hint)
-        dynamic = layer.rnn_dummy_conf.dynamic_srclayer
-        if dynamic and dynamic not in names:
-            where = (*path, "rnn_dummy_conf", "dynamic_srclayer")
-            findings.add(where, "no layer has this name", dynamic, nearest(dynamic, names - {layer.name, ""}))
-
-
-def _check_names(findings: Findings, present: Sequence[_Node]) -> None:
-    """Names are unique within a phase; SINGA's jobs have one "data" for training and another for tests."""
-    seen = set()
-    for path, layer in present:
-        if layer.name in seen:
-            hint = "Rename one, or let each run in phases of its own (include: kTrain, include: kTest)."
-            findings.add((*path, "name"), "another layer of the same phase has this name", layer.name, hint)
-        seen.add(layer.name)
-
-
-def _check_sources_run(findings: Findings, nodes: Sequence[_Node], present: Sequence[_Node], phase: int) -> None:
-    names = {node.layer.name for node in nodes}
-    running = {node.layer.name for node in present}
-    for path, layer in present:
-        for i, source in enumerate(layer.srclayers):
-            if source in names and source not in running:
-                name = Phase.Name(phase)
-                message = f"does not run in phase {name}, in which {layer.name!r} reads it"
-                hint = f"Leave {layer.name!r} out of the phase too (exclude: {name}), or let {source!r} in."
-                findings.add((*path, "srclayers", i), message, source, hint)
 
 
 def _check_unrolling(findings: Findings, present: Sequence[_Node]) -> None:
@@ -78,49 +49,17 @@ def _check_unrolling(findings: Findings, present: Sequence[_Node]) -> None:
             findings.add((*path, fault.field), fault.message, fault.received, fault.hint)
 
 
-def _check_circles(findings: Findings, present: Sequence[_Node]) -> None:
-    by_name = {node.layer.name: node for node in reversed(present)}
-    onward = without_feedback(node.layer for node in by_name.values())
-    for circle in _circles({layer.name: _same_step_sources(layer) for layer in onward}):
-        start = min(range(len(circle)), key=lambda i: by_name[circle[i]].path)
-        ordered = [*circle[start:], *circle[:start]]
-        way = " -> ".join([*ordered, ordered[0]])
-        findings.add((*by_name[ordered[0]].path, "srclayers"), "these layers feed each other in a circle", way)
+def _circles(layers: Sequence[LayerProto], phase: int) -> Iterator[WiringFault]:
+    order = {layer.name: i for i, layer in reversed(list(enumerate(layers))) if runs_in(layer, phase)}
+    onward = without_feedback(layers[i] for i in order.values())
+    for circle in circles({layer.name: _same_step_sources(layer) for layer in onward}):
+        yield circle_fault(circle, order)
 
 
 def _same_step_sources(layer: LayerProto) -> tuple[str, ...]:
     """The sources that are not read at an earlier time step."""
     times = Times(dict.fromkeys(layer.srclayers, layer.unroll_len), {})
     return tuple(connection.source for connection in connections(layer, times) if not connection.delayed)
-
-
-def _circles(sources: dict[str, tuple[str, ...]]) -> Iterator[list[str]]:
-    """The circles of a graph, name -> names it reads; each in the order of the data's flow, none sharing a layer."""
-    stuck = _stuck(sources)
-    while stuck:
-        walk = [next(iter(stuck))]
-        while walk.count(walk[-1]) == 1:
-            walk.append(next(b for b in stuck[walk[-1]] if b in stuck))
-        circle = walk[walk.index(walk[-1]) + 1 :]
-        yield circle[::-1]
-        stuck = _stuck({name: before for name, before in stuck.items() if name not in circle})
-
-
-def _stuck(sources: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """What remains of the graph once all layers are taken out that only wait for layers taken out (Kahn 1962)."""
-    waits = {name: sum(b in sources for b in before) for name, before in sources.items()}
-    readers: dict[str, list[str]] = {name: [] for name in sources}
-    for name, before in sources.items():
-        for b in before:
-            readers.get(b, []).append(name)
-    free = [name for name, count in waits.items() if count == 0]
-    for name in free:  # grows while it is walked
-        for reader in readers[name]:
-            waits[reader] -= 1
-            if waits[reader] == 0:
-                free.append(reader)
-    taken = set(free)
-    return {name: before for name, before in sources.items() if name not in taken}
 
 
 def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> None:

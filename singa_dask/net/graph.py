@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.energy import without_feedback
-from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
+from singa_dask.job.job_pb2 import LayerProto, NetProto
+from singa_dask.job.paths import format_path
 from singa_dask.job.phases import runs_in
 from singa_dask.job.unroll import plain
+from singa_dask.job.wiring import WiringFault, circle_fault, circles, faults_in_phase, unknown_sources
 from singa_dask.net.fold import in_time
 
 
@@ -41,10 +43,11 @@ def build_graph(net: NetProto, phase: int, *, fold: bool = True) -> Graph:
     Raises ConfigError for repeated names, sources that do not exist in this phase, unrolling that cannot be, cycles.
     """
     every = plain(net).layer
+    found = [*unknown_sources(every), *faults_in_phase(every, phase)]
+    faults = [fault for fault in found if runs_in(every[fault.layer], phase)]
+    if faults:
+        raise ConfigError([_problem(fault, every) for fault in faults])
     present = [layer for layer in every if runs_in(layer, phase)]
-    problems = _repeated_names(present) + _missing_sources(every, present, phase)
-    if problems:
-        raise ConfigError(problems)
     present = in_time(without_feedback(present), fold=fold)
     layers = {layer.name: layer for layer in _topological(present)}
     consumers: dict[str, list[Edge]] = {layer.name: [] for layer in present}
@@ -52,39 +55,6 @@ def build_graph(net: NetProto, phase: int, *, fold: bool = True) -> Graph:
         for position, source in enumerate(layer.srclayers):
             consumers[source].append(Edge(layer.name, position))
     return Graph(layers, {name: tuple(edges) for name, edges in consumers.items()})
-
-
-def _repeated_names(layers: Iterable[LayerProto]) -> list[Problem]:
-    seen: set[str] = set()
-    problems = []
-    for layer in layers:
-        if layer.name in seen:
-            problems.append(
-                Problem(
-                    f"layer {layer.name!r}.name",
-                    "two layers of one phase have this name",
-                    hint="Give each its own, or `include` them in different phases.",
-                )
-            )
-        seen.add(layer.name)
-    return problems
-
-
-def _missing_sources(every: Sequence[LayerProto], present: Sequence[LayerProto], phase: int) -> list[Problem]:
-    names = {layer.name for layer in present}
-    elsewhere = {layer.name for layer in every} - names
-    problems = []
-    for layer in present:
-        for source in layer.srclayers:
-            if source in elsewhere:
-                message = f"source layer is left out of phase {Phase.Name(phase)} by its include or exclude"
-                hint = f"Leave {layer.name!r} out of the phase too, or let {source!r} in."
-            elif source not in names:
-                message, hint = "no layer has this name", nearest(source, names)
-            else:
-                continue
-            problems.append(Problem(f"layer {layer.name!r}.srclayers", message, source, hint))
-    return problems
 
 
 def _topological(layers: Sequence[LayerProto]) -> list[LayerProto]:
@@ -105,19 +75,11 @@ def _topological(layers: Sequence[LayerProto]) -> list[LayerProto]:
             if waiting[reader] == 0:
                 heapq.heappush(free, reader)
     if len(order) < len(layers):
-        raise ConfigError(_cycle([layer for layer, count in zip(layers, waiting, strict=True) if count]))
+        circle = next(circles({layer.name: layer.srclayers for layer in layers}))
+        raise ConfigError(_problem(circle_fault(circle, index), layers))
     return order
 
 
-def _cycle(stuck: Sequence[LayerProto]) -> Problem:
-    sources = {layer.name: layer.srclayers for layer in stuck}
-    path = [stuck[0].name]
-    while path.count(path[-1]) == 1:
-        path.append(next(source for source in sources[path[-1]] if source in sources))
-    loop = path[path.index(path[-1]) :]
-    return Problem(
-        f"layer {loop[0]!r}.srclayers",
-        "the layers feed each other in a circle",
-        received=" <- ".join(loop),
-        hint="Remove one of these sources.",
-    )
+def _problem(fault: WiringFault, layers: Sequence[LayerProto]) -> Problem:
+    key = f"layer {layers[fault.layer].name!r}.{format_path(fault.path, {})}"
+    return Problem(key, fault.message, fault.received, fault.hint)

@@ -70,10 +70,13 @@ def test_sources_always_come_first(data):
     ("layers", "words"),
     [
         ([("ip1", ""), ("loss", "ip2")], ["layer 'loss'.srclayers", "Received: ip2", "Did you mean ip1?"]),
-        ([("data", "", {"include": [Phase.kTest]}), ("ip", "data")], ["left out of phase kTrain", "Received: data"]),
-        ([("a", ""), ("b", "a d"), ("c", "b"), ("d", "c")], ["in a circle", "b <- d <- c <- b"]),
-        ([("a", "a")], ["in a circle", "a <- a"]),
-        ([("a", ""), ("a", "")], ["layer 'a'.name", "two layers"]),
+        (
+            [("data", "", {"include": [Phase.kTest]}), ("ip", "data")],
+            ["does not run in phase kTrain", "Received: data"],
+        ),
+        ([("a", ""), ("b", "a d"), ("c", "b"), ("d", "c")], ["in a circle", "b -> c -> d -> b"]),
+        ([("a", "a")], ["in a circle", "a -> a"]),
+        ([("a", ""), ("a", "")], ["layer 'a'.name", "another layer of the same phase"]),
     ],
 )
 def test_errors_name_layer_and_way_out(layers, words):
