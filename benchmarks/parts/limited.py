@@ -87,7 +87,9 @@ def _row(group: Group, found: Mapping[str, Sequence[Mapping[str, Any]]], codec: 
     buckets = group.ready["buckets"][codec]
     can = [_hideable(buckets, rate, *turns) for turns in zip(compute, late, strict=True)]
     hidden = [
-        (without["seconds"] - step["seconds"]) / most for step, without, most in zip(ours, late, can, strict=True)
+        (without["seconds"] - step["seconds"]) / most
+        for step, without, most in zip(ours, late, can, strict=True)
+        if most > 0
     ]
     row: dict[str, Any] = {"rounds": len(ours), "mb": round(statistics.median(turn["mb"] for turn in ours), 3)}
     row |= {"ms": _ms(ours), "without_overlap_ms": _ms(late), "compute_ms": _ms(compute)}

@@ -71,14 +71,21 @@ class Codec(ABC):
         """
         self._check_payload(payload, out)
         if add:
-            self._add(payload, out, 1)
+            self._add(payload, out)
         else:
             self._read(payload, out)
 
     def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
-        """residual -= the values of `payload`, which `residual` was encoded to."""
+        """residual -= the values of `payload`, which it was encoded to; of infinities and NaN nothing is left."""
         self._check_payload(payload, residual)
-        self._add(payload, residual, -1)
+        self._settle(payload, residual)
+
+    def warm_up(self, dtype: Any = np.float32) -> None:
+        """Compile what vectors of this dtype need."""
+        for values in (np.zeros(16, dtype), np.arange(16, dtype=dtype)):  # all the same, all different
+            payload = ErrorFeedback(self, 16, dtype).encode(values)
+            for add in (False, True):
+                self.decode(payload, values, add=add)
 
     def _nbytes_of(self, values: np.ndarray) -> int:
         return self.max_nbytes(values.size, values.dtype)
@@ -98,7 +105,10 @@ class Codec(ABC):
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None: ...
 
     @abstractmethod
-    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None: ...
+    def _add(self, payload: np.ndarray, out: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None: ...
 
 
 class ErrorFeedback:

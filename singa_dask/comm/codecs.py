@@ -31,8 +31,11 @@ class Full(Codec):
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
         out.view(np.uint8)[:] = payload
 
-    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
-        (np.add if factor > 0 else np.subtract)(out, payload.view(out.dtype), out=out)
+    def _add(self, payload: np.ndarray, out: np.ndarray) -> None:
+        np.add(out, payload.view(out.dtype), out=out)
+
+    def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        residual[:] = 0
 
 
 class _SixteenBits(Codec):
@@ -49,8 +52,11 @@ class _SixteenBits(Codec):
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
         self._kernel("decode")(payload.view(np.uint16), out)
 
-    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
-        self._kernel("add")(payload.view(np.uint16), factor, out)
+    def _add(self, payload: np.ndarray, out: np.ndarray) -> None:
+        self._kernel("add")(payload.view(np.uint16), out)
+
+    def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        self._kernel("settle")(payload.view(np.uint16), residual)
 
     def _kernel(self, does: str) -> Any:
         return getattr(kernels(), f"{self._kind}_{does}")
@@ -92,10 +98,6 @@ class Partial(Codec):
     def nbytes(self, size: int, dtype: Any = np.float32) -> int:
         return INDEX.itemsize + self._width(size) * np.dtype(dtype).itemsize if size else 0
 
-    def settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
-        self._check_payload(payload, residual)
-        residual[self._run(payload, residual)[0]] = 0
-
     def _width(self, size: int) -> int:
         return math.ceil(self.share * size)
 
@@ -111,9 +113,12 @@ class Partial(Codec):
         out[:] = 0
         out[run] = values
 
-    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
+    def _add(self, payload: np.ndarray, out: np.ndarray) -> None:
         run, values = self._run(payload, out)
         out[run] += values
+
+    def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        residual[self._run(payload, residual)[0]] = 0
 
     def _run(self, payload: np.ndarray, out: np.ndarray) -> tuple[slice, np.ndarray]:
         """Where the elements of a payload belong, and what they are."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.slices import shorten_slices
+from singa_dask.comm.scheduling import shorten_slices
 from singa_dask.comm.trial import Trial
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singa_dask.comm.codec import INDEX, Codec, is_number, kernels, share_of
+from singa_dask.comm.codec import INDEX, Codec, ErrorFeedback, is_number, kernels, share_of
 from singa_dask.errors import ConfigError, Problem
 
 # kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.
@@ -24,7 +24,8 @@ class _Sparse(Codec):
         count: uint32 | count per block | values: bfloat16 each | offset in the block each | zeros, up to 4 bytes
 
     Where at least one in 128 elements travels, blocks are of 256 elements, offsets of 8 bits and counts of 16; else of
-    65,536, 16 and 32. There are no counts where one block is enough. NaN counts as larger than infinity.
+    65,536, 16 and 32. There are no counts where one block is enough. NaN counts as larger than infinity. What bfloat16
+    cannot hold, of float64, travels as its largest number, and counts as an overflow.
     """
 
     settings = ("sparsity",)
@@ -64,10 +65,20 @@ class _Sparse(Codec):
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
         fields = self._checked(payload, out)
         out[:] = 0
-        kernels().scatter_add(*fields, 1, out)
+        kernels().scatter_add(*fields, out)
 
-    def _add(self, payload: np.ndarray, out: np.ndarray, factor: int) -> None:
-        kernels().scatter_add(*self._checked(payload, out), factor, out)
+    def _add(self, payload: np.ndarray, out: np.ndarray) -> None:
+        kernels().scatter_add(*self._checked(payload, out), out)
+
+    def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
+        kernels().scatter_settle(*self._checked(payload, residual), residual)
+
+    def warm_up(self, dtype: Any = np.float32) -> None:
+        super().warm_up(dtype)
+        # Short offsets and long ones, and candidates found by a sample.
+        for share, size in ((1.0, 16), (1e-3, 1 << 12), (0.05, _SAMPLED)):
+            values = np.arange(size, dtype=dtype)
+            TopK(share).decode(ErrorFeedback(TopK(share), size, dtype).encode(values), values)
 
     def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
         super()._check_payload(payload, out)
@@ -86,8 +97,9 @@ class _Sparse(Codec):
     def _checked(self, payload: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The fields of a payload, none of which points beyond `out`: the kernel writes there."""
         counts, kept, offsets = fields = self._fields(payload, out.size)
-        if counts.size and counts.sum(dtype=np.uint64) != kept.size:
-            raise ValueError(f"payload must have the counts of {kept.size} values. Received: {counts.tolist()}.")
+        counted = counts.sum(dtype=np.uint64)
+        if counts.size and counted != kept.size:
+            raise ValueError(f"payload must have the counts of {kept.size} values. Received: {counted}.")
         last = offsets[offsets.size - int(counts[-1]) :] if counts.size else offsets
         if last.size:
             largest = max(counts.size - 1, 0) * _Layout.of(kept.size, out.size).block + int(last.max())
@@ -210,7 +222,7 @@ class Threshold(_Sparse):
         least = self._least(bits.view(f"f{bits.itemsize}"))
         found = kernels().find(bits, least, self._scratch)
         if found > self._scratch.size:
-            kernels().find(bits, least, self._places(found))
+            kernels().find(bits, least, self._places(found + found // 2))
         return self._scratch[:found]
 
     def _least(self, values: np.ndarray) -> Any:

@@ -15,6 +15,7 @@ from singa_dask.comm.codec import ErrorFeedback
 from singa_dask.comm.codecs import CODECS, BFloat16, Full, Half, Partial, codec
 from singa_dask.comm.sparse import Threshold, TopK
 from singa_dask.errors import ConfigError
+from singa_dask.ops.cpu.kernels import numba_codec
 
 DTYPES = [np.float32, np.float64]
 MAKERS = {
@@ -266,9 +267,9 @@ def _kept(codec, values):
 
 
 def _order(values):
-    """Indices by magnitude, largest first, lower index first among equals; NaN before infinity."""
-    magnitude = np.where(np.isnan(values), np.inf, np.abs(values))
-    return sorted(range(values.size), key=lambda i: (not np.isnan(values[i]), -magnitude[i], i))
+    """Indices by magnitude, largest first, lower index first among equals; NaN before infinity, by its bits."""
+    bits = values.view(f"u{values.itemsize}") & np.array(-1, f"i{values.itemsize}").view(f"u{values.itemsize}") >> 1
+    return np.argsort(-bits.astype(object), kind="stable").tolist()
 
 
 @settings(deadline=None, max_examples=300)
@@ -446,6 +447,34 @@ def test_what_saturated_travels_later():
     feedback.codec.decode(feedback.encode(np.array([100_000.0], np.float32)), out)
     feedback.codec.decode(feedback.encode(np.zeros(1, np.float32)), out, add=True)
     assert out[0] == pytest.approx(100_000.0, abs=16) and feedback.codec.overflows == 1
+
+
+@pytest.mark.parametrize("make", [m for name, m in MAKERS.items() if name not in ("full", "partial 0.6")])
+@every_dtype
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_of_what_is_not_finite_nothing_waits(make, dtype, special):
+    """One infinite gradient is clipped, or shows, once; what waited of it would be sent for ever."""
+    feedback, out = ErrorFeedback(make(), 4, dtype), np.zeros(4, dtype)
+    feedback.codec.decode(feedback.encode(np.array([1, special, 2, 3], dtype)), out)
+    assert np.isnan(out[1]) if np.isnan(special) else out[1] == special
+    assert feedback.residual[1] == 0 and np.isfinite(feedback.residual).all()
+    feedback.codec.decode(feedback.encode(np.zeros(4, dtype)), out)
+    assert np.isfinite(out).all()
+
+
+@every_codec
+@every_dtype
+def test_nothing_is_compiled_after_warming_up(make, dtype):
+    make().warm_up(dtype)
+    kernels = [kernel for kernel in vars(numba_codec).values() if hasattr(kernel, "signatures")]
+    before = [len(kernel.signatures) for kernel in kernels]
+    for size in (12, 3000, 200_000):
+        values, out = np.random.default_rng(size).normal(size=size).astype(dtype), np.zeros(size, dtype)
+        feedback = ErrorFeedback(make(), size, dtype)
+        payload = feedback.encode(values)
+        feedback.codec.decode(payload, out)
+        feedback.codec.decode(payload, out, add=True)
+    assert [len(kernel.signatures) for kernel in kernels] == before
 
 
 def test_an_exact_codec_keeps_no_residual():

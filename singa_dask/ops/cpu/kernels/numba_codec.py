@@ -80,6 +80,15 @@ def _bfloat16_value(short):
 
 
 @kernel
+def _rest(value, sent):
+    """What of a value has not been sent. sent: float32."""
+    left = value - sent
+    if u32(f32(sent).view(u32) & _SIZE) >= _INF:
+        left = type(left)(0)
+    return left
+
+
+@kernel
 def _bfloat16_bits(bits):
     """The upper half of a float32, rounded to nearest even, saturated; and whether it was."""
     size = u32(bits & _SIZE)
@@ -119,11 +128,17 @@ def half_decode(payload, out):
 
 
 @kernel
-def half_add(payload, factor, out):
-    """out += factor * the values of `payload`."""
-    factor = out.dtype.type(factor)
+def half_add(payload, out):
+    """out += the values of `payload`."""
     for k in range(out.size):
-        out[k] += factor * _half_value(payload[k])
+        out[k] += _half_value(payload[k])
+
+
+@kernel
+def half_settle(payload, residual):
+    """residual -= the values of `payload`, of which nothing is left where they are not finite."""
+    for k in range(residual.size):
+        residual[k] = _rest(residual[k], _half_value(payload[k]))
 
 
 @kernel
@@ -134,11 +149,17 @@ def bfloat16_decode(payload, out):
 
 
 @kernel
-def bfloat16_add(payload, factor, out):
-    """out += factor * the values of `payload`."""
-    factor = out.dtype.type(factor)
+def bfloat16_add(payload, out):
+    """out += the values of `payload`."""
     for k in range(out.size):
-        out[k] += factor * _bfloat16_value(payload[k])
+        out[k] += _bfloat16_value(payload[k])
+
+
+@kernel
+def bfloat16_settle(payload, residual):
+    """residual -= the values of `payload`, of which nothing is left where they are not finite."""
+    for k in range(residual.size):
+        residual[k] = _rest(residual[k], _bfloat16_value(payload[k]))
 
 
 @kernel
@@ -274,13 +295,24 @@ def pack(indices, counts, offsets):
 
 
 @kernel
-def scatter_add(counts, kept, offsets, factor, out):
-    """out[indices] += factor * kept. kept: bfloat16; counts and offsets: of `pack`, which must lie within `out`."""
-    factor, bits = out.dtype.type(factor), 8 * offsets.itemsize
-    begin = np.int64(0)
+def scatter_add(counts, kept, offsets, out):
+    """out[indices] += kept. kept: bfloat16; counts and offsets: of `pack`, which must lie within `out`."""
+    bits, begin = 8 * offsets.itemsize, np.int64(0)
     for b in range(max(1, counts.size)):
         end = begin + np.int64(counts[b]) if counts.size else offsets.size
         block = out[b << bits :]
         for j in range(begin, end):
-            block[offsets[j]] += factor * _bfloat16_value(kept[j])
+            block[offsets[j]] += _bfloat16_value(kept[j])
+        begin = end
+
+
+@kernel
+def scatter_settle(counts, kept, offsets, residual):
+    """residual[indices] -= kept, as bfloat16_settle does."""
+    bits, begin = 8 * offsets.itemsize, np.int64(0)
+    for b in range(max(1, counts.size)):
+        end = begin + np.int64(counts[b]) if counts.size else offsets.size
+        block = residual[b << bits :]
+        for j in range(begin, end):
+            block[offsets[j]] = _rest(block[offsets[j]], _bfloat16_value(kept[j]))
         begin = end

@@ -8,11 +8,15 @@ import threading
 import pytest
 
 from singa_dask.comm.lane import Lane
-from singa_dask.comm.slices import SLICE_S, shorten_slices, slice_s
+from singa_dask.comm.scheduling import SLICE_S, scheduling, shorten_slices
 from singa_dask.comm.solo import SoloCommunicator
 
 release = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) if platform.system() == "Linux" else (0, 0)
 granted = pytest.mark.skipif(release < (6, 12), reason="Linux before 6.12 has one length of slices for all")
+
+
+def slice_s():
+    return scheduling().runtime / 1e9
 
 
 def in_a_thread(call):
@@ -24,15 +28,16 @@ def in_a_thread(call):
 
 
 @granted
-def test_a_thread_has_short_slices_and_the_others_keep_theirs():
+def test_a_thread_has_short_slices_and_all_others_keep_theirs():
     def shortened():
         before = slice_s()
         shorten_slices()
-        return before, slice_s()
+        return before, slice_s(), in_a_thread(slice_s), scheduling().nice
 
-    before, after = in_a_thread(shortened)
+    before, after, of_its_child, nice = in_a_thread(shortened)
     assert after == pytest.approx(SLICE_S) and before > after
-    assert slice_s() == before == in_a_thread(slice_s)
+    assert slice_s() == before == in_a_thread(slice_s) == of_its_child
+    assert nice == scheduling().nice
 
 
 @granted
@@ -46,7 +51,7 @@ def test_that_of_the_exchange_does():
     assert called == [pytest.approx(SLICE_S)]
 
 
-def test_where_it_is_refused_nothing_happens(monkeypatch):
-    monkeypatch.setattr("singa_dask.comm.slices._GET", 0)
+def test_where_there_is_no_such_call_nothing_happens(monkeypatch):
+    monkeypatch.setattr("singa_dask.comm.scheduling._CALLS", {})
     shorten_slices()
-    assert slice_s() == 0
+    assert scheduling() is None
