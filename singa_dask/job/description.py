@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -30,21 +32,32 @@ class Description:
     user_field: ClassVar[str] = "user_type"
 
     proto: Any
+    _inherited: Any
 
     def _describe(
-        self, proto: Any, base: Any, key: str, given: Mapping[str, Any], common: Collection[str] = ()
+        self,
+        proto: Any,
+        base: Any,
+        key: str,
+        given: Mapping[str, Any],
+        common: Collection[str] = (),
+        spelled: Collection[str] = (),
     ) -> None:
         """Write the type and the keyword arguments into the message.
 
-        base: the class whose `type` is that of all classes of the user's own. common: fields of the message that they
-        all take; own settings are fields of the `*_conf`; what a class of the user's own takes besides becomes JSON,
-        in `user_conf`. Raises ConfigError where there is no such setting, or its value does not fit.
+        base: the class whose `type` is that of all classes of the user's own, whose settings become JSON, in
+        `user_conf`; those of others are fields of the `*_conf`. common: fields of the message that all of them take.
+        spelled: what else an error may offer. Raises ConfigError where there is no such setting, or its value does not
+        fit.
         """
         cls = type(self)
         check_own_type(cls, base, key)
+        _check_kept(cls, base, key, given)
         assign(proto, cls.type_field, cls.type, f"{key}.{cls.type_field}")
-        own: Any = getattr(proto, cls.conf_field) if cls.conf_field is not None else None
+        users, own = cls.type == base.type, self._own(proto)
         fields = own.DESCRIPTOR.fields_by_name if own is not None else {}
+        if users and own is not None:
+            own = type(own)()  # its values are checked, and travel with the others
         rest = {}
         for name, value in given.items():
             if name in fields:
@@ -52,13 +65,12 @@ class Description:
                 own.SetInParent()
             elif name in common:
                 assign(proto, name, value, f"{key}.{name}")
-            elif cls.type == base.type:
-                rest[name] = value
-            else:
-                message, valid = f"{cls.__name__} has no such setting", [*common, *fields]
-                hint = nearest(name, valid) if valid else None
+            elif not users:
+                message, hint = f"{cls.__name__} has no such setting", _hint(name, [*fields, *spelled], common)
                 raise ConfigError(Problem(f"{key}.{name}", message, f"{name}={value!r}", hint))
-        if cls.type == base.type:
+            if users and (name in fields or name not in common):
+                rest[name] = value
+        if users:
             setattr(proto, cls.user_field, code_name(cls))
         if rest:
             proto.user_conf = _as_json(rest, key)
@@ -71,13 +83,28 @@ class Description:
         return made
 
     def _adopt(self, proto: Any) -> None:
-        self.proto = proto
+        self.proto, self._inherited = proto, None
+        own = self._own(proto)
+        if own is not None and getattr(proto, self.user_field):
+            self._inherited = type(own)()
+            for name, value in self.user_conf.items():
+                if name in own.DESCRIPTOR.fields_by_name:
+                    assign(self._inherited, name, value, f"user_conf.{name}")
+
+    def _own(self, proto: Any) -> Any:
+        return getattr(proto, self.conf_field) if self.conf_field is not None else None
 
     @property
     def conf(self) -> Any:
-        """The `*_conf` message; of a class of the user's own the keyword arguments."""
-        if self.conf_field is not None:
-            return getattr(self.proto, self.conf_field)
+        """The `*_conf` message; where there is none `user_conf`. In a class of the user's own that derives from one
+        with a `*_conf`, those of its fields that are in `user_conf`."""
+        if self.conf_field is None:
+            return self.user_conf
+        return self._own(self.proto) if self._inherited is None else self._inherited
+
+    @property
+    def user_conf(self) -> dict[str, Any]:
+        """The keyword arguments of a class of the user's own."""
         return json.loads(self.proto.user_conf) if self.proto.user_conf else {}
 
     def _check_fields(self, key: str) -> None:
@@ -88,10 +115,13 @@ class Description:
         check_numbers(self.proto, key)
 
 
-def class_of(proto: Any, built_in: Mapping[str, type[Kind]], base: Any, key: str) -> type[Kind]:
+def class_of(
+    proto: Any, built_in: Mapping[str, type[Kind]], base: Any, key: str, example: str | None = None
+) -> type[Kind]:
     """The class for the type of a message, by its name, or that of the user's own which it names as "module:Class".
 
-    Raises ConfigError where it names none.
+    example: a type for errors to show; the first of `built_in` unless it is given. Raises ConfigError where it names
+    none.
     """
     type_field, user_field = base.type_field, base.user_field
     given = proto.DESCRIPTOR.fields_by_name[type_field].enum_type.values_by_number[getattr(proto, type_field)].name
@@ -100,17 +130,40 @@ def class_of(proto: Any, built_in: Mapping[str, type[Kind]], base: Any, key: str
     named = getattr(proto, user_field)
     if not named:
         received = given if proto.HasField(type_field) else f"no {type_field}"
-        hint = f'Write {type_field}: {next(iter(built_in))} (or another), or {user_field}: "module:Class".'
+        hint = f'Write {type_field}: {example or next(iter(built_in))} (or another), or {user_field}: "module:Class".'
         raise ConfigError(Problem(f"{key}.{type_field}", f"{base.type} needs {user_field}", received, hint))
     found = user_code(named, f"{key}.{user_field}")
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(Problem(f"{key}.{user_field}", f"must name a subclass of {base.__name__}", repr(named)))
+        hint = f"Derive it from {base.__module__.removesuffix('.base')}.{base.__name__}."
+        message = f"must name a subclass of {base.__name__}"
+        raise ConfigError(Problem(f"{key}.{user_field}", message, repr(named), hint))
     return found
+
+
+def _check_kept(cls: Any, base: Any, key: str, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a class of the user's own has arguments of which the job would not know."""
+    if cls.__init__.__module__.startswith("singa_dask."):
+        return
+    known = {*inspect.signature(base).parameters, *given}
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    parameters = inspect.signature(cls).parameters.values()
+    lost = [each.name for each in parameters if each.kind not in kinds and each.name not in known]
+    if lost:
+        hint = "Hand them to super().__init__ as keyword arguments, and read self.user_conf where they are needed."
+        message = "settings that it keeps to itself do not reach the workers"
+        raise ConfigError(Problem(f"{key} {cls.__name__}", message, ", ".join(lost), hint))
+
+
+def _hint(name: str, own: Collection[str], common: Collection[str]) -> str:
+    near = nearest(name, [*own, *common])
+    if near.startswith("Did you mean"):
+        return near
+    return nearest(name, own) or "Leave it out: it has none of its own."
 
 
 def _as_json(settings: Mapping[str, Any], key: str) -> str:
     try:
-        return json.dumps(settings)
+        return json.dumps(settings, default=os.fspath)
     except (TypeError, ValueError) as error:
         message = f"settings of a class of one's own are numbers, text, lists and dicts of them: {error}"
         raise ConfigError(Problem(key, message, ", ".join(settings))) from error

@@ -38,7 +38,8 @@ def assign(message: Any, name: str, value: Any, key: str) -> None:
         else:
             setattr(message, name, entries[0])
     except (TypeError, ValueError):
-        raise ConfigError(Problem(key, f"expected {_EXPECTED[field.cpp_type]}", repr(value))) from None
+        hint = nearest(str(value), field.enum_type.values_by_name) if field.enum_type is not None else None
+        raise ConfigError(Problem(key, f"expected {_EXPECTED[field.cpp_type]}", repr(value), hint)) from None
 
 
 def assign_all(message: Any, given: Mapping[str, Any], key: str, owner: str) -> None:
@@ -53,7 +54,8 @@ def assign_all(message: Any, given: Mapping[str, Any], key: str, owner: str) -> 
 
 def _plain(field: FieldDescriptor, value: Any, key: str) -> Any:
     """What the message takes. Refuses what protobuf would quietly convert: True to 1, 1 to True."""
-    if isinstance(value, bool) != (field.cpp_type == FieldDescriptor.CPPTYPE_BOOL):
+    is_bool = type(value).__name__ in ("bool", "bool_")  # NumPy's too, without importing it
+    if is_bool != (field.cpp_type == FieldDescriptor.CPPTYPE_BOOL):
         raise TypeError
     if isinstance(value, PathLike):
         return fspath(value)

@@ -49,8 +49,7 @@ def check_own_type(cls: Any, base: Any, key: str) -> None:
     not tell the two apart, and workers would make the other one."""
     if cls.type == base.type or "type" in vars(cls):
         return
-    settings = " and conf_field = None" if cls.conf_field is not None else ""
-    hint = f'Derive it from {base.__name__}, or write type = "{base.type}"{settings} in it.'
+    hint = f'Derive it from {base.__name__}, or write type = "{base.type}" in it.'
     message = f"{cls.__name__} derives from a {cls.type} one, and a job cannot tell them apart"
     raise ConfigError(Problem(key, message, hint=hint))
 

@@ -90,7 +90,10 @@ def param_message(given: ParamProto | Mapping[str, Any], key: str) -> ParamProto
     """
     if isinstance(given, ParamProto):
         return given
-    proto = ParamProto()
+    if not isinstance(given, Mapping):
+        hint = "For example {'lr_scale': 2}."
+        raise ConfigError(Problem(key, "expected a mapping of settings or their message", repr(given), hint))
+    proto, given = ParamProto(), {name: value for name, value in given.items() if value is not None}
     assign_all(proto, {name: value for name, value in given.items() if name != "init"}, key, "a parameter")
     if "init" in given:
         proto.init.CopyFrom(_init_message(given["init"], f"{key}.init"))

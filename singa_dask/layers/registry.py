@@ -95,4 +95,4 @@ def layer_class(proto: LayerProto) -> type[Layer]:
     name, key = LayerType.Name(proto.type), f"layer {proto.name!r}"
     if name in _UNAVAILABLE:
         raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
-    return class_of(proto, CLASSES, Layer, key)
+    return class_of(proto, CLASSES, Layer, key, example="kInnerProduct")

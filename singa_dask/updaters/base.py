@@ -68,7 +68,7 @@ class Updater(Description, ABC):
             learning_rate = Fixed(base_lr=lr)
         if learning_rate is not None:
             proto.learning_rate.CopyFrom(learning_rate.proto)
-        self._describe(proto, Updater, "updater", settings, _COMMON)
+        self._describe(proto, Updater, "updater", settings, _COMMON, (*_COMMON, "lr", "learning_rate"))
         self._adopt(proto)
 
     def _adopt(self, proto: UpdaterProto) -> None:

@@ -33,7 +33,7 @@ class Schedule(Description, ABC):
         if self.conf_field is not None:
             getattr(proto, self.conf_field).SetInParent()
         given = {"base_lr": base_lr} if base_lr is not None else {}
-        self._describe(proto, Schedule, KEY, {**given, **conf}, ("base_lr",))
+        self._describe(proto, Schedule, KEY, {**given, **conf}, ("base_lr",), ("base_lr",))
         self._adopt(proto)
 
     def _adopt(self, proto: LRGenProto) -> None:

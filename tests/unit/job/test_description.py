@@ -27,6 +27,18 @@ class Mine(Rule):
     pass
 
 
+class Slower(Decaying):
+    """Of a built-in one, with its settings and one more."""
+
+    type = "kUserUpdater"
+
+
+class Secretive(Rule):
+    def __init__(self, size, momentum=0.5):
+        super().__init__(momentum=momentum)
+        self.size = size
+
+
 class Unnamed(Decaying):
     pass
 
@@ -53,6 +65,16 @@ def test_one_of_the_users_own_keeps_what_is_no_field_as_json():
     assert Mine().conf == {} and not Mine().proto.HasField("user_conf")
 
 
+def test_one_that_derives_from_a_built_in_one_has_its_settings_too():
+    made = Slower(momentum=0.5, rho=0.75, warm=3)
+    assert made.proto.user_conf == '{"rho": 0.75, "warm": 3}' and not made.proto.HasField("rmsprop_conf")
+    again = found(made.proto).from_proto(made.proto)
+    assert type(again) is Slower and again.proto.momentum == 0.5
+    assert again.conf.rho == 0.75 and again.user_conf["warm"] == 3
+    with pytest.raises(ConfigError, match=r"rule\.rho: expected a number"):
+        Slower(rho="all")
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -60,7 +82,9 @@ def test_one_of_the_users_own_keeps_what_is_no_field_as_json():
         (lambda: Decaying(rho="all"), r"rule\.rho: expected a number. Received: 'all'"),
         (lambda: Decaying(momentum=True), r"rule\.momentum: expected a number. Received: True"),
         (lambda: Mine(draw=print), r"rule: settings of a class of one's own are numbers, text.* Received: draw"),
-        (lambda: Unnamed(rho=1), r"Unnamed derives from a kRMSProp one.*type = .kUserUpdater. and conf_field = None"),
+        (lambda: Unnamed(rho=1), r"Unnamed derives from a kRMSProp one.*type = .kUserUpdater. in it"),
+        (lambda: Secretive(3), r"rule Secretive: settings that it keeps to itself do not reach.* Received: size"),
+        (lambda: Decaying(x=1), r"rule\.x: Decaying has no such setting. Received: x=1. Valid: rho"),
         (lambda: found(UpdaterProto()), r"rule\.type: kUserUpdater needs user_type. Received: no type.*kRMSProp"),
         (lambda: found(UpdaterProto(type="kSGD")), r"rule\.type: .* Received: kSGD"),
         (lambda: found(UpdaterProto(user_type="json:dumps")), r"user_type: must name a subclass of Rule"),

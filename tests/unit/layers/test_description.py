@@ -250,3 +250,22 @@ def test_buffers_are_reused_until_the_shape_changes():
     assert ctx.buffer("y", (2, 3)) is first
     assert ctx.buffer("y", (3, 3)) is not first
     assert ctx.buffer("y", (3, 3), np.uint8).dtype == np.uint8
+
+
+class Louder(InnerProduct):
+    """A user's own, that is a built-in one and one setting more."""
+
+    type = "kUserLayer"
+
+    def forward(self, ctx, x):
+        return super().forward(ctx, x) * self.user_conf.get("volume", 1)
+
+
+def test_a_layer_that_derives_from_a_built_in_one():
+    layer = Louder("ip", "x", num_output=3, volume=2, bias_term=False)
+    assert layer.conf.num_output == 3 and not layer.conf.bias_term
+    again = layer_class(layer.proto).from_proto(layer.proto)
+    assert type(again) is Louder and again.setup((4,)) == (3,) and len(again.params) == 1
+    assert again.user_conf == {"num_output": 3, "volume": 2, "bias_term": False}
+    with pytest.raises(ConfigError, match=r"ip\.num_output: expected a whole number"):
+        Louder("ip", "x", num_output="three")

@@ -120,7 +120,7 @@ def test_settings_of_ones_own_algorithm_reach_the_workers():
     there = algorithms.algorithm(made)
     assert type(there) is Repeated and there.times == 3
     assert algorithms.algorithm(Counting().proto).count == 0
-    assert algorithms.algorithm(Patient(cd_k=3).proto).proto.cd_conf.cd_k == 3
+    assert algorithms.algorithm(Patient(cd_k=3).proto).conf.cd_k == 3
     with pytest.raises(ConfigError, match=r"do not reach the workers. Received: times"):
         Forgetful(3)
     with pytest.raises(ConfigError, match=r"derives from a kBP one.*TrainOneBatch.*kUserAlg"):
