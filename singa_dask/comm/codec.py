@@ -54,15 +54,28 @@ class Codec(ABC):
 
         Allocates nothing of the size of the values if `out` is given. Raises ValueError if it is too small.
         """
-        check_values("values", values)
-        nbytes = self._nbytes_of(values)
-        if out is None:
-            out = np.empty(nbytes, np.uint8)
-        _check_bytes("out", out)
-        if out.size < nbytes:
-            raise ValueError(f"out must have at least {nbytes} bytes for {values.size} values. Received: {out.size}.")
-        self._write(values, out[:nbytes])
-        return out[:nbytes]
+        payload = self._room(values, out)
+        self._write(values, payload)
+        return payload
+
+    def encode_sum(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The payload of residual + values, in `out`; what it does not hold stays in `residual`.
+
+        residual += values;  payload = encode(residual);  residual -= decode(payload)
+        """
+        residual += values
+        payload = self.encode(residual, out)
+        self.settle(payload, residual)
+        return payload
+
+    def encode_change(self, target: np.ndarray, known: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+        """The payload of target - known, in `out`, which `known` follows.   scratch: as long as they are, or longer.
+
+        payload = encode(target - known);  known += decode(payload)
+        """
+        payload = self.encode(np.subtract(target, known, out=scratch[: target.size]), out)
+        self.decode(payload, known, add=True)
+        return payload
 
     def decode(self, payload: np.ndarray, out: np.ndarray, *, add: bool = False) -> None:
         """out = the values of `payload`, or out += them. payload: (nbytes,) uint8; out: (n,), of the encoded dtype.
@@ -86,6 +99,18 @@ class Codec(ABC):
             payload = ErrorFeedback(self, 16, dtype).encode(values)
             for add in (False, True):
                 self.decode(payload, values, add=add)
+            self.encode_change(values, np.zeros_like(values), payload.copy(), np.empty_like(values))
+
+    def _room(self, values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        """Where the payload of these values is to be written."""
+        check_values("values", values)
+        nbytes = self._nbytes_of(values)
+        if out is None:
+            out = np.empty(nbytes, np.uint8)
+        _check_bytes("out", out)
+        if out.size < nbytes:
+            raise ValueError(f"out must have at least {nbytes} bytes for {values.size} values. Received: {out.size}.")
+        return out[:nbytes]
 
     def _nbytes_of(self, values: np.ndarray) -> int:
         return self.max_nbytes(values.size, values.dtype)
@@ -114,7 +139,7 @@ class Codec(ABC):
 class ErrorFeedback:
     """What a codec has not sent waits in `residual` and is sent with later values.
 
-        residual += values;  payload = encode(residual);  residual -= decode(payload)
+        payload = encode_sum(values, residual)
 
     residual: (size,) of `dtype`; None with an exact codec, which leaves nothing over. Seide et al. 2014; Stich,
     Cordonnier & Jaggi 2018.
@@ -140,10 +165,7 @@ class ErrorFeedback:
             if self._place is None:
                 self._place = np.empty(self.codec.max_nbytes(self._size, self._dtype), np.uint8)
             out = self._place
-        self.residual += values
-        payload = self.codec.encode(self.residual, out)
-        self.codec.settle(payload, self.residual)
-        return payload
+        return self.codec.encode_sum(values, self.residual, out)
 
 
 def share_of(name: str, share: Any) -> Fraction:

@@ -46,6 +46,16 @@ class _SixteenBits(Codec):
     def nbytes(self, size: int, dtype: Any = np.float32) -> int:
         return 2 * size
 
+    def encode_sum(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        payload = self._room(residual, out)  # one pass, where the base takes three
+        self.overflows += self._kernel("encode_sum")(values, residual, payload.view(np.uint16))
+        return payload
+
+    def encode_change(self, target: np.ndarray, known: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+        payload = self._room(known, out)
+        self.overflows += self._kernel("encode_change")(target, known, payload.view(np.uint16))
+        return payload
+
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
         self.overflows += self._kernel("encode")(values, payload.view(np.uint16))
 

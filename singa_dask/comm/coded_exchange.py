@@ -55,7 +55,7 @@ class CodedExchange(BucketExchange):
         self._by_count = isinstance(codec, Threshold)
         self._exactly_back = self._by_count and shared
         self._scatter = CodedScatter(comm, buckets, codec, self.dtype, aside)
-        self._difference = np.empty(self._scatter.longest, self.dtype)
+        self._scratch = np.empty(self._scatter.longest, self.dtype)
         self._arrived = [0] * len(buckets)
 
     def begin(self, step: int) -> None:
@@ -111,14 +111,15 @@ class CodedExchange(BucketExchange):
             exact[mine] = own[aside[mine]]
             comm.all_reduce(exact)
             values[aside] = exact
-        difference = np.subtract(own[run], values[run], out=self._difference[: run.stop - run.start])
         ways = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
         sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(ways, bucket.counts, strict=True)]
         payloads = self._scatter.received[: sum(sizes)]
-        ways[comm.rank].encode(difference, payloads[run_of(comm.rank, sizes)])
+        place = payloads[run_of(comm.rank, sizes)]
+        ways[comm.rank].encode_change(own[run], values[run], place, self._scratch)
         comm.all_gather(payloads, sizes)
         for rank, codec in enumerate(ways):
-            codec.decode(payloads[run_of(rank, sizes)], values[bucket.run(rank)], add=True)
+            if rank != comm.rank:
+                codec.decode(payloads[run_of(rank, sizes)], values[bucket.run(rank)], add=True)
 
     def warm_up(self) -> None:
         """Compile what the codec needs."""

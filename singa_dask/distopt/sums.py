@@ -127,12 +127,9 @@ class CodedSum(Sum):
     def prepare(self, index: int, grads: np.ndarray) -> None:
         bucket, residual = self.buckets[index], self.residual
         self._scatter.set_aside(index, grads)
-        if residual is not None:
-            residual[bucket.elements] += grads[bucket.elements]
-        values = grads if residual is None else residual
 
         def encode(rank: int, place: np.ndarray) -> np.ndarray:
-            return _encoded(self.codec, values[bucket.run(rank)], residual, place)
+            return _encoded(self.codec, grads[bucket.run(rank)], residual, bucket.run(rank), place)
 
         self._scatter.prepare(index, encode)
 
@@ -140,14 +137,12 @@ class CodedSum(Sum):
         bucket, exact = self.buckets[index], self._scatter.sum_aside(index)
         own = bucket.run(self.comm.rank)
         total = self._total[: bucket.counts[self.comm.rank]]
-        total[...] = grads[own] if self.residual is None else self.residual[own]
+        total[...] = grads[own]
         if self.residual is not None:
+            total += self.residual[own]
             self.residual[own] = 0
         self._scatter(index, total)
-        if self.owed is not None:
-            self.owed[own] += total
-            total = self.owed[own]
-        payload = _encoded(self._scatter.decoder, total, self.owed, self._back)
+        payload = _encoded(self._scatter.decoder, total, self.owed, own, self._back)
         sizes = self._sizes_of_all(payload.size, bucket)
         gathered = self._scatter.received[: sum(sizes)]
         gathered[run_of(self.comm.rank, sizes)] = payload
@@ -166,9 +161,6 @@ class CodedSum(Sum):
         return told.tolist()
 
 
-def _encoded(codec: Codec, values: np.ndarray, kept: np.ndarray | None, out: np.ndarray) -> np.ndarray:
-    """The payload; where something is kept, `values` are a view of it and become what is left."""
-    payload = codec.encode(values, out)
-    if kept is not None:
-        codec.settle(payload, values)
-    return payload
+def _encoded(codec: Codec, values: np.ndarray, kept: np.ndarray | None, run: slice, out: np.ndarray) -> np.ndarray:
+    """The payload, with what has been kept of this run, where anything is."""
+    return codec.encode(values, out) if kept is None else codec.encode_sum(values, kept[run], out)

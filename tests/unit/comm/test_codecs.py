@@ -397,6 +397,28 @@ def test_the_largest_number_is_not_rounded_to_infinity():
 
 
 @every_codec
+@settings(deadline=None)
+@given(values=any_vectors, seed=st.integers(0, 9))
+def test_sums_and_changes_are_what_their_parts_are(make, values, seed):
+    """In one pass or in three."""
+    draw = np.random.default_rng(seed)
+    kept, known = (draw.normal(size=values.size).astype(values.dtype) for _ in range(2))
+    with np.errstate(invalid="ignore", over="ignore"):
+        whole, change = kept + values, values - known
+    parts, codec = make(), make()
+    expected = parts.encode(whole).copy()
+    parts.settle(expected, whole)
+    place = np.empty(codec.max_nbytes(values.size, values.dtype), np.uint8)
+    assert codec.encode_sum(values, kept, place).tobytes() == expected.tobytes()
+    np.testing.assert_array_equal(kept, whole)
+    expected, follows = parts.encode(change).copy(), known.copy()
+    parts.decode(expected, follows, add=True)
+    assert codec.encode_change(values, known, place, np.empty_like(values)).tobytes() == expected.tobytes()
+    np.testing.assert_array_equal(known, follows)
+    assert codec.overflows == parts.overflows
+
+
+@every_codec
 @every_dtype
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())

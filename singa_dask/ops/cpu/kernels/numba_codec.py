@@ -50,18 +50,14 @@ def _half_bits(size):
 
 
 @kernel
-def half_encode(values, out):
-    """out = the bits of float16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
-    overflows = u32(0)
-    for k in range(values.size):
-        bits = _odd_bits(values[k])
-        size = u32(bits & _SIZE)
-        short = _half_bits(size)
-        if size >= _HALF_ENDS:
-            short = u32(0x7E00) if size > _INF else u32(0x7C00) if size == _INF else _HALF_MAX
-            overflows = u32(overflows + u32(size < _INF))
-        out[k] = short | u32(u32(bits >> u32(16)) & _SIGN)
-    return overflows
+def _half_short(bits):
+    """float16 of a float32's bits, rounded to nearest even, saturated; and whether it was."""
+    size = u32(bits & _SIZE)
+    short = _half_bits(size)
+    if size >= _HALF_ENDS:
+        short = u32(0x7E00) if size > _INF else u32(0x7C00) if size == _INF else _HALF_MAX
+    saturated = size >= _HALF_ENDS and size < _INF
+    return u32(short | u32(u32(bits >> u32(16)) & _SIGN)), saturated
 
 
 @kernel
@@ -89,7 +85,7 @@ def _rest(value, sent):
 
 
 @kernel
-def _bfloat16_bits(bits):
+def _bfloat16_short(bits):
     """The upper half of a float32, rounded to nearest even, saturated; and whether it was."""
     size = u32(bits & _SIZE)
     odd = u32(u32(size >> u32(16)) & u32(1))
@@ -101,11 +97,71 @@ def _bfloat16_bits(bits):
 
 
 @kernel
-def bfloat16_encode(values, out):
-    """out = the upper half of float32(values), rounded to nearest even, saturated. Returns how many were."""
+def half_encode(values, out):
+    """out = the bits of float16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
     overflows = u32(0)
     for k in range(values.size):
-        out[k], saturated = _bfloat16_bits(_odd_bits(values[k]))
+        out[k], saturated = _half_short(_odd_bits(values[k]))
+        overflows = u32(overflows + u32(saturated))
+    return overflows
+
+
+@kernel
+def half_encode_sum(values, residual, out):
+    """half_encode of residual + values; residual = what is not in `out` of that."""
+    overflows = u32(0)
+    for k in range(out.size):
+        value = residual[k] + values[k]
+        short, saturated = _half_short(_odd_bits(value))
+        out[k] = short
+        residual[k] = _rest(value, _half_value(short))
+        overflows = u32(overflows + u32(saturated))
+    return overflows
+
+
+@kernel
+def half_encode_change(target, known, out):
+    """half_encode of target - known; known += what is in `out` of that."""
+    overflows = u32(0)
+    for k in range(out.size):
+        short, saturated = _half_short(_odd_bits(target[k] - known[k]))
+        out[k] = short
+        known[k] += _half_value(short)
+        overflows = u32(overflows + u32(saturated))
+    return overflows
+
+
+@kernel
+def bfloat16_encode(values, out):
+    """out = the bits of bfloat16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
+    overflows = u32(0)
+    for k in range(values.size):
+        out[k], saturated = _bfloat16_short(_odd_bits(values[k]))
+        overflows = u32(overflows + u32(saturated))
+    return overflows
+
+
+@kernel
+def bfloat16_encode_sum(values, residual, out):
+    """bfloat16_encode of residual + values; residual = what is not in `out` of that."""
+    overflows = u32(0)
+    for k in range(out.size):
+        value = residual[k] + values[k]
+        short, saturated = _bfloat16_short(_odd_bits(value))
+        out[k] = short
+        residual[k] = _rest(value, _bfloat16_value(short))
+        overflows = u32(overflows + u32(saturated))
+    return overflows
+
+
+@kernel
+def bfloat16_encode_change(target, known, out):
+    """bfloat16_encode of target - known; known += what is in `out` of that."""
+    overflows = u32(0)
+    for k in range(out.size):
+        short, saturated = _bfloat16_short(_odd_bits(target[k] - known[k]))
+        out[k] = short
+        known[k] += _bfloat16_value(short)
         overflows = u32(overflows + u32(saturated))
     return overflows
 
@@ -115,7 +171,7 @@ def bfloat16_pick(values, indices, out):
     """bfloat16_encode of values[indices]."""
     overflows = u32(0)
     for j in range(indices.size):
-        out[j], saturated = _bfloat16_bits(_odd_bits(values[indices[j]]))
+        out[j], saturated = _bfloat16_short(_odd_bits(values[indices[j]]))
         overflows = u32(overflows + u32(saturated))
     return overflows
 
