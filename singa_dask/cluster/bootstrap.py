@@ -318,6 +318,9 @@ def _network(host: str) -> dict[str, str]:
         settings = {"FI_TCP_IFACE": interface}
         if not os.path.isdir("/sys/class/infiniband"):
             settings["UCX_NET_DEVICES"] = interface
+            # Before a long message both sides agree on it, over the connection that has the data: where a rank answers
+            # while it sends one itself, its answer waits behind that, and the two go one after the other.
+            settings["UCX_RNDV_THRESH"] = "intra:auto,inter:inf"
     return {name: value for name, value in settings.items() if name not in os.environ}
 
 
