@@ -149,6 +149,7 @@ class Loader:
         self._features = self._labels = None
         self._asked = self._run_stop = self.step
         self._ahead = 0
+        self._submit = _closed  # Dask keeps what tasks have returned for as long as their submitter is there
 
     def __enter__(self) -> Loader:
         return self
@@ -194,6 +195,10 @@ class Loader:
         self._features = features.reshape(-1, *self.sample_shape)
         self._labels = None if labels is None else labels.reshape(-1, *self._label_shape)
         self._run_start, self._run_stop = start, start + steps
+
+
+def _closed(*_: Any) -> Future:
+    raise DataError("the loader was closed, so it has no more batches.")
 
 
 def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -107,9 +107,14 @@ def loading_beside_training(folder: str) -> tuple[float, int]:
             loader.next()
     stop.set()
     deadline = time.monotonic() + 10
-    while any(key.startswith("load_steps") for key in list(worker.data)) and time.monotonic() < deadline:
+    while (left := loading(worker)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return float(np.diff(ticks).max()), sum(key.startswith("load_steps") for key in list(worker.data))
+    return float(np.diff(ticks).max()), left
+
+
+def loading(worker) -> int:
+    """Loading tasks that the worker knows of, running or done."""
+    return sum(str(key).startswith("load_steps") for key in list(worker.state.tasks))
 
 
 def test_the_event_loop_is_never_blocked_and_finished_blocks_are_released(client, folder):
