@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import AlgProto
 from singa_dask.layers.context import Metric, Step
@@ -34,6 +36,7 @@ class TrainOneBatch(Description, ABC):
     def __init__(self, **settings: Any) -> None:
         proto = AlgProto()
         self._describe(proto, TrainOneBatch, KEY, settings)
+        _check_kept(type(self), settings)
         self._adopt(proto)
 
     @classmethod
@@ -72,3 +75,17 @@ class TrainOneBatch(Description, ABC):
         net.carries = self.carries
         net.forward(feed, step)
         return net.metrics()
+
+
+def _check_kept(cls: type[TrainOneBatch], settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a class of the user's own has arguments of which the job would not know."""
+    if cls.__init__ is TrainOneBatch.__init__:
+        return
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    lost = [
+        p.name for p in inspect.signature(cls).parameters.values() if p.kind not in kinds and p.name not in settings
+    ]
+    if lost:
+        hint = "Hand them to super().__init__ as keyword arguments, and read self.user_conf in prepare()."
+        message = "settings that it keeps to itself do not reach the workers"
+        raise ConfigError(Problem(f"{KEY} {cls.__name__}", message, ", ".join(lost), hint))

@@ -63,6 +63,7 @@ class Codec(ABC):
 
         residual += values;  payload = encode(residual);  residual -= decode(payload)
         """
+        check_alike(values, residual)
         residual += values
         payload = self.encode(residual, out)
         self.settle(payload, residual)
@@ -73,6 +74,7 @@ class Codec(ABC):
 
         payload = encode(target - known);  known += decode(payload)
         """
+        check_alike(target, known)
         payload = self.encode(np.subtract(target, known, out=scratch[: target.size]), out)
         self.decode(payload, known, add=True)
         return payload
@@ -190,6 +192,14 @@ def check_values(name: str, array: np.ndarray) -> None:
     check_flat(name, array)
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name} must be of float32 or float64. Received: {array.dtype}.")
+
+
+def check_alike(values: np.ndarray, others: np.ndarray) -> None:
+    """Raise ValueError unless both are vectors that a codec takes, of the same size and dtype."""
+    check_values("values", values)
+    if (values.size, values.dtype) != (others.size, others.dtype):
+        what = f"{others.size} values of {others.dtype}"
+        raise ValueError(f"both must have {what}. Received: {values.size} of {values.dtype}.")
 
 
 def _check_bytes(name: str, array: np.ndarray) -> None:

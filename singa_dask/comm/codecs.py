@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.comm.codec import INDEX, Codec, check_values, kernels, share_of
+from singa_dask.comm.codec import INDEX, Codec, check_alike, check_values, kernels, share_of
 from singa_dask.comm.sparse import Threshold, TopK
 from singa_dask.errors import ConfigError, Problem, nearest
 
@@ -47,11 +47,13 @@ class _SixteenBits(Codec):
         return 2 * size
 
     def encode_sum(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        check_alike(values, residual)
         payload = self._room(residual, out)  # one pass, where the base takes three
         self.overflows += self._kernel("encode_sum")(values, residual, payload.view(np.uint16))
         return payload
 
     def encode_change(self, target: np.ndarray, known: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+        check_alike(target, known)
         payload = self._room(known, out)
         self.overflows += self._kernel("encode_change")(target, known, payload.view(np.uint16))
         return payload

@@ -76,9 +76,9 @@ class _Sparse(Codec):
     def warm_up(self, dtype: Any = np.float32) -> None:
         super().warm_up(dtype)
         # Short offsets and long ones, and candidates found by a sample.
-        for share, size in ((1.0, 16), (1e-3, 1 << 12), (0.05, _SAMPLED)):
-            values = np.arange(size, dtype=dtype)
-            TopK(share).decode(ErrorFeedback(TopK(share), size, dtype).encode(values), values)
+        for share, size in ((0.3, 16), (1e-3, 1 << 12), (0.05, _SAMPLED)):
+            for values in (np.zeros(size, dtype), np.arange(size, dtype=dtype)):
+                TopK(share).decode(ErrorFeedback(TopK(share), size, dtype).encode(values), values)
 
     def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
         super()._check_payload(payload, out)
@@ -213,6 +213,10 @@ class Threshold(_Sparse):
 
     def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
         return _nbytes(size, size)
+
+    def warm_up(self, dtype: Any = np.float32) -> None:
+        super().warm_up(dtype)
+        self.exceeding(np.zeros(16, dtype))
 
     def exceeding(self, values: np.ndarray) -> int:
         """How many of the values travel."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -52,7 +51,6 @@ class Description:
         """
         cls = type(self)
         check_own_type(cls, base, key)
-        _check_kept(cls, base, key, given)
         assign(proto, cls.type_field, cls.type, f"{key}.{cls.type_field}")
         users, own = cls.type == base.type, self._own(proto)
         fields = own.DESCRIPTOR.fields_by_name if own is not None else {}
@@ -87,9 +85,9 @@ class Description:
         own = self._own(proto)
         if own is not None and getattr(proto, self.user_field):
             self._inherited = type(own)()
-            for name, value in self.user_conf.items():
-                if name in own.DESCRIPTOR.fields_by_name:
-                    assign(self._inherited, name, value, f"user_conf.{name}")
+            self._inherited.CopyFrom(own)
+            for name in self.user_conf.keys() & own.DESCRIPTOR.fields_by_name:
+                assign(self._inherited, name, self.user_conf[name], f"{type(self).__name__}.user_conf.{name}")
 
     def _own(self, proto: Any) -> Any:
         return getattr(proto, self.conf_field) if self.conf_field is not None else None
@@ -105,14 +103,22 @@ class Description:
     @property
     def user_conf(self) -> dict[str, Any]:
         """The keyword arguments of a class of the user's own."""
-        return json.loads(self.proto.user_conf) if self.proto.user_conf else {}
+        found = json.loads(self.proto.user_conf) if self.proto.user_conf else {}
+        if not isinstance(found, dict):
+            message, hint = "must be a JSON object", "Write '{\"size\": 3}'."
+            raise ConfigError(Problem(f"{type(self).__name__}.user_conf", message, self.proto.user_conf, hint))
+        return found
 
     def _check_fields(self, key: str) -> None:
         """Raise ConfigError where the message lacks what it must have, or a number is out of range."""
-        missing = self.proto.FindInitializationErrors()
-        if missing:
-            raise ConfigError([Problem(f"{key}.{field}", f"{type(self).__name__} needs it") for field in missing])
-        check_numbers(self.proto, key)
+        for message, where in ((self.proto, key), (self._inherited, f"{key}.user_conf")):
+            missing = message.FindInitializationErrors() if message is not None else []
+            if missing:
+                raise ConfigError(
+                    [Problem(f"{where}.{field}", f"{type(self).__name__} needs it") for field in missing]
+                )
+            if message is not None:
+                check_numbers(message, where)
 
 
 def class_of(
@@ -140,20 +146,6 @@ def class_of(
     return found
 
 
-def _check_kept(cls: Any, base: Any, key: str, given: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a class of the user's own has arguments of which the job would not know."""
-    if cls.__init__.__module__.startswith("singa_dask."):
-        return
-    known = {*inspect.signature(base).parameters, *given}
-    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-    parameters = inspect.signature(cls).parameters.values()
-    lost = [each.name for each in parameters if each.kind not in kinds and each.name not in known]
-    if lost:
-        hint = "Hand them to super().__init__ as keyword arguments, and read self.user_conf where they are needed."
-        message = "settings that it keeps to itself do not reach the workers"
-        raise ConfigError(Problem(f"{key} {cls.__name__}", message, ", ".join(lost), hint))
-
-
 def _hint(name: str, own: Collection[str], common: Collection[str]) -> str:
     near = nearest(name, [*own, *common])
     if near.startswith("Did you mean"):
@@ -163,7 +155,12 @@ def _hint(name: str, own: Collection[str], common: Collection[str]) -> str:
 
 def _as_json(settings: Mapping[str, Any], key: str) -> str:
     try:
-        return json.dumps(settings, default=os.fspath)
+        return json.dumps(settings, default=_plain)
     except (TypeError, ValueError) as error:
         message = f"settings of a class of one's own are numbers, text, lists and dicts of them: {error}"
         raise ConfigError(Problem(key, message, ", ".join(settings))) from error
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars and paths, of which JSON knows nothing."""
+    return value.item() if hasattr(value, "item") else os.fspath(value)

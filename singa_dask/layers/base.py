@@ -45,6 +45,11 @@ class Layer(Description):
     keeps_order: whether y = f(x) element by element, f(a) <= f(b) for all a <= b, and backward needs y alone, so that
     a net may compute it behind the max-pooling that reads it.
 
+    known_by_type: whether loading or wiring goes by its type, so that no class of the user's own can derive from it.
+
+    A class of the user's own with another `forward` has what it says of `rowwise` and `keeps_order`, not what it
+    inherits.
+
     As a description: srclayers are names or other layers, in `inputs`; a list chains layers that have none (`follow`),
     and those without a name get one when the net is put together. param: messages, or mappings of their fields, in
     which `init` may be a function(param, rng) of one's own.
@@ -59,6 +64,8 @@ class Layer(Description):
     recurrent: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
     stops_gradient: ClassVar[bool] = False
+
+    known_by_type: ClassVar[bool] = False
 
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
@@ -110,8 +117,17 @@ class Layer(Description):
         if all(names):  # others get theirs when the net is put together
             self.proto.srclayers[:] = names
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if cls.type == Layer.type and "forward" in vars(cls):
+            for promise in {"rowwise", "keeps_order"} - vars(cls).keys():
+                setattr(cls, promise, False)
+
     def _adopt(self, proto: LayerProto) -> None:
         super()._adopt(proto)
+        if self.known_by_type and proto.user_type:
+            hint = "Derive it from Layer, InputLayer or another layer; data of other kinds can be converted to shards."
+            raise self.problem("derives from a layer that nets and loaders know by its type", proto.user_type, hint)
         self.inputs = tuple(proto.srclayers)
         self.params: list[Param] = []
 

@@ -26,6 +26,7 @@ class RecordInput(InputLayer):
     x, y: (B, K) where S is one value, else (B, K, S). Row b of the next mini-batch begins `sequence` records later.
     """
 
+    known_by_type: ClassVar[bool] = True
     type: ClassVar[str] = "kRecordInput"
     conf_field: ClassVar[str | None] = "store_conf"
 

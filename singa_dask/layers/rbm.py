@@ -21,6 +21,7 @@ from singa_dask.ops.random import stream_key
 class RBM(Layer):
     """What both layers share.   rbm_conf: hdim (H), bias_term, gaussian (linear units with unit variance)."""
 
+    known_by_type: ClassVar[bool] = True
     conf_field: ClassVar[str | None] = "rbm_conf"
     weight: Param
     bias: Param | None

@@ -21,6 +21,7 @@ class RNNDummy(Layer):
     numbers are drawn from [low, high), and rounded down with `integer`. What `ctx.given` is set to takes their place.
     """
 
+    known_by_type: ClassVar[bool] = True
     type: ClassVar[str] = "kRNNDummy"
     conf_field: ClassVar[str | None] = "rnn_dummy_conf"
     num_sources: ClassVar[tuple[int, int | None]] = (0, 1)

@@ -21,6 +21,7 @@ class Frame(Layer):
     Hands on the labels of the same records. Unrolling puts it wherever a layer reads sequences step by step.
     """
 
+    known_by_type: ClassVar[bool] = True
     type: ClassVar[str] = "kFrame"
     passes_labels: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True

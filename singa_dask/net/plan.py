@@ -121,16 +121,20 @@ def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, Layer
     remembered = {step.layer.proto.rnn_dummy_conf.dynamic_srclayer for step in steps.values()}
     pooled_first: dict[str, LayerPlan] = {}
     for name, first in steps.items():
-        if not first.layer.keeps_order or len(graph.consumers[name]) != 1 or name in remembered:
+        if not _keeps_order(first.layer) or len(graph.consumers[name]) != 1 or name in remembered:
             continue
         second = steps[graph.consumers[name][0].consumer]
-        if isinstance(second.layer, Pooling) and second.layer.is_max:
+        if type(second.layer) is Pooling and second.layer.is_max:
             pooled_first[name] = first
             for field in ("layer", "ctx", "forward", "backward"):
                 mine, its = getattr(first, field), getattr(second, field)
                 setattr(first, field, its)
                 setattr(second, field, mine)
     return pooled_first
+
+
+def _keeps_order(layer: Layer) -> bool:
+    return layer.keeps_order and (layer.type != Layer.type or type(layer).keeps_order)
 
 
 def _reaching_parameters(layers: Mapping[str, Layer]) -> dict[str, bool]:

@@ -63,7 +63,7 @@ class RMSProp(_Dividing):
 
     def prepare(self) -> None:
         super().prepare()
-        if not self.proto.HasField("rmsprop_conf"):
+        if not self.conf.HasField("rho"):
             raise self.problem("rmsprop_conf.rho", "RMSProp needs it", "nothing", "Usual values are 0.9 to 0.99.")
         self.rho = as_written(self.conf.rho)
 

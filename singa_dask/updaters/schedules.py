@@ -30,8 +30,8 @@ class Schedule(Description, ABC):
 
     def __init__(self, base_lr: float | None = None, **conf: Any):
         proto = LRGenProto()
-        if self.conf_field is not None:
-            getattr(proto, self.conf_field).SetInParent()
+        if self.conf_field is not None and self.type != Schedule.type:
+            getattr(proto, self.conf_field).SetInParent()  # what it must have is missed, though none is given
         given = {"base_lr": base_lr} if base_lr is not None else {}
         self._describe(proto, Schedule, KEY, {**given, **conf}, ("base_lr",), ("base_lr",))
         self._adopt(proto)

@@ -48,6 +48,19 @@ def test_settings_of_the_user_stay(monkeypatch):
     assert bootstrap._network("127.0.0.1")["FI_TCP_IFACE"] == interface_of("127.0.0.1")
 
 
+def test_long_messages_go_at_once_over_tcp(monkeypatch):
+    monkeypatch.delenv("UCX_RNDV_THRESH", raising=False)
+    for infiniband in (False, True):
+        monkeypatch.setattr(bootstrap.os.path, "isdir", lambda path, there=infiniband: there)
+        assert bootstrap._network("127.0.0.1").get("UCX_RNDV_THRESH") == (
+            None if infiniband else "intra:auto,inter:inf"
+        )
+    assert "UCX_RNDV_THRESH" not in bootstrap._network("")
+    monkeypatch.setattr(bootstrap.os.path, "isdir", lambda path: False)
+    monkeypatch.setenv("UCX_RNDV_THRESH", "8k")
+    assert "UCX_RNDV_THRESH" not in bootstrap._network("127.0.0.1")
+
+
 def test_open_mpi_is_pointed_to_dask_mpi(monkeypatch):
     mpi = bootstrap.load_mpi()
     monkeypatch.setattr(mpi, "Get_library_version", lambda: "Open MPI v5.0.6, package: Debian")

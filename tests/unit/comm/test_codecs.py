@@ -132,6 +132,9 @@ def test_wrong_arguments_are_refused(make):
         lambda: codec.decode(payload.view(np.int8), out),
         lambda: codec.decode(payload, out.astype(np.int32)),
         lambda: codec.settle(payload[:-1], out),
+        lambda: codec.encode_sum(np.ones(3, np.float32), values.copy(), payload.copy()),
+        lambda: codec.encode_sum(np.ones(8, np.int32), values.copy(), payload.copy()),
+        lambda: codec.encode_change(np.ones(3, np.float32), values.copy(), payload.copy(), np.empty(8, np.float32)),
     ):
         with pytest.raises(ValueError, match="Received"):
             call()
@@ -496,6 +499,11 @@ def test_nothing_is_compiled_after_warming_up(make, dtype):
         payload = feedback.encode(values)
         feedback.codec.decode(payload, out)
         feedback.codec.decode(payload, out, add=True)
+        feedback.codec.encode_change(values, out, payload.copy(), np.empty_like(out))
+        if isinstance(feedback.codec, Threshold):
+            feedback.codec.exceeding(values)
+            back = TopK(0.3)  # as the values come back
+            back.encode_change(np.sign(values), out, np.empty(back.nbytes(size), np.uint8), np.empty_like(out))
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from singa_dask.errors import ConfigError
@@ -31,12 +32,6 @@ class Slower(Decaying):
     """Of a built-in one, with its settings and one more."""
 
     type = "kUserUpdater"
-
-
-class Secretive(Rule):
-    def __init__(self, size, momentum=0.5):
-        super().__init__(momentum=momentum)
-        self.size = size
 
 
 class Unnamed(Decaying):
@@ -73,6 +68,7 @@ def test_one_that_derives_from_a_built_in_one_has_its_settings_too():
     assert again.conf.rho == 0.75 and again.user_conf["warm"] == 3
     with pytest.raises(ConfigError, match=r"rule\.rho: expected a number"):
         Slower(rho="all")
+    assert Slower(rho=np.float32(0.5), warm=np.int64(3)).proto.user_conf == '{"rho": 0.5, "warm": 3}'
 
 
 @pytest.mark.parametrize(
@@ -83,7 +79,8 @@ def test_one_that_derives_from_a_built_in_one_has_its_settings_too():
         (lambda: Decaying(momentum=True), r"rule\.momentum: expected a number. Received: True"),
         (lambda: Mine(draw=print), r"rule: settings of a class of one's own are numbers, text.* Received: draw"),
         (lambda: Unnamed(rho=1), r"Unnamed derives from a kRMSProp one.*type = .kUserUpdater. in it"),
-        (lambda: Secretive(3), r"rule Secretive: settings that it keeps to itself do not reach.* Received: size"),
+        (lambda: Mine.from_proto(UpdaterProto(user_conf="[1]")).conf, r"Mine.user_conf: must be a JSON object"),
+        (lambda: found(UpdaterProto(user_type="json:dumps")), r"Derive it from .*Rule"),
         (lambda: Decaying(x=1), r"rule\.x: Decaying has no such setting. Received: x=1. Valid: rho"),
         (lambda: found(UpdaterProto()), r"rule\.type: kUserUpdater needs user_type. Received: no type.*kRMSProp"),
         (lambda: found(UpdaterProto(type="kSGD")), r"rule\.type: .* Received: kSGD"),

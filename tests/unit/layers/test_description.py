@@ -269,3 +269,32 @@ def test_a_layer_that_derives_from_a_built_in_one():
     assert again.user_conf == {"num_output": 3, "volume": 2, "bias_term": False}
     with pytest.raises(ConfigError, match=r"ip\.num_output: expected a whole number"):
         Louder("ip", "x", num_output="three")
+
+
+class Negative(layers.ReLU):
+    type = "kUserLayer"
+
+    def forward(self, ctx, x):
+        return -super().forward(ctx, x)
+
+
+class Same(layers.ReLU):
+    type = "kUserLayer"
+
+
+class Reader(layers.RecordInput):
+    type = "kUserLayer"
+
+
+def test_what_is_promised_of_a_layer_is_not_inherited_by_another_forward():
+    assert layers.ReLU.keeps_order and Same.keeps_order and Same.rowwise
+    assert not Negative.keeps_order and not Negative.rowwise
+
+
+def test_layers_that_are_known_by_their_type_are_not_derived_from():
+    with pytest.raises(ConfigError, match="derives from a layer that nets and loaders know by its type"):
+        Reader("data", path="x", batchsize=3)
+    with pytest.raises(ConfigError, match="know by its type"):
+        layer_class(LayerProto(name="d", user_type=f"{__name__}:Reader")).from_proto(
+            LayerProto(name="d", user_type=f"{__name__}:Reader")
+        )

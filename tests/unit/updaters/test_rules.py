@@ -256,3 +256,29 @@ def test_saved_state_of_another_updater_is_refused():
         updater.load_state({"squares": np.zeros(SIZE)})
     with pytest.raises(CheckpointError, match=r"\(96,\) here, but \(95,\)"):
         updater.load_state({"velocity": np.zeros(95)})
+
+
+@pytest.mark.parametrize("built_in", updaters.BY_TYPE.values())
+def test_one_may_derive_from_every_updater(built_in):
+    own = type("Own", (built_in,), {"type": "kUserUpdater", "__module__": __name__})
+    settings = {"rho": 0.9} if built_in is updaters.RMSProp else {}
+    one, other = (kind(lr=0.1, **settings).proto for kind in (built_in, own))
+    assert other.user_type and not other.HasField(built_in.conf_field or "momentum")
+    results = []
+    for proto in (one, other):
+        updater = make_updater(proto, get_ops())
+        updater.bind(ENTRIES, 0, SIZE)
+        w = np.ones(SIZE, np.float32)
+        updater.update(0, w, np.full(SIZE, 0.5, np.float32))
+        results.append(w)
+    np.testing.assert_array_equal(*results)
+
+
+def test_what_a_derived_one_lacks_is_told():
+    class Own(updaters.RMSProp):
+        type = "kUserUpdater"
+
+    with pytest.raises(ConfigError, match=r"updater\.rmsprop_conf\.rho|updater\.user_conf\.rho"):
+        Own(lr=0.1)
+    with pytest.raises(ConfigError, match=r"updater\.user_conf\.rho.*below 1"):
+        Own(lr=0.1, rho=1.5)

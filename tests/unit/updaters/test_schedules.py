@@ -94,3 +94,24 @@ def test_errors_name_key_value_and_way_out(make, words):
     with pytest.raises(ConfigError) as caught:
         make()
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+SETTINGS = {
+    schedules.Step: {"gamma": 0.5, "change_freq": 3},
+    schedules.Linear: {"change_freq": 3, "final_lr": 0.01},
+    schedules.Exponential: {"change_freq": 3},
+    schedules.Inverse: {"gamma": 0.1, "pow": 0.5},
+    schedules.InverseT: {"final_lr": 3.0},
+    schedules.FixedStep: {"step": [0, 2], "step_lr": [0.1, 0.2]},
+}
+
+
+@pytest.mark.parametrize("built_in", schedules.BY_TYPE.values())
+def test_one_may_derive_from_every_schedule(built_in):
+    own = type("Own", (built_in,), {"type": "kUserChange", "__module__": __name__})
+    settings = SETTINGS.get(built_in, {})
+    one, other = built_in(base_lr=0.1, **settings), learning_rate(own(base_lr=0.1, **settings).proto)
+    assert type(other) is own and [one(t) for t in STEPS] == [other(t) for t in STEPS]
+    if settings and built_in is not schedules.Inverse:
+        with pytest.raises(ConfigError, match=r"needs it|needs one step_lr"):
+            own(base_lr=0.1)
