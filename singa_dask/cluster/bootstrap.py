@@ -133,7 +133,7 @@ def join_launched(timeout_s: float) -> Any:
     """
     mpi = load_mpi(launched=True)
     if not mpi.Is_initialized():
-        with ended_by_alarm(time.monotonic() + timeout_s):
+        with _added(_messages()), ended_by_alarm(time.monotonic() + timeout_s):
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
@@ -315,13 +315,21 @@ def _network(host: str) -> dict[str, str]:
         settings = {"UCX_TLS": "self,sm", "FI_TCP_IFACE": interface_of("127.0.0.1")}
     else:
         interface = interface_of(host)
-        settings = {"FI_TCP_IFACE": interface}
+        settings = {"FI_TCP_IFACE": interface, **_messages()}
         if not os.path.isdir("/sys/class/infiniband"):
             settings["UCX_NET_DEVICES"] = interface
-            # Before a long message both sides agree on it, over the connection that has the data: where a rank answers
-            # while it sends one itself, its answer waits behind that, and the two go one after the other.
-            settings["UCX_RNDV_THRESH"] = "intra:auto,inter:inf"
     return {name: value for name, value in settings.items() if name not in os.environ}
+
+
+def _messages() -> dict[str, str]:
+    """How MPICH's UCX sends long messages over TCP, unless the user has said how.
+
+    By itself it lets both sides agree on one first, over the connection that has the data: where a rank answers while
+    it sends one itself, its answer waits behind that, and the two go one after the other.
+    """
+    if "UCX_RNDV_THRESH" in os.environ or os.path.isdir("/sys/class/infiniband"):
+        return {}
+    return {"UCX_RNDV_THRESH": "intra:auto,inter:inf"}
 
 
 @contextmanager
@@ -330,10 +338,18 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     hidden = {name: value for name, value in os.environ.items() if _LAUNCHER_VARIABLES.match(name)}
     for name in hidden:
         del os.environ[name]
+    try:
+        with _added(variables):
+            yield
+    finally:
+        os.environ.update(hidden)
+
+
+@contextmanager
+def _added(variables: dict[str, str]) -> Iterator[None]:
     os.environ.update(variables)
     try:
         yield
     finally:
         for name in variables:
             os.environ.pop(name, None)
-        os.environ.update(hidden)
