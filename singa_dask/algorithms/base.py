@@ -24,8 +24,7 @@ class TrainOneBatch(Description, ABC):
     As a description it wraps an AlgProto: `BP().proto`. A class of your own is named by the job's `user_alg`; it may
     have keyword arguments, numbers and text, which reach the workers as `user_conf`.
 
-    carries: whether recurrent layers start a mini-batch from the state that the last one left
-    (`Net.carries`).
+    carries: whether recurrent layers start a mini-batch from the state that the last one left (`Net.carries`).
     """
 
     type: ClassVar[str] = "kUserAlg"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class Loader:
         self.step += 1
         features, labels = self._features, self._labels
         if features is None:
-            raise DataError("the loader was closed, so it has no more batches.")
+            _closed()
         return Batch(features[rows], None if labels is None else labels[rows], self.first_row, self.stream.batchsize)
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Loader:
     def _take_run(self) -> None:
         """Make the oldest pending run the current one; the memory of the one before is free from here on."""
         if self._ahead < 1 or not self._pending:
-            raise DataError("the loader was closed, so it has no more batches.")
+            _closed()
         self._features = self._labels = None
         start, steps, future = self._pending.popleft()
         self._read_ahead()
@@ -197,7 +197,7 @@ class Loader:
         self._run_start, self._run_stop = start, start + steps
 
 
-def _closed(*_: Any) -> Future:
+def _closed(*_: Any) -> NoReturn:
     raise DataError("the loader was closed, so it has no more batches.")
 
 
