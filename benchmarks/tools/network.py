@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CARD = "exchange0"
-TOOLS = ("ip", "tc", "nsenter", "unshare")
+TOOLS = ("ip", "tc", "nsenter", "taskset", "unshare")
 _NAMESPACES = ("--net", "--ipc", "--mount")
 # MPI looks for network cards in /sys, which shows those of where it was mounted.
 _SETUP = "mount -t sysfs sys /sys && ip link set lo up && echo ready && exec cat"
@@ -26,14 +26,19 @@ class NotHere(Exception):
 
 @dataclass
 class Host:
-    """A network of its own, and memory that is shared with no other. It goes when `holder` does, or this process."""
+    """A network of its own, memory that is shared with no other, and as many of the machine's cores as any other host.
+
+    It goes when `holder` does, or this process.
+    """
 
     address: str
     holder: subprocess.Popen
+    cores: list[int]
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """What runs `arguments` on this host."""
-        return ["nsenter", "--target", str(self.holder.pid), *_NAMESPACES, *arguments]
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))]
+        return [*pinned, "nsenter", "--target", str(self.holder.pid), *_NAMESPACES, *arguments]
 
     def run(self, *arguments: str) -> str:
         """What `arguments` print on this host. Raises NotHere where they fail."""
@@ -79,9 +84,10 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
     if os.geteuid() != 0:
         raise NotHere("limited networks need root, for namespaces and tc")
     hosts: list[Host] = []
+    cores = sorted(os.sched_getaffinity(0))
     try:
-        for number in (1, 2):
-            hosts.append(Host(f"10.213.78.{number}", _holder()))
+        for number in range(2):
+            hosts.append(Host(f"10.213.78.{number + 1}", _holder(), cores[number::2] or cores))
         near, far = (str(host.holder.pid) for host in hosts)
         _ran(["ip", "link", "add", CARD, "netns", near, "type", "veth", "peer", "name", CARD, "netns", far])
         for host in hosts:
