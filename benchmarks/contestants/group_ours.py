@@ -84,8 +84,8 @@ class Rank:
             ]
             self._note_spent(replica)
             self._add(name, replica, self.size)
-            for kind, threaded in (("beside", True), ("after", False)):
-                self._add(f"{name} {kind}", replica, self.size, Lane(self.comm, threaded=threaded))
+            self._add(f"{name} beside", replica, self.size, Lane(self.comm, threaded=True))
+            self._add(f"{name} after", replica, self.size, Lane(self.comm, threaded=False), ahead=False)
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Per step, after the ranks have met: seconds; with "compute", `after` as Timed has it; with others `spent`,
@@ -103,7 +103,7 @@ class Rank:
         return answer
 
     def _note_spent(self, replica: Replica) -> None:
-        for part in ("_prepare", "_exchange"):
+        for part in ("_prepare", "_start", "_finish"):
             setattr(replica, part, self._timed(getattr(replica, part)))
 
     def _timed(self, part: Callable[..., None]) -> Callable[..., None]:
@@ -128,14 +128,17 @@ class Rank:
         replica.fetch()
         return replica
 
-    def _add(self, name: str, replica: Replica, size: int, lane: Lane | None = None) -> None:
+    def _add(
+        self, name: str, replica: Replica, size: int, lane: Lane | None = None, *, ahead: bool | None = None
+    ) -> None:
         feed = {replica.net.input_layers[0]: Batch(self.features, self.labels)}
         lane = lane or replica._lane
+        ahead = replica._ahead if ahead is None else ahead
         number = 0
 
         def step() -> None:
             nonlocal number
-            replica._lane = lane
+            replica._lane, replica._ahead = lane, ahead
             replica.train_step(feed, Step(Phase.kTrain, number, total_rows=size * self.workload.batch))
             number += 1
 

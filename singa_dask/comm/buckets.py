@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from singa_dask.comm.buffers import run_of
 from singa_dask.errors import TrainingError
@@ -48,13 +49,39 @@ def bucket_bounds(starts: Iterable[int], size: int, wanted: int) -> list[int]:
     return [0, *reversed(bounds)] if size else [0]
 
 
+def due(bucket: int, count: int, *, ahead: bool, beside: bool) -> list[tuple[Literal["start", "finish"], int]]:
+    """What of an exchange comes next when a bucket is complete, the last of `count` buckets being the first; in the
+    same order on all ranks.
+
+    ahead: whether a bucket is started before the one before it is finished, so that it travels while that one is
+    decoded, updated and encoded. beside: whether backward passes go on meanwhile; then no bucket waits for bucket 0,
+    the gradients of which are the last.
+
+    >>> [due(bucket, 4, ahead=True, beside=True) for bucket in (3, 2, 1, 0)]  # doctest: +NORMALIZE_WHITESPACE
+    [[('start', 3)],
+     [('start', 2), ('finish', 3)],
+     [('start', 1), ('finish', 2), ('finish', 1)],
+     [('start', 0), ('finish', 0)]]
+    """
+    finished = []
+    if not ahead:
+        finished = [bucket]
+    else:
+        if bucket + 1 < count and not (beside and bucket == 0):
+            finished.append(bucket + 1)
+        if bucket == 0 or (beside and bucket == 1):
+            finished.append(bucket)
+    return [("start", bucket), *(("finish", each) for each in finished)]
+
+
 class Readiness:
-    """Which buckets are complete, told parameter by parameter."""
+    """Which buckets may leave, told parameter by parameter: the last first, each once those behind it have left."""
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self._buckets = buckets
         self._missing: list[set[str]] = [set() for _ in buckets]
         self._left: list[set[str]] = []
+        self._waiting: list[int] = []
         self._of: dict[str, int] = {}
 
     def expect(self, name: str, start: int) -> None:
@@ -66,16 +93,25 @@ class Readiness:
     def begin(self) -> None:
         """A new step: nothing is complete."""
         self._left = [set(names) for names in self._missing]
+        self._waiting = list(range(len(self._buckets)))
 
-    def done(self, name: str) -> int | None:
-        """The gradient of a parameter is complete; the bucket that is thereby complete, or None.
+    def done(self, name: str) -> list[int]:
+        """The gradient of a parameter is complete; the buckets that thereby leave, in their order.
 
         Raises TrainingError where it was so before: what has been sent cannot be changed.
         """
-        index = self._of[name]
-        if name not in self._left[index]:
+        left = self._left[self._of[name]]
+        if name not in left:
             raise TrainingError(
                 f"the gradient of {name!r} was reported complete twice in one step: say so once, at its end."
             )
-        self._left[index].remove(name)
-        return None if self._left[index] else index
+        left.remove(name)
+        leaving = []
+        while self._waiting and not self._left[self._waiting[-1]]:
+            leaving.append(self._waiting.pop())
+        return leaving
+
+    def rest(self) -> list[int]:
+        """All gradients are complete; the buckets that had not left."""
+        leaving, self._waiting = self._waiting[::-1], []
+        return leaving

@@ -89,6 +89,9 @@ class CodedExchange(BucketExchange):
         if self._by_count:
             self._arrived[index] = self.codec.exceeding(grads[run])
 
+    def start(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+        self._scatter.start(index)
+
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         run, aside, exact = self.runs[index], self._scatter.aside[index], self._scatter.sum_aside(index)
         if own is not grads:
@@ -113,7 +116,7 @@ class CodedExchange(BucketExchange):
             values[aside] = exact
         ways = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
         sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(ways, bucket.counts, strict=True)]
-        payloads = self._scatter.received[: sum(sizes)]
+        payloads = self._scatter.gathered[: sum(sizes)]
         place = payloads[run_of(comm.rank, sizes)]
         ways[comm.rank].encode_change(own[run], values[run], place, self._scratch)
         comm.all_gather(payloads, sizes)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+
+# Waits for the end of an operation that was started.
+Finish = Callable[[], None]
 
 
 class Communicator(ABC):
@@ -16,6 +19,7 @@ class Communicator(ABC):
     counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
     nbytes: bytes handed to each operation so far, by name, without the own run of reduce_scatter, all_gather and
     all_to_all, which goes nowhere. seconds: spent inside each so far; wait_s: their sum.
+    goes_on: whether an operation that was started goes on while the member does something else.
     hurried: whether the member can do nothing else until the operation in progress is done, and may take more of a
     processor to wait for it. Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is
     known to be lost.
@@ -24,6 +28,7 @@ class Communicator(ABC):
     rank: int
     size: int
     timeout_s: float
+    goes_on: bool = False
     hurried: bool = True
     kind: str  # for people
 
@@ -73,6 +78,22 @@ class Communicator(ABC):
         then leaves a part of `recv` as it was.
         """
 
+    def start_reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> Finish:
+        """Begin a reduce_scatter; `recv` holds the sum when the call that comes back has returned.
+
+        Until then the member leaves both arrays alone, and may call other operations, in the order of all members.
+        Where operations do not go on by themselves this one is over before anything comes back.
+        """
+        self.reduce_scatter(send, recv, counts)
+        return _over
+
+    def start_all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> Finish:
+        """Begin an all_to_all, as start_reduce_scatter does."""
+        self.all_to_all(send, send_counts, recv, recv_counts)
+        return _over
+
     @abstractmethod
     def all_reduce(self, buffer: np.ndarray) -> None:
         """buffer = the sum of every rank's buffer, in place."""
@@ -120,3 +141,7 @@ class Communicator(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what the communicator holds; the last call."""
+
+
+def _over() -> None:
+    """The operation was over when it came back."""

@@ -10,18 +10,21 @@ import numpy as np
 
 from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import check_counts
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.communicator import Communicator, Finish
 
 
 class BucketExchange(ABC):
     """Gradients in, own run of their sum out; own run of the new values in, all values out; bucket by bucket.
 
         exchange.prepare(b, grads)
+        exchange.start(b, grads, own)                     may be left out
         exchange.reduce_scatter(b, grads, own)            own[run] = sum over ranks of grads[run]
         own[run] = ...                                    this rank's new values of the run
         exchange.all_gather(b, values, own)               every rank has them, in `values`
 
     `prepare` waits for nobody, and may be called while the others are under way for earlier buckets in another thread.
+    A bucket may be started before the one before it is gathered, in the same order on all ranks (`due`), so that it
+    travels while that one is updated.
     The arrays are flat and of all parameters; `own` of reduce_scatter may be `grads` where `in_place`. Sharding the
     update this way is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
     """
@@ -45,6 +48,9 @@ class BucketExchange(ABC):
 
     def prepare(self, index: int, grads: np.ndarray) -> None:  # noqa: B027 - most send gradients as they are
         """The gradients of bucket `index` are complete; before its reduce_scatter, in which they must be the same."""
+
+    def start(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:  # noqa: B027 - nothing may be sent
+        """Begin with the reduce_scatter of bucket `index`, which is called later with the same arrays."""
 
     @abstractmethod
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
@@ -76,14 +82,26 @@ class FullExchange(BucketExchange):
 
     exact = True
 
+    def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
+        super().__init__(comm, buckets)
+        self._under_way: dict[int, Finish] = {}
+
     @property
     def in_place(self) -> bool:  # type: ignore[override]
         return self.comm.size == 1
 
-    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+    def start(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         bucket, run = self.buckets[index], self.runs[index]
         if own is not grads:
-            self.comm.reduce_scatter(grads[bucket.elements], own[run], bucket.counts)
+            send, recv = grads[bucket.elements], own[run]
+            self._under_way[index] = self.comm.start_reduce_scatter(send, recv, bucket.counts)
+
+    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
+        if own is grads:
+            return
+        if index not in self._under_way:
+            self.start(index, grads, own)
+        self._under_way.pop(index)()
 
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
         self.gather_exactly(index, values, own)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target, run_of
+from singa_dask.comm.communicator import Finish
 from singa_dask.comm.polled import PolledCommunicator
 from singa_dask.comm.roll_call import RollCall
 from singa_dask.errors import ClusterError
@@ -24,6 +25,7 @@ class MpiCommunicator(PolledCommunicator):
     """
 
     kind = "MPI"
+    goes_on = True
 
     def __init__(
         self,
@@ -63,10 +65,14 @@ class MpiCommunicator(PolledCommunicator):
         return self._roll_call.missing(self._number)
 
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
+        self.start_reduce_scatter(send, recv, counts)()
+
+    def start_reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> Finish:
         check_counts(counts, self.size)
         check_flat("send", send, sum(counts))
         check_flat("recv", recv, counts[self.rank])
-        self._call("reduce_scatter", send.nbytes - recv.nbytes, self._comm.Ireduce_scatter, send, recv, list(counts))
+        nbytes = send.nbytes - recv.nbytes
+        return self._begin("reduce_scatter", nbytes, self._comm.Ireduce_scatter, send, recv, list(counts))
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
@@ -91,6 +97,11 @@ class MpiCommunicator(PolledCommunicator):
     def all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
+        self.start_all_to_all(send, send_counts, recv, recv_counts)()
+
+    def start_all_to_all(
+        self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
+    ) -> Finish:
         check_runs(send, send_counts, recv, recv_counts, self.size)
         own, there = run_of(self.rank, send_counts), run_of(self.rank, recv_counts)
         check_met(self.rank, own.stop - own.start, self.rank, there.stop - there.start)
@@ -100,7 +111,7 @@ class MpiCommunicator(PolledCommunicator):
             self._runs_of_others(array.view(np.uint8), [n * array.itemsize for n in counts])
             for array, counts in ((send, send_counts), (recv, recv_counts))
         ]
-        self._call("all_to_all", send.nbytes - send[own].nbytes, self._comm.Ialltoallv, *runs)
+        return self._begin("all_to_all", send.nbytes - send[own].nbytes, self._comm.Ialltoallv, *runs)
 
     def _runs_of_others(self, array: np.ndarray, counts: list[int]) -> list[Any]:
         """What MPI takes for the runs of an array without the own one: that would go by 8 KB per Test, and sleeps."""
@@ -147,4 +158,7 @@ class MpiCommunicator(PolledCommunicator):
             self._comm.Free()
 
     def _call(self, operation: str, nbytes: int, start: Callable[..., Any], *args: Any) -> None:
-        self._run(operation, nbytes, lambda: start(*args).Test)
+        self._begin(operation, nbytes, start, *args)()
+
+    def _begin(self, operation: str, nbytes: int, start: Callable[..., Any], *args: Any) -> Finish:
+        return self._start(operation, nbytes, lambda: start(*args).Test)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -99,7 +98,7 @@ class NcclCommunicator(PolledCommunicator):
     def _wait_for(self, operation: str, fn: Callable[[], None]) -> None:
         """A call that is no operation between ranks' arrays, with the deadline of one."""
         try:
-            self._finish(operation, self._caller.call(fn), time.perf_counter())
+            self._finish(operation, self._caller.call(fn))
         except BaseException as error:
             self._break(f"a failed {operation}")
             self._caller.end()

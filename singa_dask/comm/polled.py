@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.communicator import Communicator, Finish
 from singa_dask.errors import ClusterError, CommTimeout
 
 # Ranks may be more than cores, so a waiting rank must give its core away. Milliseconds per step of 3 ranks on 2 cores,
@@ -40,16 +42,16 @@ class PolledCommunicator(Communicator):
 
     timeout_s: seconds after which an operation raises CommTimeout. After an error the communicator is broken: every
     later call raises ClusterError, and what was under way stays referenced here, because the library may still write
-    into its buffers.
+    into its buffers. The deadline is that of the waiting for an operation.
     """
 
     def __init__(self, rank: int, size: int, timeout_s: float) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._unfinished: Callable[[], bool] | None = None
+        self._under_way: dict[int, Callable[[], bool]] = {}  # by number
         self._broken = ""
         self._aborted = ""
-        self._number = 0  # of the operation, the same on all ranks
+        self._number = 0  # of the last operation that was started, the same on all ranks
 
     @property
     def broken(self) -> bool:
@@ -62,42 +64,61 @@ class PolledCommunicator(Communicator):
         """What the library raises."""
 
     def _answer(self) -> None:
-        """Half of the deadline has passed: tell the others that this rank has come to the operation."""
+        """Half of the deadline has passed: tell the others which operation this rank has come to."""
 
     def _missing(self) -> list[int]:
-        """The ranks that have not told so; empty where that is not known."""
+        """The ranks that have not come to the last operation; empty where that is not known."""
         return []
 
     def _run(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> None:
         """Start an operation and wait for it. start: returns what tells, without waiting, whether it is done."""
+        self._start(operation, nbytes, start)()
+
+    def _start(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> Finish:
+        """As _run; the call that comes back waits."""
+        self._check_whole(operation)
+        self._number += 1
+        with self._timed(operation):
+            self._under_way[self._number] = start()
+        return partial(self._end, operation, nbytes, self._number)
+
+    def _end(self, operation: str, nbytes: int, number: int) -> None:
+        self._check_whole(operation)
+        done = self._under_way[number]
+        with self._timed(operation):
+            try:
+                self._finish(operation, done)
+            except (KeyboardInterrupt, SystemExit):
+                self._break(f"an unfinished {operation}")
+                raise
+        del self._under_way[number]
+        self.nbytes[operation] += nbytes
+
+    def _check_whole(self, operation: str) -> None:
         if self._broken:
             raise ClusterError(f"rank {self.rank}: {operation} after {self._broken}")
         if self._aborted:
             raise ClusterError(f"rank {self.rank}, {operation}: {self._aborted}")
-        self._number += 1
+
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        """Inside, errors of the library break the communicator."""
         began = time.perf_counter()
-        done: Callable[[], bool] | None = None
         try:
-            done = start()
-            self._finish(operation, done, began)
+            yield
         except self._errors as error:
             self._break(f"a failed {operation}")
             raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
-        except (KeyboardInterrupt, SystemExit):
-            if done is not None:
-                self._give_up(operation, done)
-            raise
         finally:
             self.seconds[operation] += time.perf_counter() - began
-        self.nbytes[operation] += nbytes
 
-    def _finish(self, operation: str, done: Callable[[], bool], began: float) -> None:
+    def _finish(self, operation: str, done: Callable[[], bool]) -> None:
         """Poll until the operation is done, the deadline passes, or the group is told to abort."""
-        answered, patience = False, LONGEST_YIELDING_S
+        began, answered, patience = time.perf_counter(), False, LONGEST_YIELDING_S
         while not done():
             waited = time.perf_counter() - began
             if self.aborted:
-                self._give_up(operation, done)
+                self._break(f"an unfinished {operation}")
                 what = f"rank {self.rank}: aborted during {operation}, after {waited:.1f} s"
                 raise ClusterError(f"{what}: {self.aborted}")
             if waited >= self.timeout_s / 2 and not answered:
@@ -105,7 +126,7 @@ class PolledCommunicator(Communicator):
                 answered = True
             if waited >= self.timeout_s:
                 late = _named(self._missing()) or f"at least one of the {self.size} ranks is"
-                self._give_up(operation, done)
+                self._break(f"an unfinished {operation}")
                 what = f"rank {self.rank}: {operation} did not finish within {waited:.1f} s"
                 raise CommTimeout(f"{what}; {late} lost, stopped or late")
             if self.hurried and waited < patience:
@@ -114,10 +135,6 @@ class PolledCommunicator(Communicator):
                     patience = YIELD_S
             else:
                 time.sleep(min(max(_SLEEP_S, waited / 16), _LONGEST_SLEEP_S))
-
-    def _give_up(self, operation: str, done: Callable[[], bool]) -> None:
-        self._unfinished = done
-        self._break(f"an unfinished {operation}")
 
     def _break(self, what: str) -> None:
         self._broken = what

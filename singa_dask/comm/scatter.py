@@ -10,7 +10,7 @@ import numpy as np
 from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codec import Codec
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.communicator import Communicator, Finish
 
 
 class CodedScatter:
@@ -20,8 +20,8 @@ class CodedScatter:
 
     codec, decoder: the same twice, each with scratch of its own; the one for the thread that prepares a bucket, the
     other for that in which earlier ones are exchanged meanwhile. aside: elements, sorted, that travel as they are.
-    received: (bytes of the largest bucket,) uint8, of whoever uses it until the next call. sizes_known: whether all
-    ranks know the sizes of payloads without being told.
+    gathered: (bytes of the largest bucket,) uint8, for the payloads of the way back. sizes_known: whether all ranks
+    know the sizes of payloads without being told.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class CodedScatter:
         self._exact: dict[int, np.ndarray] = {}
         self._buckets = tuple(buckets)
         self.longest = max((count for bucket in buckets for count in bucket.counts), default=0)
-        self.received = np.empty(comm.size * codec.max_nbytes(self.longest, dtype), np.uint8)
+        # One bucket may be arriving while the one before it is decoded, and another is on its way back.
+        *self._received, self.gathered = np.empty((3, comm.size * codec.max_nbytes(self.longest, dtype)), np.uint8)
+        self._under_way: dict[int, tuple[Finish, list[np.ndarray]]] = {}
         # Of every bucket, since the next one is encoded while this one travels.
         self._sent = [np.empty(sum(self._most(bucket)), np.uint8) for bucket in buckets]
         self._sizes: dict[int, list[int]] = {}
@@ -80,14 +82,22 @@ class CodedScatter:
             end += payload.size
         self._sizes[index] = sizes
 
-    def __call__(self, index: int, total: np.ndarray) -> list[np.ndarray]:
-        """total += what the others have of the own run of a bucket that all have prepared, in rank order. Returns the
-        payloads that it came in."""
+    def start(self, index: int) -> None:
+        """Send a bucket that this rank has prepared; the one before it may still be arriving."""
         comm, sizes = self.comm, self._sizes.pop(index)
         arriving = self._arriving(sizes, self._buckets[index].counts[comm.rank])
-        received = self.received[: sum(arriving)]
-        comm.all_to_all(self._sent[index][: sum(sizes)], sizes, received, arriving)
+        received = self._received[index % 2][: sum(arriving)]
         payloads = [received[run_of(rank, arriving)] for rank in range(comm.size) if rank != comm.rank]
+        finish = comm.start_all_to_all(self._sent[index][: sum(sizes)], sizes, received, arriving)
+        self._under_way[index] = finish, payloads
+
+    def __call__(self, index: int, total: np.ndarray) -> list[np.ndarray]:
+        """total += what the others have of the own run of a bucket, in rank order. Returns the payloads that it came
+        in."""
+        if index not in self._under_way:
+            self.start(index)
+        finish, payloads = self._under_way.pop(index)
+        finish()
         for payload in payloads:
             self.decoder.decode(payload, total, add=True)
         return payloads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm import Bucket, Communicator
-from singa_dask.comm.buckets import Readiness
+from singa_dask.comm.buckets import Readiness, due
 from singa_dask.comm.codecs import Half
 from singa_dask.comm.lane import Lane
 from singa_dask.comm.shared_memory import share_flat
@@ -244,25 +244,22 @@ class DistOpt:
         sums, readiness = self._sum_by((*key, threshold), threshold, make)
         readiness.begin()
         self._lane.begin_step()
-        complete: list[int] = []
+        beside, buckets = self._lane.beside, len(sums.buckets)
         under_way: list[Future[None]] = []
 
-        def send() -> None:
-            for bucket in complete:
+        def send(leaving: Iterable[int]) -> None:
+            for bucket in leaving:
                 if self._on_host:  # as in a Replica
                     self._prepare(sums, bucket, clip)
-                under_way.append(self._lane.submit(self._sum, sums, bucket, clip))
-            complete.clear()
+                for stage, each in due(bucket, buckets, ahead=self.comm.goes_on, beside=beside):
+                    call = self._start if stage == "start" else self._finish
+                    under_way.append(self._lane.submit(call, sums, each, clip))
 
         def on_gradient(param: Param) -> None:
-            bucket = readiness.done(param.name)
-            if bucket is not None:
-                complete.append(bucket)
-            if self._lane.beside:
-                send()
+            send(readiness.done(param.name))
 
-        net = self._backward(loss, on_gradient)
-        send()
+        net = self._backward(loss, on_gradient if beside else None)
+        send(readiness.rest())
         for future in under_way:
             self._lane.wait(future)
         self._lane.end_step()
@@ -286,10 +283,13 @@ class DistOpt:
             np.clip(staged[elements], -clip, clip, out=staged[elements])
         sums.prepare(bucket, staged)
 
-    def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
+    def _start(self, sums: Sum, bucket: int, clip: float | None) -> None:
         if not self._on_host:
             self._ops.use()  # the thread of the exchange began before there was a model
             self._prepare(sums, bucket, clip)
+        sums.start(bucket, self._staged)
+
+    def _finish(self, sums: Sum, bucket: int, clip: float | None) -> None:
         sums.sum(bucket, self._staged)
         if not self._on_host:
             elements = sums.buckets[bucket].elements

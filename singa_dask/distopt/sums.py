@@ -44,8 +44,9 @@ def fused_buckets(entries: Sequence[Entry], size: int, threshold: int, nranks: i
 
 
 class Sum(ABC):
-    """prepare(b, grads); sum(b, grads): in bucket b of the flat `grads`, the sum over all ranks takes the place of the
-    own gradients. `prepare` waits for nobody, and may be called while earlier buckets are summed in another thread."""
+    """prepare(b, grads); start(b, grads); sum(b, grads): in bucket b of the flat `grads`, the sum over all ranks takes
+    the place of the own gradients. `prepare` waits for nobody, and may be called while earlier buckets are summed in
+    another thread; `start` may be left out."""
 
     overflows: int = 0
 
@@ -54,6 +55,9 @@ class Sum(ABC):
 
     def prepare(self, index: int, grads: np.ndarray) -> None:  # noqa: B027 - most send gradients as they are
         """The gradients of bucket `index` are complete."""
+
+    def start(self, index: int, grads: np.ndarray) -> None:  # noqa: B027 - as BucketExchange.start
+        """Send bucket `index`, before those before it are summed."""
 
     @abstractmethod
     def sum(self, index: int, grads: np.ndarray) -> None: ...
@@ -66,6 +70,9 @@ class FullSum(Sum):
         super().__init__(comm, buckets)
         self._exchange = FullExchange(comm, buckets)
         self._summed = np.empty(size, dtype)
+
+    def start(self, index: int, grads: np.ndarray) -> None:
+        self._exchange.start(index, grads, self._summed)
 
     def sum(self, index: int, grads: np.ndarray) -> None:
         self._exchange.reduce_scatter(index, grads, self._summed)
@@ -133,6 +140,9 @@ class CodedSum(Sum):
 
         self._scatter.prepare(index, encode)
 
+    def start(self, index: int, grads: np.ndarray) -> None:
+        self._scatter.start(index)
+
     def sum(self, index: int, grads: np.ndarray) -> None:
         bucket, exact = self.buckets[index], self._scatter.sum_aside(index)
         own = bucket.run(self.comm.rank)
@@ -144,7 +154,7 @@ class CodedSum(Sum):
         self._scatter(index, total)
         payload = _encoded(self._scatter.decoder, total, self.owed, own, self._back)
         sizes = self._sizes_of_all(payload.size, bucket)
-        gathered = self._scatter.received[: sum(sizes)]
+        gathered = self._scatter.gathered[: sum(sizes)]
         gathered[run_of(self.comm.rank, sizes)] = payload
         self.comm.all_gather(gathered, sizes)
         for rank in range(self.comm.size):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.comm.buckets import Readiness
+from singa_dask.comm.buckets import Readiness, due
 from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import BucketExchange, SharedExchange
@@ -119,6 +119,7 @@ class Replica:
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
         threaded = comm.size > 1 and not beside and len(cut.buckets) > 1
+        self._ahead = (wire or comm).goes_on
         trial = Trial() if wire is None else None  # over the wire a step is told done before the device has done it
         self._lane = Lane(wire or comm, threaded=threaded, trial=trial, initializer=ops.use)
         for net in self.nets.values():
@@ -225,26 +226,22 @@ class Replica:
         self._readiness.begin()
         self.exchange.begin(step.number)
         self._lane.begin_step()
-        complete: set[int] = set()
+        beside, buckets = self._lane.beside, len(self.exchange.buckets)
         under_way: list[Future[None]] = []
-        waiting = list(range(len(self.exchange.buckets)))  # the last bucket is the next to go, on every rank
 
-        def send(ready: Callable[[int], bool]) -> None:
-            while waiting and ready(waiting[-1]):
-                bucket = waiting.pop()
+        def send(leaving: Iterable[int]) -> None:
+            for bucket in leaving:
                 if self._on_host:  # at once; beside the computing it would take turns with it, and leave later
                     self._prepare(bucket)
-                under_way.append(self._lane.submit(self._exchange, bucket, step.number))
+                for stage, each in due(bucket, buckets, ahead=self._ahead, beside=beside):
+                    call = self._start if stage == "start" else self._finish
+                    under_way.append(self._lane.submit(call, each, step.number))
 
         def on_gradient(param: Param) -> None:
-            bucket = self._readiness.done(param.owner.name)
-            if bucket is not None:
-                complete.add(bucket)
-                send(complete.__contains__)
+            send(self._readiness.done(param.owner.name))
 
-        told = on_gradient if self._lane.beside else None
-        metrics = self.algorithm.train_one_batch(self.net, feed, step, told)
-        send(lambda bucket: True)  # an algorithm of one's own need not tell
+        metrics = self.algorithm.train_one_batch(self.net, feed, step, on_gradient if beside else None)
+        send(self._readiness.rest())  # an algorithm of one's own need not tell
         for future in under_way:
             self._lane.wait(future)
         self._owed = None
@@ -261,10 +258,14 @@ class Replica:
             self._outgoing[elements] = self.ops.to_host(grads[elements])
         self.exchange.prepare(bucket, self._outgoing)
 
-    def _exchange(self, bucket: int, step: int) -> None:
-        """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
+    def _start(self, bucket: int, step: int) -> None:
+        """Send the gradients of a bucket."""
         if not self._on_host:  # a device computes on meanwhile
             self._prepare(bucket)
+        self.exchange.start(bucket, self._outgoing, self._summed)
+
+    def _finish(self, bucket: int, step: int) -> None:
+        """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
         run = self.exchange.runs[bucket]
         self.exchange.reduce_scatter(bucket, self._outgoing, self._summed)
         self.stub.push(step, self._summed, self._own, range(run.start, run.stop))

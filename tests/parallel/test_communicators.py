@@ -13,6 +13,7 @@ from support import nccl_on_cpu
 
 from singa_dask.cluster import GroupFailed, form_group
 from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm.buffers import run_of
 from singa_dask.comm.nccl import nccl_beside
 from singa_dask.comm.shared_memory import share_memory
 from singa_dask.errors import ClusterError, DataError
@@ -169,6 +170,38 @@ def _too_long_a_run(comm):
 
 def test_a_run_that_is_too_long_for_its_place_is_not_written_past_its_end(run):
     assert not any(run(_too_long_a_run))
+
+
+def _started(comm):
+    counts = COUNTS[comm.size]
+    own = run_of(comm.rank, counts)
+    x = _inputs(comm.size, sum(counts), np.float32)[comm.rank]
+    total, out = np.zeros(counts[comm.rank], np.float32), np.arange(comm.size) + 10 * comm.rank
+    ends = [comm.start_reduce_scatter(x, total, counts)]
+    ones, arrived = [1] * comm.size, np.zeros(comm.size, int)
+    ends.append(comm.start_all_to_all(out, ones, arrived, ones))
+    gathered = np.zeros(sum(counts), np.float32)
+    gathered[own] = x[own]
+    comm.all_gather(gathered, counts)
+    again = np.zeros(comm.size, int)
+    ends.append(comm.start_all_to_all(np.full(comm.size, comm.rank), ones, again, ones))
+    for end in reversed(ends):
+        end()
+    return total, arrived, gathered, again, dict(comm.nbytes)
+
+
+def test_operations_that_were_started_go_on_beside_others(run):
+    results = run(_started)
+    size = len(results)
+    counts = COUNTS[size]
+    xs = _inputs(size, sum(counts), np.float32)
+    runs = [run_of(rank, counts) for rank in range(size)]
+    for rank, (total, arrived, gathered, again, nbytes) in enumerate(results):
+        np.testing.assert_allclose(total, sum(xs[1:], xs[0])[runs[rank]], rtol=1e-6, atol=1e-6)
+        assert arrived.tolist() == [10 * other + rank for other in range(size)]
+        assert again.tolist() == list(range(size))
+        np.testing.assert_array_equal(gathered, np.concatenate([x[run] for x, run in zip(xs, runs, strict=True)]))
+        assert nbytes["all_to_all"] == 2 * 8 * (size - 1)
 
 
 def _exchange(comm, n, steps):

@@ -74,6 +74,18 @@ def test_a_bucket_is_complete_with_its_last_parameter():
         readiness.expect(name, start)
     for _ in range(2):
         readiness.begin()
-        assert [readiness.done(name) for name in "dcba"] == [None, 1, None, 0]
+        assert [readiness.done(name) for name in "dcba"] == [[], [1], [], [0]]
+        assert readiness.rest() == []
     with pytest.raises(TrainingError, match="'a' was reported complete twice"):
         readiness.done("a")
+
+
+def test_buckets_leave_from_the_last_to_the_first_in_whatever_order_they_are_complete():
+    readiness = Readiness(BUCKETS)
+    for name, start in (("a", 0), ("b", 3), ("c", 5), ("d", 8)):
+        readiness.expect(name, start)
+    readiness.begin()
+    assert [readiness.done(name) for name in "badc"] == [[], [], [], [1, 0]]
+    readiness.begin()
+    assert [readiness.done(name) for name in "dc"] == [[], [1]]
+    assert readiness.rest() == [0] and readiness.rest() == []

@@ -59,12 +59,12 @@ def test_a_rank_yields_only_while_it_is_hurried(monkeypatch):
     comm.hurried = False
     started = comm._finish
 
-    def finish(operation, done, began):
+    def finish(operation, done):
         def told_to_hurry_later() -> bool:
             comm.hurried = clock.now >= 1e-3
             return done()
 
-        started(operation, told_to_hurry_later, began)
+        started(operation, told_to_hurry_later)
 
     comm._finish = finish
     comm.wait_until(2e-3, clock)

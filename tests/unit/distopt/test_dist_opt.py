@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from support.one_machine import run_on_one_machine
 from support.patient import Patient
+from support.started import STARTED
 
-from singa_dask.comm import SoloCommunicator, run_threads
+from singa_dask.comm import SoloCommunicator, run_members, run_threads
 from singa_dask.comm.codecs import Half
 from singa_dask.comm.sparse import Threshold, TopK
 from singa_dask.distopt import DistOpt, Model, data_partition
@@ -131,6 +132,14 @@ def test_all_ranks_have_the_same_bits_and_two_runs_too(method):
     once, again = (run_threads(3, train, method) for _ in range(2))
     for values, *_ in [*once, *again]:
         np.testing.assert_array_equal(values, once[0][0])
+
+
+@pytest.mark.parametrize("kind", STARTED)
+@pytest.mark.parametrize("method", METHODS)
+def test_buckets_that_travel_while_others_are_summed_give_the_same_bits(method, kind):
+    expected = run_threads(3, train, method)
+    for (values, *_), (one_by_one, *_) in zip(run_members(kind.create(3), train, method), expected, strict=True):
+        np.testing.assert_array_equal(values, one_by_one)
 
 
 def test_two_runs_of_partial_are_the_same():
@@ -325,19 +334,19 @@ def test_buckets_travel_while_the_backward_pass_goes_on():
     def member(comm):
         model = Model([RecordInput(shape=[1, 8, 8]), Patient(), *layers()[1:]])
         opt = DistOpt(SGD(lr=0.1), model, comm)
-        one, event, sent = opt._sum, Patient.done[SHARES[comm.rank]], []
+        finish, event, sent = opt._finish, Patient.done[SHARES[comm.rank]], []
 
         def noted(sums, bucket, clip):
-            one(sums, bucket, clip)
+            finish(sums, bucket, clip)
             sent.append(bucket)
             if len(sent) == 4:  # all above the patient layer
                 event.set()
 
-        opt._sum = noted
+        opt._finish = noted
         advance(model, opt, 0, 1, threshold=16)
         return sent
 
-    assert run_threads(3, member) == [[3, 4, 1, 2, 0]] * 3
+    assert run_threads(3, member) == [[4, 3, 2, 1, 0]] * 3
 
 
 def test_small_parameters_are_fused_and_large_ones_alone():

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import text_format
 from support.one_machine import run_on_one_machine
 from support.patient import Patient
+from support.started import STARTED
 
 from singa_dask.comm import FullExchange, NestedCommunicator, SharedExchange, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
@@ -126,14 +127,14 @@ def test_buckets_travel_while_the_backward_pass_goes_on():
     def member(comm):
         replica = Replica(job, comm, get_ops("cpu"))
         replica.initialise()
-        exchange, event = replica._exchange, Patient.done[11 * comm.rank]
+        finish, event = replica._finish, Patient.done[11 * comm.rank]
 
         def noted(bucket, step):
-            exchange(bucket, step)
+            finish(bucket, step)
             if bucket == 1:  # the last above the patient layer
                 event.set()
 
-        replica._exchange = noted
+        replica._finish = noted
         advance(replica, comm, 0, 1)
         replica.close()
         return len(replica.exchange.buckets)
@@ -156,6 +157,18 @@ def coded(job, name, size=150):
         job.cluster.sparsity = CODECS[name][0]
     job.cluster.bucket_size = size
     return job
+
+
+@pytest.mark.parametrize("kind", STARTED)
+@pytest.mark.parametrize("name", ["kFull", *CODECS])
+def test_buckets_that_travel_while_others_are_updated_give_the_same_bits(name, kind):
+    job = job_of(3, "SGD")
+    job.cluster.bucket_size = 16
+    if name != "kFull":
+        coded(job, name, 16)
+    expected = run_threads(3, train, job)
+    for values, one_by_one in zip(run_members(kind.create(3), train, job), expected, strict=True):
+        np.testing.assert_array_equal(values, one_by_one)
 
 
 def measured(comm, job, steps=STEPS):
@@ -398,14 +411,14 @@ def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():
     def member(comm):
         replica = Replica(job, comm, get_ops("cpu"))
         replica.initialise()
-        exchange = replica._exchange
+        finish = replica._finish
 
         def failing(bucket, step):
             if comm.rank == 1 and bucket == 2:
                 raise MemoryError("of the exchange")
-            exchange(bucket, step)
+            finish(bucket, step)
 
-        replica._exchange = failing
+        replica._finish = failing
         try:
             advance(replica, comm, 0, 1)
         except BaseException as error:
