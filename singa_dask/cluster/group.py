@@ -61,6 +61,7 @@ class Group:
 
     id: unique; workers[rank]: where the rank runs (after restarts not always where it was wanted);
     futures[rank]: of what fn returned; failure: of the rank that failed first, None while none has.
+    replaced: the processes that nannies were asked to replace because they did not react, pid by address.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Group:
         self.workers = tuple(workers)
         self.futures = tuple(futures)
         self.failure: RankFailure | None = None
+        self.replaced: dict[str, int] = {}
         self._client = client
         self._server = server
         self._checked_at = 0.0
@@ -183,6 +185,7 @@ class Group:
             return
         logger.warning("%s: the workers %s do not react and are replaced", self.id, ", ".join(addresses))
         nannied = {w.address: w.pid for w in self.workers if w.nanny and w.address in addresses}
+        self.replaced |= nannied
         kill_processes(self._client, nannied)
 
     def _clean(self, kvsname: str) -> None:

@@ -97,6 +97,7 @@ class Former:
         self.server_groups: list[ServerGroup] = []
         self._cores: dict[str, int] = {}
         self._pids: dict[str, int] = {}
+        self._replaced: set[tuple[str, int]] = set()  # processes, by address and pid, that nannies were asked to kill
 
     def plan(self) -> None:
         """Decide which Dask workers hold what. Waits until there are enough."""
@@ -145,6 +146,7 @@ class Former:
         for crew in order.crews:
             if crew.group is not None:
                 crew.group.abort("it is formed anew")
+                self._replaced |= set(crew.group.replaced.items())
                 crew.group.close()
         for group in order.server_groups:
             group.stop()
@@ -253,8 +255,13 @@ class Former:
     # Processes
 
     def _answering(self) -> list[WorkerInfo]:
-        """The Dask workers that answer, however busy. Who does not is waited for: most are merely gone."""
-        workers, _ = answering(self.client, 5.0)
+        """The Dask workers that answer, however busy. Who does not is waited for: most are merely gone.
+
+        One whose nanny was asked to replace it may answer once more, when a cut network is back: it is asked again.
+        """
+        answers, _ = answering(self.client, 5.0)
+        kill_processes(self.client, {w.address: w.pid for w in answers if (w.address, w.pid) in self._replaced})
+        workers = [info for info in answers if (info.address, info.pid) not in self._replaced]
         self._pids |= {info.address: info.pid for info in workers}
         return workers
 
@@ -281,6 +288,7 @@ class Former:
             # A process that was stopped lives, and its nanny is content with it.
             stopped = {address: self._pids[address] for address in set(lost) & self._pids.keys() - killed}
             kill_processes(self.client, stopped)
+            self._replaced |= set(stopped.items())
             killed |= stopped.keys()
             time.sleep(0.05)
 

@@ -1,0 +1,38 @@
+"""Which Dask workers a run takes for its groups, with answers that the test gives."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from singa_dask.cluster import WorkerInfo
+from singa_dask.training import forming
+from singa_dask.training.forming import Crew, Former, NoReplacement, Order
+
+
+class Broken:
+    """A group whose rank on "far" did not react when it was told to leave."""
+
+    replaced = {"far": 1}
+
+    def abort(self, reason):
+        self.reason = reason
+
+    def close(self):
+        pass
+
+
+def test_a_process_that_is_being_replaced_is_not_taken_when_it_answers_once_more(monkeypatch):
+    answers, asked = {"near": 7, "far": 1}, []
+    monkeypatch.setattr(forming, "kill_processes", lambda client, pids: asked.append(dict(pids)))
+    monkeypatch.setattr(
+        forming, "answering", lambda client, timeout_s: ([WorkerInfo(a, pid=p) for a, p in answers.items()], "")
+    )
+    settings = {"topic": "", "steps": {}, "newest": lambda: None, "rewound": None, "patience_s": 0.2}
+    former = Former(None, SimpleNamespace(topology=None), None, **settings)
+    former.crews = [Crew((0,), ["near", "far"], (0,), group=Broken())]
+    assert former.lost() == set()
+    with pytest.raises(NoReplacement, match=r"1 Dask workers were lost \(far\)"):
+        former.bring_up(Order(former.crews, []))
+    assert former.lost() == {"far"} and asked[-1] == {"far": 1}
+    answers["far"] = 2  # a fresh process where the old one was
+    assert former.lost() == set() and asked[-1] == {}
