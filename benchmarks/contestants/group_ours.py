@@ -103,7 +103,7 @@ class Rank:
         return answer
 
     def _note_spent(self, replica: Replica) -> None:
-        for part in ("_prepare", "_start", "_finish"):
+        for part in ("_prepare", "_start", "_update", "_gather"):
             setattr(replica, part, self._timed(getattr(replica, part)))
 
     def _timed(self, part: Callable[..., None]) -> Callable[..., None]:

@@ -9,6 +9,8 @@ from typing import Literal
 from singa_dask.comm.buffers import run_of
 from singa_dask.errors import TrainingError
 
+Stage = Literal["start", "update", "gather"]
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -49,29 +51,26 @@ def bucket_bounds(starts: Iterable[int], size: int, wanted: int) -> list[int]:
     return [0, *reversed(bounds)] if size else [0]
 
 
-def due(bucket: int, count: int, *, ahead: bool, beside: bool) -> list[tuple[Literal["start", "finish"], int]]:
+def due(bucket: int, count: int, *, ahead: bool, beside: bool) -> list[tuple[Stage, int]]:
     """What of an exchange comes next when a bucket is complete, the last of `count` buckets being the first; in the
     same order on all ranks.
 
-    ahead: whether a bucket is started before the one before it is finished, so that it travels while that one is
-    decoded, updated and encoded. beside: whether backward passes go on meanwhile; then no bucket waits for bucket 0,
-    the gradients of which are the last.
+    ahead: whether a bucket is started while the one before it is updated and the one before that is gathered, so that
+    it travels meanwhile. beside: whether backward passes go on meanwhile; then no bucket waits for bucket 0, the
+    gradients of which are the last.
 
-    >>> [due(bucket, 4, ahead=True, beside=True) for bucket in (3, 2, 1, 0)]  # doctest: +NORMALIZE_WHITESPACE
-    [[('start', 3)],
-     [('start', 2), ('finish', 3)],
-     [('start', 1), ('finish', 2), ('finish', 1)],
-     [('start', 0), ('finish', 0)]]
+    >>> due(3, 4, ahead=True, beside=True), due(2, 4, ahead=True, beside=True)
+    ([('start', 3)], [('start', 2), ('update', 3)])
+    >>> due(1, 4, ahead=True, beside=True)
+    [('start', 1), ('update', 2), ('gather', 3), ('update', 1), ('gather', 2), ('gather', 1)]
+    >>> due(0, 4, ahead=True, beside=True)
+    [('start', 0), ('update', 0), ('gather', 0)]
     """
-    finished = []
-    if not ahead:
-        finished = [bucket]
-    else:
-        if bucket + 1 < count and not (beside and bucket == 0):
-            finished.append(bucket + 1)
-        if bucket == 0 or (beside and bucket == 1):
-            finished.append(bucket)
-    return [("start", bucket), *(("finish", each) for each in finished)]
+    first, last = (count - 1, int(beside and count > 1)) if ahead and (bucket > 0 or not beside) else (bucket, bucket)
+    under_way: list[tuple[Stage, int]] = [("start", bucket), ("update", bucket + 1), ("gather", bucket + 2)]
+    if bucket == last:
+        under_way += [("update", last), ("gather", last + 1), ("gather", last)]
+    return [(stage, each) for stage, each in under_way if each <= first]
 
 
 class Readiness:

@@ -11,7 +11,7 @@ from singa_dask.comm import codecs
 from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codec import ErrorFeedback
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.communicator import Communicator, Finish
 from singa_dask.comm.exchange import BucketExchange, FullExchange
 from singa_dask.comm.scatter import CodedScatter, inside, within
 from singa_dask.comm.sparse import Threshold, TopK
@@ -57,6 +57,8 @@ class CodedExchange(BucketExchange):
         self._scatter = CodedScatter(comm, buckets, codec, self.dtype, aside)
         self._scratch = np.empty(self._scatter.longest, self.dtype)
         self._arrived = [0] * len(buckets)
+        # By bucket: what waits for it, and the payloads that will have come, with their codec and where they belong.
+        self._gathering: dict[int, tuple[Finish, list[tuple[Any, np.ndarray, slice]]]] = {}
 
     def begin(self, step: int) -> None:
         self._scatter.begin(step)
@@ -102,9 +104,9 @@ class CodedExchange(BucketExchange):
         mine = within(aside, run)
         own[aside[mine]] = exact[mine]
 
-    def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+    def start_all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
         if self._exactly_back:
-            self.gather_exactly(index, values, own)
+            self._gathering[index] = self._start_exactly(index, values, own), []
             return
         comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
         aside = self._scatter.aside[index]
@@ -116,13 +118,20 @@ class CodedExchange(BucketExchange):
             values[aside] = exact
         ways = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
         sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(ways, bucket.counts, strict=True)]
-        payloads = self._scatter.gathered[: sum(sizes)]
+        payloads = self._scatter.gathered(index)[: sum(sizes)]
         place = payloads[run_of(comm.rank, sizes)]
         ways[comm.rank].encode_change(own[run], values[run], place, self._scratch)
-        comm.all_gather(payloads, sizes)
-        for rank, codec in enumerate(ways):
-            if rank != comm.rank:
-                codec.decode(payloads[run_of(rank, sizes)], values[bucket.run(rank)], add=True)
+        arriving = [(codec, payloads[run_of(rank, sizes)], bucket.run(rank)) for rank, codec in enumerate(ways)]
+        del arriving[comm.rank]
+        self._gathering[index] = comm.start_all_gather(payloads, sizes), arriving
+
+    def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        if index not in self._gathering:
+            self.start_all_gather(index, values, own)
+        finish, arriving = self._gathering.pop(index)
+        finish()
+        for codec, payload, run in arriving:
+            codec.decode(payload, values[run], add=True)
 
     def warm_up(self) -> None:
         """Compile what the codec needs."""

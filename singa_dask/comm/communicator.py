@@ -87,6 +87,11 @@ class Communicator(ABC):
         self.reduce_scatter(send, recv, counts)
         return _over
 
+    def start_all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> Finish:
+        """Begin an all_gather, as start_reduce_scatter does."""
+        self.all_gather(buffer, counts)
+        return _over
+
     def start_all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> Finish:

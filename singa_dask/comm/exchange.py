@@ -20,11 +20,12 @@ class BucketExchange(ABC):
         exchange.start(b, grads, own)                     may be left out
         exchange.reduce_scatter(b, grads, own)            own[run] = sum over ranks of grads[run]
         own[run] = ...                                    this rank's new values of the run
+        exchange.start_all_gather(b, values, own)         may be left out
         exchange.all_gather(b, values, own)               every rank has them, in `values`
 
     `prepare` waits for nobody, and may be called while the others are under way for earlier buckets in another thread.
-    A bucket may be started before the one before it is gathered, in the same order on all ranks (`due`), so that it
-    travels while that one is updated.
+    A bucket may be started before others are updated and gathered, in the same order on all ranks (`due`), so that it
+    travels meanwhile.
     The arrays are flat and of all parameters; `own` of reduce_scatter may be `grads` where `in_place`. Sharding the
     update this way is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
     """
@@ -56,16 +57,22 @@ class BucketExchange(ABC):
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         """The own run of bucket `index`, in `own`, becomes the sum of every rank's `grads` there."""
 
+    def start_all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:  # noqa: B027 - as `start`
+        """Begin with the all_gather of bucket `index`, which is called later with the same arrays."""
+
     @abstractmethod
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
         """Every rank's run of bucket `index` of `own` reaches every rank's `values`, which may be `own` itself."""
 
     def gather_exactly(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
         """As all_gather, with nothing lost."""
+        self._start_exactly(index, values, own)()
+
+    def _start_exactly(self, index: int, values: np.ndarray, own: np.ndarray) -> Finish:
         run, bucket = self.runs[index], self.buckets[index]
         if values is not own:
             values[run] = own[run]
-        self.comm.all_gather(values[bucket.elements], bucket.counts)
+        return self.comm.start_all_gather(values[bucket.elements], bucket.counts)
 
     @property
     def residual(self) -> np.ndarray:
@@ -84,7 +91,8 @@ class FullExchange(BucketExchange):
 
     def __init__(self, comm: Communicator, buckets: Sequence[Bucket]) -> None:
         super().__init__(comm, buckets)
-        self._under_way: dict[int, Finish] = {}
+        self._summing: dict[int, Finish] = {}
+        self._gathering: dict[int, Finish] = {}
 
     @property
     def in_place(self) -> bool:  # type: ignore[override]
@@ -94,17 +102,22 @@ class FullExchange(BucketExchange):
         bucket, run = self.buckets[index], self.runs[index]
         if own is not grads:
             send, recv = grads[bucket.elements], own[run]
-            self._under_way[index] = self.comm.start_reduce_scatter(send, recv, bucket.counts)
+            self._summing[index] = self.comm.start_reduce_scatter(send, recv, bucket.counts)
 
     def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
         if own is grads:
             return
-        if index not in self._under_way:
+        if index not in self._summing:
             self.start(index, grads, own)
-        self._under_way.pop(index)()
+        self._summing.pop(index)()
+
+    def start_all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
+        self._gathering[index] = self._start_exactly(index, values, own)
 
     def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
-        self.gather_exactly(index, values, own)
+        if index not in self._gathering:
+            self.start_all_gather(index, values, own)
+        self._gathering.pop(index)()
 
 
 class SharedExchange(BucketExchange):

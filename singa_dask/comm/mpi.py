@@ -75,16 +75,13 @@ class MpiCommunicator(PolledCommunicator):
         return self._begin("reduce_scatter", nbytes, self._comm.Ireduce_scatter, send, recv, list(counts))
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
+        self.start_all_gather(buffer, counts)()
+
+    def start_all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> Finish:
         check_counts(counts, self.size)
         check_flat("buffer", buffer, sum(counts))
-        recv = [buffer, list(counts)]
-        self._call(
-            "all_gather",
-            buffer.nbytes - counts[self.rank] * buffer.itemsize,
-            self._comm.Iallgatherv,
-            self._mpi.IN_PLACE,
-            recv,
-        )
+        nbytes = buffer.nbytes - counts[self.rank] * buffer.itemsize
+        return self._begin("all_gather", nbytes, self._comm.Iallgatherv, self._mpi.IN_PLACE, [buffer, list(counts)])
 
     def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
         check_counts(counts, self.size)

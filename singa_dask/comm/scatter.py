@@ -20,8 +20,7 @@ class CodedScatter:
 
     codec, decoder: the same twice, each with scratch of its own; the one for the thread that prepares a bucket, the
     other for that in which earlier ones are exchanged meanwhile. aside: elements, sorted, that travel as they are.
-    gathered: (bytes of the largest bucket,) uint8, for the payloads of the way back. sizes_known: whether all ranks
-    know the sizes of payloads without being told.
+    sizes_known: whether all ranks know the sizes of payloads without being told.
     """
 
     def __init__(
@@ -38,8 +37,9 @@ class CodedScatter:
         self._exact: dict[int, np.ndarray] = {}
         self._buckets = tuple(buckets)
         self.longest = max((count for bucket in buckets for count in bucket.counts), default=0)
-        # One bucket may be arriving while the one before it is decoded, and another is on its way back.
-        *self._received, self.gathered = np.empty((3, comm.size * codec.max_nbytes(self.longest, dtype)), np.uint8)
+        # Either way one bucket may be arriving while the one before it is decoded.
+        places = np.empty((4, comm.size * codec.max_nbytes(self.longest, dtype)), np.uint8)
+        self._received, self._gathered = places[:2], places[2:]
         self._under_way: dict[int, tuple[Finish, list[np.ndarray]]] = {}
         # Of every bucket, since the next one is encoded while this one travels.
         self._sent = [np.empty(sum(self._most(bucket)), np.uint8) for bucket in buckets]
@@ -81,6 +81,10 @@ class CodedScatter:
             sizes.append(payload.size)
             end += payload.size
         self._sizes[index] = sizes
+
+    def gathered(self, index: int) -> np.ndarray:
+        """Where the payloads of the way back of a bucket have place, until the next but one."""
+        return self._gathered[index % 2]
 
     def start(self, index: int) -> None:
         """Send a bucket that this rank has prepared; the one before it may still be arriving."""

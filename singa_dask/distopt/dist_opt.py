@@ -245,6 +245,7 @@ class DistOpt:
         readiness.begin()
         self._lane.begin_step()
         beside, buckets = self._lane.beside, len(sums.buckets)
+        stages = {"start": self._start, "update": self._sum, "gather": self._gather}
         under_way: list[Future[None]] = []
 
         def send(leaving: Iterable[int]) -> None:
@@ -252,8 +253,7 @@ class DistOpt:
                 if self._on_host:  # as in a Replica
                     self._prepare(sums, bucket, clip)
                 for stage, each in due(bucket, buckets, ahead=self.comm.goes_on, beside=beside):
-                    call = self._start if stage == "start" else self._finish
-                    under_way.append(self._lane.submit(call, sums, each, clip))
+                    under_way.append(self._lane.submit(stages[stage], sums, each, clip))
 
         def on_gradient(param: Param) -> None:
             send(readiness.done(param.name))
@@ -289,8 +289,11 @@ class DistOpt:
             self._prepare(sums, bucket, clip)
         sums.start(bucket, self._staged)
 
-    def _finish(self, sums: Sum, bucket: int, clip: float | None) -> None:
+    def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
         sums.sum(bucket, self._staged)
+
+    def _gather(self, sums: Sum, bucket: int, clip: float | None) -> None:
+        sums.gather(bucket, self._staged)
         if not self._on_host:
             elements = sums.buckets[bucket].elements
             self._flat.grads[elements] = self._ops.asarray(self._staged[elements])

@@ -12,6 +12,7 @@ import numpy as np
 from singa_dask.comm import Bucket, Communicator, FullExchange, SharedExchange
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codec import Codec
+from singa_dask.comm.communicator import Finish
 from singa_dask.comm.scatter import CodedScatter
 from singa_dask.net.flat import Entry
 
@@ -44,9 +45,15 @@ def fused_buckets(entries: Sequence[Entry], size: int, threshold: int, nranks: i
 
 
 class Sum(ABC):
-    """prepare(b, grads); start(b, grads); sum(b, grads): in bucket b of the flat `grads`, the sum over all ranks takes
-    the place of the own gradients. `prepare` waits for nobody, and may be called while earlier buckets are summed in
-    another thread; `start` may be left out."""
+    """In bucket b of the flat `grads`, the sum over all ranks takes the place of the own gradients.
+
+        sums.prepare(b, grads)     waits for nobody; earlier buckets may be under way in another thread
+        sums.start(b, grads)       may be left out
+        sums.sum(b, grads)         the own run of the sum, which leaves
+        sums.gather(b, grads)      those of the others
+
+    Stages of several buckets may alternate, in the same order on all ranks, as those of a BucketExchange.
+    """
 
     overflows: int = 0
 
@@ -60,7 +67,12 @@ class Sum(ABC):
         """Send bucket `index`, before those before it are summed."""
 
     @abstractmethod
-    def sum(self, index: int, grads: np.ndarray) -> None: ...
+    def sum(self, index: int, grads: np.ndarray) -> None:
+        """Sum the own run of bucket `index`, and send it to the others."""
+
+    @abstractmethod
+    def gather(self, index: int, grads: np.ndarray) -> None:
+        """Take the runs of the others."""
 
 
 class FullSum(Sum):
@@ -76,6 +88,9 @@ class FullSum(Sum):
 
     def sum(self, index: int, grads: np.ndarray) -> None:
         self._exchange.reduce_scatter(index, grads, self._summed)
+        self._exchange.start_all_gather(index, grads, self._summed)
+
+    def gather(self, index: int, grads: np.ndarray) -> None:
         self._exchange.all_gather(index, grads, self._summed)
 
 
@@ -93,8 +108,10 @@ class SharedSum(Sum):
         self._summed = summed
 
     def sum(self, index: int, grads: np.ndarray) -> None:
-        elements = self.buckets[index].elements
         self._exchange.reduce_scatter(index, grads, self._summed)
+
+    def gather(self, index: int, grads: np.ndarray) -> None:
+        elements = self.buckets[index].elements
         self._exchange.all_gather(index, self._summed, self._summed)
         grads[elements] = self._summed[elements]
 
@@ -125,6 +142,8 @@ class CodedSum(Sum):
         self.codec, self.dtype, self.residual, self.owed = codec, np.dtype(dtype), residual, owed
         self._scatter = CodedScatter(comm, buckets, codec, self.dtype, aside)
         self._total = np.empty(self._scatter.longest, dtype)
+        # By bucket: what waits for it, the payloads that will have come, and what travelled as it is.
+        self._gathering: dict[int, tuple[Finish, list[np.ndarray], np.ndarray]] = {}
         self._back = np.empty(codec.max_nbytes(self._scatter.longest, self.dtype), np.uint8)
 
     @property
@@ -154,11 +173,16 @@ class CodedSum(Sum):
         self._scatter(index, total)
         payload = _encoded(self._scatter.decoder, total, self.owed, own, self._back)
         sizes = self._sizes_of_all(payload.size, bucket)
-        gathered = self._scatter.gathered[: sum(sizes)]
+        gathered = self._scatter.gathered(index)[: sum(sizes)]
         gathered[run_of(self.comm.rank, sizes)] = payload
-        self.comm.all_gather(gathered, sizes)
-        for rank in range(self.comm.size):
-            self._scatter.decoder.decode(gathered[run_of(rank, sizes)], grads[bucket.run(rank)])
+        payloads = [gathered[run_of(rank, sizes)] for rank in range(self.comm.size)]
+        self._gathering[index] = self.comm.start_all_gather(gathered, sizes), payloads, exact
+
+    def gather(self, index: int, grads: np.ndarray) -> None:
+        finish, payloads, exact = self._gathering.pop(index)
+        finish()
+        for rank, payload in enumerate(payloads):
+            self._scatter.decoder.decode(payload, grads[self.buckets[index].run(rank)])
         grads[self._scatter.aside[index]] = exact
 
     def _sizes_of_all(self, size: int, bucket: Bucket) -> list[int]:

@@ -106,6 +106,7 @@ class Replica:
         self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, exactly=whole, **stub)
         # Communicators and servers elsewhere work on the host. On the CPU the mirror is the parameters themselves.
         self._on_host = ops.device == "cpu"
+        self._through_host = not self._on_host and wire is None
         self._mirror = flat.values if self._on_host else ops.to_host(flat.values)
         self._own = flat.values if self.private else self._mirror
         if not self.exchange.exact:  # the servers' values are not those that everybody has
@@ -115,6 +116,11 @@ class Replica:
         self._summed = self._outgoing
         if not self.exchange.in_place:
             self._summed = ops.empty((flat.size,)) if wire is not None else np.empty(flat.size, flat.values.dtype)
+        # Where the exchange puts new values, and where it takes those of the own run from.
+        self._gathered = (
+            flat.values if wire is not None else self._mirror,
+            self._staged if self._through_host and self.private else self._own,
+        )
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
@@ -227,6 +233,7 @@ class Replica:
         self.exchange.begin(step.number)
         self._lane.begin_step()
         beside, buckets = self._lane.beside, len(self.exchange.buckets)
+        stages = {"start": self._start, "update": self._update, "gather": self._gather}
         under_way: list[Future[None]] = []
 
         def send(leaving: Iterable[int]) -> None:
@@ -234,8 +241,7 @@ class Replica:
                 if self._on_host:  # at once; beside the computing it would take turns with it, and leave later
                     self._prepare(bucket)
                 for stage, each in due(bucket, buckets, ahead=self._ahead, beside=beside):
-                    call = self._start if stage == "start" else self._finish
-                    under_way.append(self._lane.submit(call, each, step.number))
+                    under_way.append(self._lane.submit(stages[stage], each, step.number))
 
         def on_gradient(param: Param) -> None:
             send(self._readiness.done(param.owner.name))
@@ -264,13 +270,20 @@ class Replica:
             self._prepare(bucket)
         self.exchange.start(bucket, self._outgoing, self._summed)
 
-    def _finish(self, bucket: int, step: int) -> None:
-        """Have the servers update the own run of a bucket; where they are here, everybody has it at once."""
+    def _update(self, bucket: int, step: int) -> None:
+        """Have the servers update the own run of a bucket; where they are here, it is on its way to everybody."""
         run = self.exchange.runs[bucket]
         self.exchange.reduce_scatter(bucket, self._outgoing, self._summed)
         self.stub.push(step, self._summed, self._own, range(run.start, run.stop))
         if self.private:
-            self._spread([bucket])
+            self._stage(bucket)
+            self.exchange.start_all_gather(bucket, *self._gathered)
+
+    def _gather(self, bucket: int, step: int) -> None:
+        """Take what the servers of all workers have made of a bucket, where they are there."""
+        if self.private:
+            self.exchange.all_gather(bucket, *self._gathered)
+            self._take(bucket)
 
     def settle(self) -> None:
         """Take the replies to all updates that are under way. Every worker must call it."""
@@ -379,18 +392,20 @@ class Replica:
 
     def _spread(self, buckets: Iterable[int], *, exactly: bool = False) -> None:
         """Bring every worker's run of these buckets of the parameters to every worker."""
-        values = self.net.flat.values
         gather = self.exchange.gather_exactly if exactly else self.exchange.all_gather
-        if self.wire is not None:
-            for bucket in buckets:
-                gather(bucket, values, self._own)
-            return
         for bucket in buckets:
-            elements, run = self.exchange.buckets[bucket].elements, self.exchange.runs[bucket]
-            own = self._own
-            if not self._on_host and self.private:
-                own = self._staged
-                own[run] = self.ops.to_host(self._own[run])
-            gather(bucket, self._mirror, own)
-            if not self._on_host:
-                values[elements] = self.ops.asarray(self._mirror[elements])
+            self._stage(bucket)
+            gather(bucket, *self._gathered)
+            self._take(bucket)
+
+    def _stage(self, bucket: int) -> None:
+        """Bring the new values of the own run to where the exchange takes them."""
+        if self._through_host and self.private:
+            run = self.exchange.runs[bucket]
+            self._staged[run] = self.ops.to_host(self._own[run])
+
+    def _take(self, bucket: int) -> None:
+        """Bring the new values of a bucket from where the exchange has put them."""
+        if self._through_host:
+            elements = self.exchange.buckets[bucket].elements
+            self.net.flat.values[elements] = self.ops.asarray(self._mirror[elements])

@@ -21,6 +21,9 @@ class AtTheEnd(ThreadCommunicator):
     def start_reduce_scatter(self, *arrays):
         return partial(self.reduce_scatter, *arrays)
 
+    def start_all_gather(self, *arrays):
+        return partial(self.all_gather, *arrays)
+
     def start_all_to_all(self, *arrays):
         return partial(self.all_to_all, *arrays)
 

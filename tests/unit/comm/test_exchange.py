@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singa_dask.comm import Bucket, FullExchange, SoloCommunicator, run_threads
-from singa_dask.comm.buckets import Readiness
+from singa_dask.comm.buckets import Readiness, due
 from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.errors import TrainingError
 
@@ -89,3 +91,19 @@ def test_buckets_leave_from_the_last_to_the_first_in_whatever_order_they_are_com
     readiness.begin()
     assert [readiness.done(name) for name in "dc"] == [[], [1]]
     assert readiness.rest() == [0] and readiness.rest() == []
+
+
+@given(st.integers(1, 9), st.booleans(), st.booleans())
+def test_every_bucket_goes_through_every_stage_and_two_are_on_their_way_at_most(count, ahead, beside):
+    calls = [call for bucket in reversed(range(count)) for call in due(bucket, count, ahead=ahead, beside=beside)]
+    buckets = list(reversed(range(count)))
+    for stage in ("start", "update", "gather"):
+        assert [bucket for name, bucket in calls if name == stage] == buckets
+    at = {call: place for place, call in enumerate(calls)}
+    for bucket in buckets:
+        assert at["start", bucket] < at["update", bucket] < at["gather", bucket]
+        if bucket + 2 < count:  # whose place the bucket takes
+            assert at["update", bucket + 2] < at["start", bucket]
+            assert at["gather", bucket + 2] < at["update", bucket]
+        if bucket and (beside or not ahead):
+            assert at["gather", bucket] < at["start", 0]

@@ -183,6 +183,7 @@ def summed(comm, codec, corr, steps):
         for index in range(len(buckets)):
             sums.prepare(index, grads)
             sums.sum(index, grads)
+            sums.gather(index, grads)
         arrived.append(grads)
     return arrived, kept
 
@@ -334,15 +335,15 @@ def test_buckets_travel_while_the_backward_pass_goes_on():
     def member(comm):
         model = Model([RecordInput(shape=[1, 8, 8]), Patient(), *layers()[1:]])
         opt = DistOpt(SGD(lr=0.1), model, comm)
-        finish, event, sent = opt._finish, Patient.done[SHARES[comm.rank]], []
+        gather, event, sent = opt._gather, Patient.done[SHARES[comm.rank]], []
 
         def noted(sums, bucket, clip):
-            finish(sums, bucket, clip)
+            gather(sums, bucket, clip)
             sent.append(bucket)
             if len(sent) == 4:  # all above the patient layer
                 event.set()
 
-        opt._finish = noted
+        opt._gather = noted
         advance(model, opt, 0, 1, threshold=16)
         return sent
 

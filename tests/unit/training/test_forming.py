@@ -12,10 +12,11 @@ from singa_dask.training.forming import Crew, Former, NoReplacement, Order
 class Broken:
     """A group whose rank on "far" did not react when it was told to leave."""
 
-    replaced = {"far": 1}
+    def __init__(self):
+        self.replaced = {}
 
     def abort(self, reason):
-        self.reason = reason
+        self.replaced["far"] = 1
 
     def close(self):
         pass

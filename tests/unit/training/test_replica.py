@@ -127,14 +127,14 @@ def test_buckets_travel_while_the_backward_pass_goes_on():
     def member(comm):
         replica = Replica(job, comm, get_ops("cpu"))
         replica.initialise()
-        finish, event = replica._finish, Patient.done[11 * comm.rank]
+        gather, event = replica._gather, Patient.done[11 * comm.rank]
 
         def noted(bucket, step):
-            finish(bucket, step)
+            gather(bucket, step)
             if bucket == 1:  # the last above the patient layer
                 event.set()
 
-        replica._finish = noted
+        replica._gather = noted
         advance(replica, comm, 0, 1)
         replica.close()
         return len(replica.exchange.buckets)
@@ -411,14 +411,14 @@ def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():
     def member(comm):
         replica = Replica(job, comm, get_ops("cpu"))
         replica.initialise()
-        finish = replica._finish
+        update = replica._update
 
         def failing(bucket, step):
             if comm.rank == 1 and bucket == 2:
                 raise MemoryError("of the exchange")
-            finish(bucket, step)
+            update(bucket, step)
 
-        replica._finish = failing
+        replica._update = failing
         try:
             advance(replica, comm, 0, 1)
         except BaseException as error:
