@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm import Bucket, Communicator
-from singa_dask.comm.buckets import Readiness, due
+from singa_dask.comm.buckets import Readiness, Stage, due
 from singa_dask.comm.codecs import Half
 from singa_dask.comm.lane import Lane
 from singa_dask.comm.shared_memory import share_flat
@@ -248,12 +248,16 @@ class DistOpt:
         stages = {"start": self._start, "update": self._sum, "gather": self._gather}
         under_way: list[Future[None]] = []
 
+        def go_on(calls: Iterable[tuple[Stage, int]]) -> None:
+            for stage, bucket in calls:
+                stages[stage](sums, bucket, clip)
+
         def send(leaving: Iterable[int]) -> None:
             for bucket in leaving:
                 if self._on_host:  # as in a Replica
                     self._prepare(sums, bucket, clip)
-                for stage, each in due(bucket, buckets, ahead=self.comm.goes_on, beside=beside):
-                    under_way.append(self._lane.submit(stages[stage], sums, each, clip))
+                calls = due(bucket, buckets, ahead=self.comm.goes_on, beside=beside)
+                under_way.append(self._lane.submit(go_on, calls))
 
         def on_gradient(param: Param) -> None:
             send(readiness.done(param.name))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.comm.buckets import Readiness, due
+from singa_dask.comm.buckets import Readiness, Stage, due
 from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.exchange import BucketExchange, SharedExchange
@@ -236,12 +236,16 @@ class Replica:
         stages = {"start": self._start, "update": self._update, "gather": self._gather}
         under_way: list[Future[None]] = []
 
+        def go_on(calls: Iterable[tuple[Stage, int]]) -> None:
+            for stage, bucket in calls:
+                stages[stage](bucket, step.number)
+
         def send(leaving: Iterable[int]) -> None:
             for bucket in leaving:
                 if self._on_host:  # at once; beside the computing it would take turns with it, and leave later
                     self._prepare(bucket)
-                for stage, each in due(bucket, buckets, ahead=self._ahead, beside=beside):
-                    under_way.append(self._lane.submit(stages[stage], each, step.number))
+                calls = due(bucket, buckets, ahead=self._ahead, beside=beside)
+                under_way.append(self._lane.submit(go_on, calls))
 
         def on_gradient(param: Param) -> None:
             send(self._readiness.done(param.owner.name))
