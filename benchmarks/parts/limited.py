@@ -48,7 +48,7 @@ LEAST, LONGEST_S = 3, 75.0
 def measure(
     net: str, rates: Sequence[str], codecs: Sequence[str], rounds: int, hosts: Sequence[Host]
 ) -> Iterator[dict[str, Any]]:
-    """One row per rate and codec; milliseconds are medians. faster: than kFull, at one step each per round."""
+    """One row per rate and codec; milliseconds are medians. faster: than kFull, at a turn each per round."""
     variants = {}
     for name in codecs:
         settings = dict(CODECS[name])

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from contestants.traffic import PIECE
+
 from tools.contest import FOLDER, environment
 from tools.network import Host, bits_per_s
 
@@ -17,7 +19,7 @@ MEASURED_S, TIMEOUT_S = 1.0, 30.0
 
 def carrying_s_per_mb(hosts: Sequence[Host], rate: str) -> float:
     """Seconds of a host's cores for a megabyte sent while another is received, at this rate and over plain sockets."""
-    nbytes = round(MEASURED_S * bits_per_s(rate) / 8)
+    nbytes = PIECE * max(1, round(MEASURED_S * bits_per_s(rate) / 8 / PIECE))
     traffic = [sys.executable, str(FOLDER / "contestants" / "traffic.py"), hosts[0].address, str(nbytes)]
     ends: list[subprocess.Popen] = []
     try:
@@ -36,7 +38,8 @@ def carrying_s_per_mb(hosts: Sequence[Host], rate: str) -> float:
             end.stdin.write("begin\n")
             end.stdin.flush()
         for end in ends:
-            end.wait(TIMEOUT_S)
+            if end.wait(TIMEOUT_S) != 0:
+                raise RuntimeError(f"`{' '.join(traffic)}` failed; see its message above")
         busy = _busy_s() - before - rest * (time.monotonic() - began)
         return max(0.0, busy / len(hosts) / (nbytes / 1e6))
     finally:

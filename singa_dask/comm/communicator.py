@@ -19,7 +19,7 @@ class Communicator(ABC):
     counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
     nbytes: bytes handed to each operation so far, by name, without the own run of reduce_scatter, all_gather and
     all_to_all, which goes nowhere. seconds: spent inside each so far; wait_s: their sum.
-    goes_on: whether an operation that was started goes on while the member does something else.
+    goes_on: whether an operation that was started goes on while the member does something else; far, if it is nudged.
     hurried: whether the member can do nothing else until the operation in progress is done, and may take more of a
     processor to wait for it. Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is
     known to be lost.
@@ -98,6 +98,10 @@ class Communicator(ABC):
         """Begin an all_to_all, as start_reduce_scatter does."""
         self.all_to_all(send, send_counts, recv, recv_counts)
         return _over
+
+    def nudge(self) -> bool:
+        """Let operations that were started go on, waiting for nobody; whether any of them is unfinished."""
+        return False
 
     @abstractmethod
     def all_reduce(self, buffer: np.ndarray) -> None:

@@ -14,6 +14,9 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.scheduling import shorten_slices
 from singa_dask.comm.trial import Trial
 
+# Between looks at what is under way while there is nothing else to do.
+_LOOK_S = 2e-4
+
 
 class Lane:
     """Runs operations of a communicator in the order in which they are given, which must be that of all ranks.
@@ -42,6 +45,7 @@ class Lane:
         self._initializer = initializer
         self._trial = trial if threaded else None
         self._under_way: list[Future[Any]] = []
+        self._submitted = 0
         self.wait_s = 0.0
 
     @property
@@ -71,7 +75,8 @@ class Lane:
             self.wait_s += self._comm.wait_s - waited
             return done
         self._comm.hurried = False
-        future = self._pool.submit(copy_context().run, self._run, call, *args)
+        self._submitted += 1
+        future = self._pool.submit(copy_context().run, self._run_beside, self._submitted, call, *args)
         self._under_way.append(future)
         return future
 
@@ -105,6 +110,16 @@ class Lane:
         shorten_slices()
         if self._initializer is not None:
             self._initializer()
+
+    def _run_beside(self, number: int, call: Callable[..., Any], *args: Any) -> Any:
+        """Run an operation; what it has started goes on until there is another to run, or somebody waits for it."""
+        result = self._run(call, *args)
+        deadline = time.monotonic() + self._comm.timeout_s
+        while self._submitted == number and not self._comm.hurried and self._run(self._comm.nudge):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_S)
+        return result
 
     def _run(self, call: Callable[..., Any], *args: Any) -> Any:
         try:

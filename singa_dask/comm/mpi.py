@@ -62,7 +62,7 @@ class MpiCommunicator(PolledCommunicator):
         self._roll_call.answer(self._number)
 
     def _missing(self) -> list[int]:
-        return self._roll_call.missing(self._number)
+        return self._roll_call.missing(self._awaited)
 
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
         self.start_reduce_scatter(send, recv, counts)()

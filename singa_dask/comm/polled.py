@@ -51,6 +51,7 @@ class PolledCommunicator(Communicator):
         self._under_way: dict[int, Callable[[], bool]] = {}  # by number
         self._broken = ""
         self._aborted = ""
+        self._awaited = 0  # the number of the operation that is waited for
         self._number = 0  # of the last operation that was started, the same on all ranks
 
     @property
@@ -67,7 +68,7 @@ class PolledCommunicator(Communicator):
         """Half of the deadline has passed: tell the others which operation this rank has come to."""
 
     def _missing(self) -> list[int]:
-        """The ranks that have not come to the last operation; empty where that is not known."""
+        """The ranks that have not come to the operation that is waited for; empty where that is not known."""
         return []
 
     def _run(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> None:
@@ -84,7 +85,7 @@ class PolledCommunicator(Communicator):
 
     def _end(self, operation: str, nbytes: int, number: int) -> None:
         self._check_whole(operation)
-        done = self._under_way[number]
+        done, self._awaited = self._under_way[number], number
         with self._timed(operation):
             try:
                 self._finish(operation, done)
@@ -93,6 +94,15 @@ class PolledCommunicator(Communicator):
                 raise
         del self._under_way[number]
         self.nbytes[operation] += nbytes
+
+    def nudge(self) -> bool:
+        if self._broken or self.aborted or not self._under_way:
+            return False
+        try:
+            return not all(done() for done in self._under_way.values())
+        except self._errors as error:
+            self._break("a failed operation")
+            raise ClusterError(f"rank {self.rank}: an operation under way failed: {error}") from error
 
     def _check_whole(self, operation: str) -> None:
         if self._broken:

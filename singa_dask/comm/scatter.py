@@ -38,8 +38,8 @@ class CodedScatter:
         self._buckets = tuple(buckets)
         self.longest = max((count for bucket in buckets for count in bucket.counts), default=0)
         # Either way one bucket may be arriving while the one before it is decoded.
-        places = np.empty((4, comm.size * codec.max_nbytes(self.longest, dtype)), np.uint8)
-        self._received, self._gathered = places[:2], places[2:]
+        longest = comm.size * codec.max_nbytes(self.longest, dtype)
+        self._received, self._gathered = np.empty((2, 2, longest), np.uint8)
         self._under_way: dict[int, tuple[Finish, list[np.ndarray]]] = {}
         # Of every bucket, since the next one is encoded while this one travels.
         self._sent = [np.empty(sum(self._most(bucket)), np.uint8) for bucket in buckets]

@@ -188,7 +188,7 @@ class Former:
             name=f"train-{self.prepared.job.name}",
             run=self.topic,
         )
-        self._pids |= {info.address: info.pid for info in crew.group.workers}
+        self._remember(crew.group.workers)
         self._moved(order, dict(zip(crew.where, crew.group.addresses, strict=True)))
 
     def _group_plan(self, crew: Crew, number: int, fresh: bool) -> GroupPlan:
@@ -260,10 +260,16 @@ class Former:
         One whose nanny was asked to replace it may answer once more, when a cut network is back: it is asked again.
         """
         answers, _ = answering(self.client, 5.0)
-        kill_processes(self.client, {w.address: w.pid for w in answers if (w.address, w.pid) in self._replaced})
-        workers = [info for info in answers if (info.address, info.pid) not in self._replaced]
-        self._pids |= {info.address: info.pid for info in workers}
+        back = {info.address: info.pid for info in answers if (info.address, info.pid) in self._replaced}
+        if back:
+            kill_processes(self.client, back)
+        workers = [info for info in answers if info.address not in back]
+        self._remember(workers)
         return workers
+
+    def _remember(self, workers: Iterable[WorkerInfo]) -> None:
+        """Processes that can be replaced, should they stop to answer."""
+        self._pids |= {info.address: info.pid for info in workers if info.nanny}
 
     def _replace_lost(self, order: Order) -> None:
         """Put free Dask workers in the place of those that are gone; their nannies bring them back, elsewhere."""

@@ -78,9 +78,9 @@ class Replica:
         topology = ClusterTopology.from_proto(job.cluster)
         self.private = links is None
         self._held_back = not self.private and topology.nworker_groups > 1 and topology.max_staleness is not None
-        beside = comm.size > 1 and wire is None and comm.one_machine()
+        together = comm.size > 1 and wire is None and comm.one_machine()
         own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
-        suits = beside and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
+        suits = together and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
         every_grads = share_parameters(flat, comm) if suits else None
         cut = parameter_partition(topology, flat.entries, flat.size, whole=self.private and every_grads is not None)
         settings = {"name": topology.codec, "sparsity": topology.sparsity}
@@ -124,7 +124,7 @@ class Replica:
         self._readiness = Readiness(cut.buckets)
         for entry in flat.entries:
             self._readiness.expect(entry.name, entry.start)
-        threaded = comm.size > 1 and not beside and len(cut.buckets) > 1
+        threaded = comm.size > 1 and not together and len(cut.buckets) > 1
         self._ahead = (wire or comm).goes_on
         trial = Trial() if wire is None else None  # over the wire a step is told done before the device has done it
         self._lane = Lane(wire or comm, threaded=threaded, trial=trial, initializer=ops.use)

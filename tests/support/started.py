@@ -14,18 +14,28 @@ class AtOnce(ThreadCommunicator):
 
 
 class AtTheEnd(ThreadCommunicator):
-    """What is started is sent and arrives when it is waited for."""
+    """What is started is sent and arrives when it is waited for. most: operations that were under way at once."""
 
     goes_on = True
+    under_way = most = 0
 
     def start_reduce_scatter(self, *arrays):
-        return partial(self.reduce_scatter, *arrays)
+        return self._start(self.reduce_scatter, arrays)
 
     def start_all_gather(self, *arrays):
-        return partial(self.all_gather, *arrays)
+        return self._start(self.all_gather, arrays)
 
     def start_all_to_all(self, *arrays):
-        return partial(self.all_to_all, *arrays)
+        return self._start(self.all_to_all, arrays)
+
+    def _start(self, operation, arrays):
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        return partial(self._end, operation, arrays)
+
+    def _end(self, operation, arrays):
+        operation(*arrays)
+        self.under_way -= 1
 
 
 STARTED = [AtOnce, AtTheEnd]

@@ -113,3 +113,36 @@ def test_an_operation_that_fails_fails_those_behind_it(threaded):
             lane.close()
 
     run_threads(2, member)
+
+
+class Nudged(SoloCommunicator):
+    """Whose operations are over when they have been nudged so often."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.times, self.nudged, self.over = times, 0, threading.Event()
+
+    def nudge(self) -> bool:
+        self.nudged += 1
+        if self.nudged >= self.times:
+            self.over.set()
+        return not self.over.is_set() and not self.aborted
+
+
+def test_what_was_started_goes_on_while_there_is_nothing_else_to_do():
+    comm = Nudged(5)
+    lane = Lane(comm, threaded=True)
+    future = lane.submit(lambda: "started")
+    assert comm.over.wait(10) and future.result(10) == "started"
+    lane.close()
+
+
+def test_what_was_started_keeps_nobody_waiting():
+    comm = Nudged(float("inf"))
+    lane = Lane(comm, threaded=True)
+    first = lane.submit(lambda: 1)
+    assert lane.submit(lambda: 2) is not first and first.result(10) == 1
+    assert lane.run(lambda: 3) == 3
+    lane.submit(lambda: 4)
+    lane.close()
+    assert comm.aborted == "the worker's step was broken off"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.one_machine import run_on_one_machine
 from support.patient import Patient
-from support.started import STARTED
+from support.started import STARTED, AtTheEnd
 
 from singa_dask.comm import SoloCommunicator, run_members, run_threads
 from singa_dask.comm.codecs import Half
@@ -138,8 +138,11 @@ def test_all_ranks_have_the_same_bits_and_two_runs_too(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_buckets_that_travel_while_others_are_summed_give_the_same_bits(method, kind):
     expected = run_threads(3, train, method)
-    for (values, *_), (one_by_one, *_) in zip(run_members(kind.create(3), train, method), expected, strict=True):
+    comms = kind.create(3)
+    for (values, *_), (one_by_one, *_) in zip(run_members(comms, train, method), expected, strict=True):
         np.testing.assert_array_equal(values, one_by_one)
+    if kind is AtTheEnd and method != "partial":
+        assert [(comm.most, comm.under_way) for comm in comms] == [(2, 0)] * 3
 
 
 def test_two_runs_of_partial_are_the_same():

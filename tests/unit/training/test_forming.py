@@ -36,4 +36,5 @@ def test_a_process_that_is_being_replaced_is_not_taken_when_it_answers_once_more
         former.bring_up(Order(former.crews, []))
     assert former.lost() == {"far"} and asked[-1] == {"far": 1}
     answers["far"] = 2  # a fresh process where the old one was
-    assert former.lost() == set() and asked[-1] == {}
+    before = len(asked)
+    assert former.lost() == set() and len(asked) == before

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from support.one_machine import run_on_one_machine
 from support.patient import Patient
-from support.started import STARTED
+from support.started import STARTED, AtOnce
 
 from singa_dask.comm import FullExchange, NestedCommunicator, SharedExchange, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
@@ -167,8 +167,10 @@ def test_buckets_that_travel_while_others_are_updated_give_the_same_bits(name, k
     if name != "kFull":
         coded(job, name, 16)
     expected = run_threads(3, train, job)
-    for values, one_by_one in zip(run_members(kind.create(3), train, job), expected, strict=True):
+    comms = kind.create(3)
+    for values, one_by_one in zip(run_members(comms, train, job), expected, strict=True):
         np.testing.assert_array_equal(values, one_by_one)
+    assert kind is AtOnce or [(comm.most, comm.under_way) for comm in comms] == [(3, 0)] * 3
 
 
 def measured(comm, job, steps=STEPS):
