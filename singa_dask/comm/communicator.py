@@ -19,7 +19,8 @@ class Communicator(ABC):
     counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
     nbytes: bytes handed to each operation so far, by name, without the own run of reduce_scatter, all_gather and
     all_to_all, which goes nowhere. seconds: spent inside each so far; wait_s: their sum.
-    goes_on: whether an operation that was started goes on while the member does something else; far, if it is nudged.
+    goes_on: whether an operation that was started goes on while the member does something else, at the latest when it
+    is nudged.
     hurried: whether the member can do nothing else until the operation in progress is done, and may take more of a
     processor to wait for it. Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is
     known to be lost.
