@@ -19,6 +19,7 @@ TIMEOUT_S = 30.0
 def trade(address: str, nbytes: int, listens: bool) -> None:
     if listens:
         with socket.create_server((address, PORT)) as server:
+            server.settimeout(TIMEOUT_S)
             print("ready", flush=True)
             connection, _ = server.accept()
     else:
@@ -28,8 +29,8 @@ def trade(address: str, nbytes: int, listens: bool) -> None:
     piece, place = bytes(PIECE), bytearray(PIECE)
 
     def send() -> None:
-        for _ in range(nbytes // PIECE):
-            connection.sendall(piece)
+        for sent in range(0, nbytes, PIECE):
+            connection.sendall(piece[: nbytes - sent])
         connection.shutdown(socket.SHUT_WR)
 
     sender = threading.Thread(target=send)

@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from contestants.traffic import PIECE
-
 from tools.contest import FOLDER, environment
 from tools.network import Host, bits_per_s
 
@@ -19,7 +17,7 @@ MEASURED_S, TIMEOUT_S = 1.0, 30.0
 
 def carrying_s_per_mb(hosts: Sequence[Host], rate: str) -> float:
     """Seconds of a host's cores for a megabyte sent while another is received, at this rate and over plain sockets."""
-    nbytes = PIECE * max(1, round(MEASURED_S * bits_per_s(rate) / 8 / PIECE))
+    nbytes = round(MEASURED_S * bits_per_s(rate) / 8)
     traffic = [sys.executable, str(FOLDER / "contestants" / "traffic.py"), hosts[0].address, str(nbytes)]
     ends: list[subprocess.Popen] = []
     try:

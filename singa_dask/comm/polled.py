@@ -98,11 +98,8 @@ class PolledCommunicator(Communicator):
     def nudge(self) -> bool:
         if self._broken or self.aborted or not self._under_way:
             return False
-        try:
+        with self._guarded("operation"):
             return not all(done() for done in self._under_way.values())
-        except self._errors as error:
-            self._break("a failed operation")
-            raise ClusterError(f"rank {self.rank}: an operation under way failed: {error}") from error
 
     def _check_whole(self, operation: str) -> None:
         if self._broken:
@@ -112,15 +109,22 @@ class PolledCommunicator(Communicator):
 
     @contextmanager
     def _timed(self, operation: str) -> Iterator[None]:
-        """Inside, errors of the library break the communicator."""
+        """As _guarded, and the seconds inside are those of the operation."""
         began = time.perf_counter()
+        try:
+            with self._guarded(operation):
+                yield
+        finally:
+            self.seconds[operation] += time.perf_counter() - began
+
+    @contextmanager
+    def _guarded(self, operation: str) -> Iterator[None]:
+        """Inside, errors of the library break the communicator."""
         try:
             yield
         except self._errors as error:
             self._break(f"a failed {operation}")
             raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
-        finally:
-            self.seconds[operation] += time.perf_counter() - began
 
     def _finish(self, operation: str, done: Callable[[], bool]) -> None:
         """Poll until the operation is done, the deadline passes, or the group is told to abort."""

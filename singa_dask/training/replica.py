@@ -117,7 +117,7 @@ class Replica:
         if not self.exchange.in_place:
             self._summed = ops.empty((flat.size,)) if wire is not None else np.empty(flat.size, flat.values.dtype)
         # Where the exchange puts new values, and where it takes those of the own run from.
-        self._gathered = (
+        self._places = (
             flat.values if wire is not None else self._mirror,
             self._staged if self._through_host and self.private else self._own,
         )
@@ -280,13 +280,13 @@ class Replica:
         self.exchange.reduce_scatter(bucket, self._outgoing, self._summed)
         self.stub.push(step, self._summed, self._own, range(run.start, run.stop))
         if self.private:
-            self._stage(bucket)
-            self.exchange.start_all_gather(bucket, *self._gathered)
+            self._offer(bucket)
+            self.exchange.start_all_gather(bucket, *self._places)
 
     def _gather(self, bucket: int, step: int) -> None:
         """Take what the servers of all workers have made of a bucket, where they are there."""
         if self.private:
-            self.exchange.all_gather(bucket, *self._gathered)
+            self.exchange.all_gather(bucket, *self._places)
             self._take(bucket)
 
     def settle(self) -> None:
@@ -398,11 +398,11 @@ class Replica:
         """Bring every worker's run of these buckets of the parameters to every worker."""
         gather = self.exchange.gather_exactly if exactly else self.exchange.all_gather
         for bucket in buckets:
-            self._stage(bucket)
-            gather(bucket, *self._gathered)
+            self._offer(bucket)
+            gather(bucket, *self._places)
             self._take(bucket)
 
-    def _stage(self, bucket: int) -> None:
+    def _offer(self, bucket: int) -> None:
         """Bring the new values of the own run to where the exchange takes them."""
         if self._through_host and self.private:
             run = self.exchange.runs[bucket]
