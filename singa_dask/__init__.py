@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from singa_dask import layers, updaters
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.job import ClusterTopology, Job
-    from singa_dask.training.driver import Result, train
+    from singa_dask.supervision.driver import Result, train
     from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
@@ -38,11 +38,11 @@ _LAZY = {
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
     "Model": "singa_dask.distopt",
-    "Result": "singa_dask.training.driver",
+    "Result": "singa_dask.supervision.driver",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",
-    "train": "singa_dask.training.driver",
+    "train": "singa_dask.supervision.driver",
 }
 
 

@@ -148,7 +148,7 @@ def train(
             load()
             client = _connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
-        from singa_dask.training import driver
+        from singa_dask.supervision import driver
 
         # Launchers may give their ranks a terminal that nobody sits at.
         display = LineDisplay() if mpi else None
@@ -422,7 +422,7 @@ def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | Non
 
 
 def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: str | None, **more: Any) -> None:
-    from singa_dask.training.control import ask_run
+    from singa_dask.supervision.control import ask_run
 
     if scheduler is None and scheduler_file is None:
         raise click.UsageError("Say on which Dask cluster the run is: --scheduler ADDRESS, or --scheduler-file FILE.")

@@ -23,7 +23,7 @@ from singa_dask.algorithms.bp import BP
 from singa_dask.cluster.bootstrap import join_world, unlink_segments
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
-from singa_dask.comm.lane import Lane
+from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
@@ -84,8 +84,8 @@ class Rank:
             ]
             self._note_spent(replica)
             self._add(name, replica, self.size)
-            self._add(f"{name} beside", replica, self.size, Lane(self.comm, threaded=True))
-            self._add(f"{name} after", replica, self.size, Lane(self.comm, threaded=False), ahead=False)
+            self._add(f"{name} beside", replica, self.size, CollectiveExecutor(self.comm, threaded=True))
+            self._add(f"{name} after", replica, self.size, CollectiveExecutor(self.comm, threaded=False), ahead=False)
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Per step, after the ranks have met: seconds; with "compute", `after` as Timed has it; with others `spent`,
@@ -129,7 +129,13 @@ class Rank:
         return replica
 
     def _add(
-        self, name: str, replica: Replica, size: int, lane: Lane | None = None, *, ahead: bool | None = None
+        self,
+        name: str,
+        replica: Replica,
+        size: int,
+        lane: CollectiveExecutor | None = None,
+        *,
+        ahead: bool | None = None,
     ) -> None:
         feed = {replica.net.input_layers[0]: Batch(self.features, self.labels)}
         lane = lane or replica._lane

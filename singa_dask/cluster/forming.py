@@ -39,7 +39,7 @@ def form_group(
     Returns once every rank has met the others. Processes that cannot join a world any more, because a group failed in
     them or they belong to another one, are restarted by their nannies first; `Group.addresses` says where ranks are.
     comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard. run: that the group is of,
-    whose servers may be on the same workers (claims.server_key).
+    whose servers may be on the same workers (leases.server_key).
 
     Raises ClusterError, naming the worker, when workers are still in use after `timeout_s` seconds, or the group has
     not formed after as many again, or a rank cannot join it. What happens to ranks afterwards, and processes that are

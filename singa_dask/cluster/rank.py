@@ -16,7 +16,7 @@ from typing import Any
 from distributed import get_worker, secede
 from distributed.core import Status
 
-from singa_dask.cluster import claims
+from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import (
     MpiUnusable,
     communicator,
@@ -121,13 +121,13 @@ def current_task() -> RankTask:
 def claim(group: str, run: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
     """Reserve this worker for a group: what the worker is, or the name of the group, or of another run's server, that
     has it."""
-    others = [key for key in claims.servers(dask_worker.state.actors) if not key.endswith(f"@{run}")]
-    return next(iter(others), "") or claims.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
+    others = [key for key in leases.servers(dask_worker.state.actors) if not key.endswith(f"@{run}")]
+    return next(iter(others), "") or leases.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
 
 
 def release(group: str, dask_worker: Any = None) -> None:
     """Give up a reservation that has no task yet."""
-    claims.unreserve(dask_worker.address, group)
+    leases.unreserve(dask_worker.address, group)
 
 
 def rank_formed(group: str, dask_worker: Any = None) -> bool:
@@ -179,7 +179,7 @@ def run_rank(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     finally:
         _current.reset(token)
         watchdog.stop()
-        claims.end(worker.address)
+        leases.end(worker.address)
         _collect_soon(worker)
 
 
@@ -194,7 +194,7 @@ def _collect_soon(worker: Any) -> None:
 def _take_up(plan: RankPlan, address: str) -> RankTask:
     """Turn the worker's reservation into a task."""
     task = RankTask(plan)
-    if not claims.take_up(address, plan.group, task):
+    if not leases.take_up(address, plan.group, task):
         raise ClusterError(
             f"rank {plan.rank}: the process at {address} is not the one that was chosen for {plan.group}"
         )
@@ -232,7 +232,7 @@ def _join(task: RankTask) -> Communicator:
 
 
 def _task_of(group: str, worker: Any) -> RankTask | None:
-    return claims.task_of(worker.address, group)
+    return leases.task_of(worker.address, group)
 
 
 class _Watchdog(threading.Thread):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from singa_dask.cluster import claims
+from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import MpiReport, mpi_report, this_node
 from singa_dask.cluster.remote import alive, run_each
 from singa_dask.errors import ClusterError
@@ -81,7 +81,7 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         cpus=frozenset(os.sched_getaffinity(0)),
         nanny=dask_worker.nanny or "",
         mpi=mpi_report(),
-        group=claims.holder(address) or next(iter(claims.servers(dask_worker.state.actors)), ""),
+        group=leases.holder(address) or next(iter(leases.servers(dask_worker.state.actors)), ""),
     )
 
 

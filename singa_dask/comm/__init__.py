@@ -1,8 +1,6 @@
 """What the workers of a group talk through: communicators move flat arrays and never see a net."""
 
-from singa_dask.comm.buckets import Bucket, bucket_bounds
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import BucketExchange, FullExchange, SharedExchange
 from singa_dask.comm.mpi import MpiCommunicator
 from singa_dask.comm.nccl import NcclCommunicator, nccl_beside
 from singa_dask.comm.nested import NestedCommunicator
@@ -10,17 +8,12 @@ from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.comm.threads import ThreadCommunicator, run_members, run_threads
 
 __all__ = [
-    "Bucket",
-    "BucketExchange",
     "Communicator",
-    "FullExchange",
     "MpiCommunicator",
     "NcclCommunicator",
     "NestedCommunicator",
-    "SharedExchange",
     "SoloCommunicator",
     "ThreadCommunicator",
-    "bucket_bounds",
     "nccl_beside",
     "run_members",
     "run_threads",

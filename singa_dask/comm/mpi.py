@@ -11,7 +11,7 @@ import numpy as np
 from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target, run_of
 from singa_dask.comm.communicator import Finish
 from singa_dask.comm.polled import PolledCommunicator
-from singa_dask.comm.roll_call import RollCall
+from singa_dask.comm.stragglers import StragglerReport
 from singa_dask.errors import ClusterError
 
 
@@ -39,7 +39,7 @@ class MpiCommunicator(PolledCommunicator):
         super().__init__(mpi_comm.rank, mpi_comm.size, timeout_s)
         self._mpi, self._comm = MPI, mpi_comm
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._roll_call = RollCall(MPI, mpi_comm)
+        self._roll_call = StragglerReport(MPI, mpi_comm)
         self.abort_event = abort_event or threading.Event()
         self._interrupted = interrupted
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.local import LocalExchange, LocalOperation, add_up
+from singa_dask.comm.rendezvous import Rendezvous, RendezvousOperation, add_up
 from singa_dask.errors import ClusterError
 
 
@@ -28,7 +28,7 @@ class NestedCommunicator(Communicator):
     whether that is this group).
     """
 
-    def __init__(self, thread: int, exchange: LocalExchange, outer: Communicator, *, owns: bool = False) -> None:
+    def __init__(self, thread: int, exchange: Rendezvous, outer: Communicator, *, owns: bool = False) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = exchange.first + thread, outer.size * exchange.size, outer.timeout_s
         self._thread, self._nthreads = thread, exchange.size
@@ -40,7 +40,7 @@ class NestedCommunicator(Communicator):
         """The communicators of this process's ranks, in rank order; give each to a thread of its own."""
         if nthreads < 1:
             raise ValueError(f"nthreads must be at least 1. Received: {nthreads}.")
-        exchange = LocalExchange(nthreads, outer.rank * nthreads, lambda: outer.aborted)
+        exchange = Rendezvous(nthreads, outer.rank * nthreads, lambda: outer.aborted)
         return [cls(thread, exchange, outer) for thread in range(nthreads)]
 
     @property
@@ -177,7 +177,7 @@ class NestedCommunicator(Communicator):
             if len(held) > 1:
                 raise ValueError(f"a color must have as many threads in each of its processes. Received: {colors}.")
         here = colors[first : first + n]
-        made: dict[int, tuple[LocalExchange, Communicator]] = {}
+        made: dict[int, tuple[Rendezvous, Communicator]] = {}
 
         def make() -> None:
             """One color after another, in the same order in all processes."""
@@ -187,7 +187,7 @@ class NestedCommunicator(Communicator):
                     outer.close()
                     continue
                 held = here.count(color)
-                made[color] = LocalExchange(held, outer.rank * held, partial(_ended, self, outer)), outer
+                made[color] = Rendezvous(held, outer.rank * held, partial(_ended, self, outer)), outer
 
         with self._operation("split", np.empty(0), aside=made) as (operation, _, asides):
             self._lead(operation, make)
@@ -206,7 +206,7 @@ class NestedCommunicator(Communicator):
     def _leads(self) -> bool:
         return self._thread == 0
 
-    def _lead(self, operation: LocalOperation, call: Callable[..., None], *args: Any) -> None:
+    def _lead(self, operation: RendezvousOperation, call: Callable[..., None], *args: Any) -> None:
         """The outer operation, if this is the leader; the others meet it when it is back."""
         if not self._leads:
             return
@@ -241,7 +241,7 @@ class NestedCommunicator(Communicator):
     @contextmanager
     def _operation(
         self, name: str, array: np.ndarray, *agreed: Hashable, own: int = 0, aside: Any = None
-    ) -> Iterator[tuple[LocalOperation, list[np.ndarray], list[Any]]]:
+    ) -> Iterator[tuple[RendezvousOperation, list[np.ndarray], list[Any]]]:
         """The operation, and every thread's `array` and `aside`, until all threads have left the block."""
         start = time.perf_counter()
         signature = (name, array.dtype, *agreed)

@@ -13,7 +13,7 @@ import numpy as np
 
 from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.local import LocalExchange, add_up
+from singa_dask.comm.rendezvous import Rendezvous, add_up
 from singa_dask.errors import ClusterError
 
 
@@ -22,7 +22,7 @@ class ThreadCommunicator(Communicator):
 
     kind = "threads"
 
-    def __init__(self, rank: int, exchange: LocalExchange, timeout_s: float) -> None:
+    def __init__(self, rank: int, exchange: Rendezvous, timeout_s: float) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = rank, exchange.size, timeout_s
         self._exchange = exchange
@@ -30,7 +30,7 @@ class ThreadCommunicator(Communicator):
     @classmethod
     def create(cls, size: int, timeout_s: float = 30.0) -> list[ThreadCommunicator]:
         """The communicators of a new group, in rank order; give each to a thread of its own."""
-        exchange = LocalExchange(size)
+        exchange = Rendezvous(size)
         return [cls(rank, exchange, timeout_s) for rank in range(size)]
 
     @property
@@ -96,7 +96,7 @@ class ThreadCommunicator(Communicator):
     def _of_color(self, colors: list[int]) -> ThreadCommunicator:
         members = self._alike(colors)
         first = self.rank == members[0]
-        made = LocalExchange(len(members), interrupted=lambda: self.aborted) if first else None
+        made = Rendezvous(len(members), interrupted=lambda: self.aborted) if first else None
         with self._operation("split", np.empty(0), aside=made) as shown:
             exchange = shown[members[0]][1]
         return ThreadCommunicator(members.index(self.rank), exchange, self.timeout_s)

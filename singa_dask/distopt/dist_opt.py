@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm import Bucket, Communicator
-from singa_dask.comm.buckets import Readiness, Stage, due
+from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half
-from singa_dask.comm.lane import Lane
 from singa_dask.comm.shared_memory import share_flat
 from singa_dask.comm.sparse import Threshold, TopK
-from singa_dask.comm.trial import Trial
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.sums import CodedSum, FullSum, SharedSum, Sum, even_counts, fused_buckets
 from singa_dask.distopt.worlds import machine, world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.exchange import Bucket
+from singa_dask.exchange.buckets import Readiness, Stage, due
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
@@ -62,7 +63,9 @@ class DistOpt:
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
-        self._lane = Lane(self.comm, threaded=self.comm.size > 1 and not self._one_machine, trial=Trial())
+        self._lane = CollectiveExecutor(
+            self.comm, threaded=self.comm.size > 1 and not self._one_machine, trial=OverlapTuner()
+        )
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
         self._sums: tuple[Any, Sum, Readiness] | None = None
         self._cut: tuple[int, ...] = ()

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm import Bucket, Communicator, FullExchange, SharedExchange
+from singa_dask.comm import Communicator
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codec import Codec
 from singa_dask.comm.communicator import Finish
-from singa_dask.comm.scatter import CodedScatter
+from singa_dask.exchange import Bucket, FullExchange, SharedExchange
+from singa_dask.exchange.scatter import CodedScatter
 from singa_dask.net.flat import Entry
 
 

@@ -4,17 +4,17 @@ from singa_dask.server.actor import ServerActor
 from singa_dask.server.link import Address, Link, LocalLink, link_to
 from singa_dask.server.server import Server, ServerPlan
 from singa_dask.server.slices import Partition, Slice, partition
-from singa_dask.server.stub import Exchanged, Stub
+from singa_dask.server.stub import ServerTraffic, Stub
 
 __all__ = [
     "Address",
-    "Exchanged",
     "Link",
     "LocalLink",
     "Partition",
     "Server",
     "ServerActor",
     "ServerPlan",
+    "ServerTraffic",
     "Slice",
     "Stub",
     "link_to",

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.job.sending import Parcel, unpacked
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server.messages import Array, Fresh, Reply, Request, State, Sync, Update
@@ -39,7 +39,7 @@ class ServerPlan:
     max_staleness: int | None = None
     sync_freq: int = 1
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    code: Parcel | None = None
+    code: CodeBundle | None = None
 
     def shard(self, ops: Ops | None = None, *, copy: bool = True) -> ParamShard:
         """The shard, computing on `ops` (the CPU's by default)."""

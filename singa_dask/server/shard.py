@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class _Member:
+class _GroupClock:
     """A worker group, as one slice sees it.
 
     next: step of its next update. excused: steps that a group which comes late is not waited for. begun: whether an
@@ -151,7 +151,7 @@ class _SliceState:
     copy: bool
     values: Array = None
     version: int = 0
-    members: dict[int, _Member] = field(default_factory=dict)
+    members: dict[int, _GroupClock] = field(default_factory=dict)
     waiting: list[_Waiting] = field(default_factory=list)
     accounts: dict[str, Account] = field(default_factory=dict)
     untold: int = 0  # updates since the last exchange with the right neighbour
@@ -232,7 +232,7 @@ class _SliceState:
                 self.updater.load_state(put.state)
             self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
             self.version = put.version
-            self.members = {group: _Member(-1, put.step) for group in self.groups}
+            self.members = {group: _GroupClock(-1, put.step) for group in self.groups}
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
         return Done()
@@ -258,7 +258,7 @@ class _SliceState:
             else:
                 slowest = self._slowest(without=origin.group)
                 clock = step if slowest is None else slowest
-            self.members[origin.group] = _Member(origin.generation, step, max(0, clock - step))
+            self.members[origin.group] = _GroupClock(origin.generation, step, max(0, clock - step))
             self.entered += 1
             self.arrived.pop(origin.group, None)  # counted with what the former generation left here
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from singa_dask.comm.buckets import Bucket
+from singa_dask.exchange.buckets import Bucket
 from singa_dask.net.flat import ALIGNMENT
 
 

@@ -36,7 +36,7 @@ _LOOK_S = 0.1
 
 
 @dataclass
-class Exchanged:
+class ServerTraffic:
     """Figures of the exchange with servers since they were last taken.
 
     stall_s: time that the worker waited for replies. update_s: sum of the updates' round trips. staleness: sum over
@@ -91,7 +91,7 @@ class Stub:
         self.slices = tuple(slices)
         self.behind = behind
         self.patience_s = patience_s
-        self.exchanged = Exchanged()
+        self.exchanged = ServerTraffic()
         self._links = links
         self._origin = Origin(group, generation)
         self._aborted = aborted
@@ -181,9 +181,9 @@ class Stub:
         for future in [self._send(s, Leave(s.index, self._origin)) for s in self.slices]:
             self._wait(future)
 
-    def take_figures(self) -> Exchanged:
+    def take_figures(self) -> ServerTraffic:
         """The figures since the last call."""
-        taken, self.exchanged = self.exchanged, Exchanged()
+        taken, self.exchanged = self.exchanged, ServerTraffic()
         return taken
 
     def _send(self, s: Slice, request: Request, out: Array | None = None) -> Future[Reply]:

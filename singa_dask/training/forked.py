@@ -12,7 +12,7 @@ try:
     import singa_dask.data.numba_gather
     import singa_dask.ops.cpu.kernels.numba_codec
     import singa_dask.ops.cpu.ops
-    import singa_dask.training.crew  # noqa: F401
+    import singa_dask.training.gang  # noqa: F401
 
     # Collections leave alone what is there for good: workers share its pages, and don't go through it again and again.
     gc.freeze()

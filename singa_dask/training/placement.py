@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buckets import bucket_bounds
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.shared_memory import share_flat
+from singa_dask.exchange.buckets import bucket_bounds
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import Entry, FlatParams

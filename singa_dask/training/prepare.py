@@ -20,9 +20,9 @@ from singa_dask.data import (
 )
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
+from singa_dask.job.code_bundle import CodeBundle, pack
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_facts import CONF
-from singa_dask.job.sending import Parcel, pack
 from singa_dask.job.stores import store_of
 from singa_dask.job.unroll import plain
 from singa_dask.layers import Frame, SoftmaxLoss
@@ -60,7 +60,7 @@ class Prepared:
     size: int
     drawn: frozenset[str]
     updater_state: tuple[str, ...]
-    code: Parcel | None = None
+    code: CodeBundle | None = None
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

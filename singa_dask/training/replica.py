@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.comm.buckets import Readiness, Stage, due
-from singa_dask.comm.coded_exchange import bucket_exchange
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import BucketExchange, SharedExchange
-from singa_dask.comm.lane import Lane
-from singa_dask.comm.trial import Trial
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
+from singa_dask.exchange.buckets import Readiness, Stage, due
+from singa_dask.exchange.coded import bucket_exchange
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.full import BucketExchange, SharedExchange
+from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.layers.context import Metric, Step
@@ -28,7 +28,7 @@ from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Server, Stub
 from singa_dask.training.checkpoint import Checkpoint, fitting
 from singa_dask.training.placement import parameter_partition, server_plan, share_parameters
-from singa_dask.training.unsent import Unsent, gather_unsent, share_unsent
+from singa_dask.training.unsent import ResidualState, gather_unsent, share_unsent
 from singa_dask.updaters import updater_class
 
 
@@ -126,13 +126,15 @@ class Replica:
             self._readiness.expect(entry.name, entry.start)
         threaded = comm.size > 1 and not together and len(cut.buckets) > 1
         self._ahead = (wire or comm).goes_on
-        trial = Trial() if wire is None else None  # over the wire a step is told done before the device has done it
-        self._lane = Lane(wire or comm, threaded=threaded, trial=trial, initializer=ops.use)
+        trial = (
+            OverlapTuner() if wire is None else None
+        )  # over the wire a step is told done before the device has done it
+        self._lane = CollectiveExecutor(wire or comm, threaded=threaded, trial=trial, initializer=ops.use)
         for net in self.nets.values():
             net.share_sums(self._lane.all_reduce)
         self._codec = topology.codec
         self._coded = topology.codec != "kFull" and (comm.size > 1 or not self.private)
-        self._unsent: Unsent | None = None
+        self._unsent: ResidualState | None = None
         self._restored: int | None = None  # the step whose state was carried on
         self._owed: np.ndarray | None = None
 
@@ -323,7 +325,7 @@ class Replica:
             return None
         return Checkpoint(step, self.job.seed, job_text, wholes.pop(""), wholes, data, carried, unsent)
 
-    def _go_on_with(self, unsent: Unsent) -> None:
+    def _go_on_with(self, unsent: ResidualState) -> None:
         """Take over what was kept back: where nothing can hold it any more, it is part of the next gradient."""
         owed = self.exchange.take_over(unsent.residual).copy()
         if not self.exchange.exact:

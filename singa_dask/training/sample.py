@@ -10,8 +10,8 @@ import numpy as np
 from singa_dask.data import vocabulary
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Job, runs_in
+from singa_dask.job.code_bundle import pack
 from singa_dask.job.job_pb2 import LayerType, NetProto, Phase, UnrollConnType
-from singa_dask.job.sending import pack
 from singa_dask.job.stores import store_of
 from singa_dask.job.unroll import Times, connections, is_sequence, plain
 from singa_dask.layers import layer_class

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.exchange import BucketExchange
+from singa_dask.exchange.full import BucketExchange
 from singa_dask.net.flat import FlatParams
 from singa_dask.server import Stub
 
@@ -16,7 +16,7 @@ _RANK = "rank {}"
 
 
 @dataclass
-class Unsent:
+class ResidualState:
     """Of one rank, as flat arrays. step: training steps done then. residual: of its gradients; values: which all ranks
     had; pushes: residuals of the group's pushes to servers."""
 
@@ -46,7 +46,7 @@ def gather_unsent(
 
 def share_unsent(
     comm: Communicator, unsent: Mapping[str, Mapping[str, np.ndarray]], step: int, flat: FlatParams
-) -> Unsent | None:
+) -> ResidualState | None:
     """Every rank's part of what the first one's checkpoint has; None where it has nothing. Every rank must call it.
 
     On as many ranks each has its own again; on another number the first takes over all.
@@ -64,7 +64,7 @@ def share_unsent(
     for key in ("values", "pushes"):
         others[key] = flat.flattened(unsent[key]) if unsent else np.empty_like(own)
         comm.broadcast(others[key])
-    return Unsent(int(there[1]), own, **others)
+    return ResidualState(int(there[1]), own, **others)
 
 
 def _scattered(comm: Communicator, rows: np.ndarray) -> np.ndarray:

@@ -19,15 +19,14 @@ from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.data import Loader, Manifest
 from singa_dask.errors import CheckpointError, DataError, TrainingError
 from singa_dask.job import job_to_text
+from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.job.sending import Parcel, unpacked
 from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import group_stream, next_feed
-from singa_dask.training.figures import Window, of_all_ranks
 from singa_dask.training.placement import gpu_of, suits_wire
 from singa_dask.training.prepare import data_key
 from singa_dask.training.replica import Replica
@@ -38,6 +37,7 @@ from singa_dask.training.schedule import (
     display_due,
     evaluations_due,
 )
+from singa_dask.training.step_metrics import Window, of_all_ranks
 
 PROGRESS_EVERY_S = 0.25
 # Whether to break an evaluation off.
@@ -83,11 +83,11 @@ class WorkerPlan:
     threads: int = 1
     data: Mapping[str, str] = field(default_factory=dict)
     group: GroupPlan = GroupPlan()
-    code: Parcel | None = None
+    code: CodeBundle | None = None
 
 
 @dataclass
-class Surroundings:
+class RankServices:
     """What a rank needs from outside; the tests bring their own.
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
@@ -102,7 +102,7 @@ class Surroundings:
     others_ended: Callable[[], bool] = lambda: True
 
 
-def run_rank(comm: Communicator, plan: WorkerPlan, surroundings: Surroundings) -> dict[str, Any]:
+def train_rank(comm: Communicator, plan: WorkerPlan, surroundings: RankServices) -> dict[str, Any]:
     """Train until the job's last step, or until a stop is requested; returns what the first rank reports.
 
     Every rank of the group calls it. Raises TrainingError on all ranks within one step when the loss of any of them
@@ -125,7 +125,7 @@ class _Run:
     """The state of one rank's training loop."""
 
     def __init__(
-        self, comm: Communicator, plan: WorkerPlan, job: JobProto, surroundings: Surroundings, stack: ExitStack
+        self, comm: Communicator, plan: WorkerPlan, job: JobProto, surroundings: RankServices, stack: ExitStack
     ):
         self.comm, self.plan, self.job, self.surroundings = comm, plan, job, surroundings
         self.group = plan.group

@@ -12,11 +12,12 @@ import pytest
 from support import nccl_on_cpu
 
 from singa_dask.cluster import GroupFailed, form_group
-from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.nccl import nccl_beside
 from singa_dask.comm.shared_memory import share_memory
 from singa_dask.errors import ClusterError, DataError
+from singa_dask.exchange import Bucket, FullExchange
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

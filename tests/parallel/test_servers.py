@@ -21,7 +21,7 @@ from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, pa
 from singa_dask.server.actor import HOLD_S
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
-from singa_dask.training.server_group import ServerGroup
+from singa_dask.supervision.servers import ServerGroup
 
 pytestmark = pytest.mark.timeout(120)
 

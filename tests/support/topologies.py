@@ -20,7 +20,7 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.server import LocalLink, Server
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 
 @dataclass
@@ -51,14 +51,14 @@ def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -
             )
             mine = ThreadCommunicator.create(topology.nworkers_per_group, timeout_s)
             comms += mine
-            surroundings = Surroundings(
+            surroundings = RankServices(
                 loading.submit,
                 partial(_record, ran, ended),
                 links=partial(_links, prepared, ran, group) if ran.servers else None,
                 others_ended=partial(_others_ended, prepared, ran, ended),
             )
             for comm in mine:
-                futures[group, comm.rank] = pool.submit(_member, partial(run_rank, comm, plan, surroundings), comms)
+                futures[group, comm.rank] = pool.submit(_member, partial(train_rank, comm, plan, surroundings), comms)
     raised = [f.exception() for f in futures.values() if f.exception()]
     if raised:
         raise next((e for e in raised if not isinstance(e, ClusterError)), raised[0])

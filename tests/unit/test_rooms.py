@@ -20,11 +20,13 @@ ROOMS = [
     ["algorithms"],
     ["updaters"],
     ["comm"],
+    ["exchange"],
     ["server"],
     ["data"],
     ["cluster"],
     ["distopt"],
-    ["monitor", "training"],
+    ["training"],
+    ["monitor", "supervision"],
     ["export"],
     ["cli"],
 ]
@@ -95,7 +97,7 @@ def test_what_workers_are_forked_from_brings_no_cuda():
 
 def test_what_commands_import_beside_their_workers_does_not_bring_numba():
     program = (
-        "import sys, singa_dask.cli, singa_dask.training.driver, singa_dask.monitor.progress;"
+        "import sys, singa_dask.cli, singa_dask.supervision.driver, singa_dask.monitor.progress;"
         "print('numba' in sys.modules)"
     )
     assert told_by(program) == "False"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.cluster import claims, workers
+from singa_dask.cluster import leases, workers
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.forming import shared_world
 from singa_dask.cluster.workers import WorkerInfo, host_of, place, wait_workers
@@ -132,6 +132,6 @@ def test_a_wait_for_workers_is_told_once_and_ends(monkeypatch, caplog):
 
 def test_servers_among_the_actors_of_a_worker():
     made, gone = SimpleNamespace(closed=False), SimpleNamespace(closed=True)
-    key = claims.server_key("0-of-group-0", "run")
+    key = leases.server_key("0-of-group-0", "run")
     actors = {key: made, f"{key}2": gone, f"{key}3": None, "server-x": made, ("server-", 1): made, "other@run": made}
-    assert claims.servers(actors) == [key, f"{key}3"]
+    assert leases.servers(actors) == [key, f"{key}3"]

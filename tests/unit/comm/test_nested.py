@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singa_dask.comm import Bucket, FullExchange, NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members, run_threads
 from singa_dask.errors import ClusterError, CommTimeout, DataError
+from singa_dask.exchange import Bucket, FullExchange
 
 SHAPES = [(processes, threads) for processes in (1, 2, 3) for threads in (1, 2, 3)]
 

@@ -8,8 +8,9 @@ import os
 import numpy as np
 import pytest
 
-from singa_dask.comm import Bucket, SharedExchange, run_threads
+from singa_dask.comm import run_threads
 from singa_dask.comm.shared_memory import share_memory
+from singa_dask.exchange import Bucket, SharedExchange
 
 BUCKETS = [Bucket(0, 6, (2, 0, 4)), Bucket(6, 9, (1, 1, 1))]
 

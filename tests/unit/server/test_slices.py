@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.comm import bucket_bounds
+from singa_dask.exchange import bucket_bounds
 from singa_dask.server import partition
 from singa_dask.server.slices import ALIGNMENT, even_cuts
 

@@ -13,7 +13,7 @@ from support.servers import ones, server_plan
 
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.ops import Ops
-from singa_dask.server import Exchanged, LocalLink, Partition, Server, Stub, partition
+from singa_dask.server import LocalLink, Partition, Server, ServerTraffic, Stub, partition
 from singa_dask.server.messages import (
     Coded,
     Done,
@@ -275,7 +275,7 @@ def test_figures_of_a_link_that_travels(one):
     assert taken.updates == 2 and taken.staleness == 4 and taken.staleness_max == 2
     assert taken.nbytes == 2 * 2 * 16 * 4
     assert 0.15 < taken.stall_s < 5 and 0.15 < taken.update_s < 5
-    assert stub.take_figures() == Exchanged()
+    assert stub.take_figures() == ServerTraffic()
 
 
 def test_nothing_travels_to_a_server_in_the_same_process(one):

@@ -24,7 +24,7 @@ from singa_dask.training import evaluate
 from singa_dask.training.placement import parameter_partition, server_plan
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
-from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
 name: "text" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
@@ -74,7 +74,7 @@ def run(prepared, folder, resume=None):
     plan = WorkerPlan(prepared.job.SerializeToString(), folder, data=prepared.data, group=group)
     with ThreadPoolExecutor(3) as pool:
         size = prepared.topology.nworkers_per_group
-        run_threads(size, run_rank, plan, Surroundings(pool.submit, events.append), timeout_s=20)
+        run_threads(size, train_rank, plan, RankServices(pool.submit, events.append), timeout_s=20)
     return {e["step"]: e["metrics"] for e in events if e.get("phase") == "test"}
 
 

@@ -11,9 +11,10 @@ from support.one_machine import run_on_one_machine
 from support.patient import Patient
 from support.started import STARTED, AtOnce
 
-from singa_dask.comm import FullExchange, NestedCommunicator, SharedExchange, SoloCommunicator, run_members
+from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError, ClusterError, CommTimeout
+from singa_dask.exchange import FullExchange, SharedExchange
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
 from singa_dask.layers.context import Step

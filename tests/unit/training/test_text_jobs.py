@@ -13,7 +13,7 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
 from singa_dask.training.prepare import _check_vocabularies, prepare
-from singa_dask.training.worker import Surroundings, WorkerPlan, run_rank
+from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 JOB = """
 name: "text" train_steps: 6 disp_freq: 3 test_freq: 3 test_steps: 2 checkpoint_freq: 3 seed: 5
@@ -62,7 +62,7 @@ def test_a_run_sees_the_text_go_on(folder, tmp_path):
     prepared = prepare(job(folder))
     plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path / "run", data=prepared.data)
     with ThreadPoolExecutor(2) as pool:
-        report = run_threads(2, run_rank, plan, Surroundings(pool.submit), timeout_s=10)[0]
+        report = run_threads(2, train_rank, plan, RankServices(pool.submit), timeout_s=10)[0]
     assert report["metrics"].keys() == {"train", "test"}
     path = checkpoints.path_of(tmp_path / "run", 6)
     assert evaluate.measure(prepared.job, path, Phase.kTest)["loss"] == pytest.approx(

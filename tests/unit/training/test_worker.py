@@ -16,7 +16,7 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job import Job
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
-from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
 name: "points" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
@@ -58,7 +58,7 @@ def run(prepared, folder, resume=None, stop_at=lambda event: False):
     group = GroupPlan(resume=resume)
     plan = WorkerPlan(prepared.job.SerializeToString(), folder, data=prepared.data, group=group)
     with ThreadPoolExecutor(3) as pool:
-        reports = run_threads(3, run_rank, plan, Surroundings(pool.submit, emit, stop.is_set), timeout_s=10)
+        reports = run_threads(3, train_rank, plan, RankServices(pool.submit, emit, stop.is_set), timeout_s=10)
     return reports[0], events
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from singa_dask.comm import Communicator, SoloCommunicator, run_threads
-from singa_dask.comm.lane import Lane
-from singa_dask.comm.trial import LASTS, TURNS, WARM_UP, Trial
 from singa_dask.errors import ClusterError
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.overlap import LASTS, TURNS, WARM_UP, OverlapTuner
 
 
 class Clock:
@@ -20,7 +20,9 @@ class Clock:
         return self.now
 
 
-def train(lane: Lane, comm: Communicator, clock: Clock, steps: int, beside_s: float, after_s: float) -> list[bool]:
+def train(
+    lane: CollectiveExecutor, comm: Communicator, clock: Clock, steps: int, beside_s: float, after_s: float
+) -> list[bool]:
     """Steps of two buckets, and between them a sum that the pass itself needs; which of them went beside."""
     went = []
     for _ in range(steps):
@@ -43,7 +45,7 @@ def train(lane: Lane, comm: Communicator, clock: Clock, steps: int, beside_s: fl
 def test_ranks_that_find_differently_go_the_same_way():
     def member(comm: Communicator) -> list[bool]:
         clock = Clock()
-        lane = Lane(comm, threaded=True, trial=Trial(clock))
+        lane = CollectiveExecutor(comm, threaded=True, trial=OverlapTuner(clock))
         try:
             # The first rank finds overlap a little faster, the second much slower.
             return train(lane, comm, clock, WARM_UP + 2 * TURNS + 5, *((1.0, 1.5), (4.0, 2.0))[comm.rank])
@@ -57,7 +59,7 @@ def test_ranks_that_find_differently_go_the_same_way():
 
 def test_without_a_trial_every_step_overlaps():
     def member(comm: Communicator) -> list[bool]:
-        lane = Lane(comm, threaded=True)
+        lane = CollectiveExecutor(comm, threaded=True)
         try:
             return train(lane, comm, Clock(), WARM_UP + 2 * TURNS, 2.0, 1.0)
         finally:
@@ -68,13 +70,13 @@ def test_without_a_trial_every_step_overlaps():
 
 def test_without_a_thread_none_does_and_nothing_is_tried():
     comm, clock = SoloCommunicator(), Clock()
-    lane = Lane(comm, threaded=False, trial=Trial(clock))
+    lane = CollectiveExecutor(comm, threaded=False, trial=OverlapTuner(clock))
     assert not any(train(lane, comm, clock, LASTS // 10, 1.0, 2.0))
 
 
 def test_what_is_not_beside_is_done_by_the_caller_at_once():
-    trial = Trial(Clock())
-    lane = Lane(SoloCommunicator(), threaded=True, trial=trial)
+    trial = OverlapTuner(Clock())
+    lane = CollectiveExecutor(SoloCommunicator(), threaded=True, trial=trial)
     try:
         assert lane.run(threading.get_ident) != threading.get_ident()
         trial.first = False
@@ -85,8 +87,8 @@ def test_what_is_not_beside_is_done_by_the_caller_at_once():
 
 def test_what_comes_behind_an_operation_under_way_waits_for_it():
     """A sum that the backward pass needs, in a step that does not overlap, must not overtake the bucket before it."""
-    trial, go, done = Trial(Clock()), threading.Event(), []
-    lane = Lane(SoloCommunicator(), threaded=True, trial=trial)
+    trial, go, done = OverlapTuner(Clock()), threading.Event(), []
+    lane = CollectiveExecutor(SoloCommunicator(), threaded=True, trial=trial)
     try:
         first = lane.submit(lambda: (go.wait(10), done.append(1)))
         trial.first = False
@@ -103,7 +105,7 @@ def test_what_comes_behind_an_operation_under_way_waits_for_it():
 @pytest.mark.parametrize("threaded", [False, True])
 def test_an_operation_that_fails_fails_those_behind_it(threaded):
     def member(comm: Communicator) -> None:
-        lane = Lane(comm, threaded=threaded)
+        lane = CollectiveExecutor(comm, threaded=threaded)
         try:
             with pytest.raises(ZeroDivisionError):
                 lane.run(lambda: 1 / 0)
@@ -131,7 +133,7 @@ class Nudged(SoloCommunicator):
 
 def test_what_was_started_goes_on_while_there_is_nothing_else_to_do():
     comm = Nudged(5)
-    lane = Lane(comm, threaded=True)
+    lane = CollectiveExecutor(comm, threaded=True)
     future = lane.submit(lambda: "started")
     assert comm.over.wait(10) and future.result(10) == "started"
     lane.close()
@@ -139,7 +141,7 @@ def test_what_was_started_goes_on_while_there_is_nothing_else_to_do():
 
 def test_what_was_started_keeps_nobody_waiting():
     comm = Nudged(float("inf"))
-    lane = Lane(comm, threaded=True)
+    lane = CollectiveExecutor(comm, threaded=True)
     first = lane.submit(lambda: 1)
     assert lane.submit(lambda: 2) is not first and first.result(10) == 1
     assert lane.run(lambda: 3) == 3

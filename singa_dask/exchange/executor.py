@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.scheduling import shorten_slices
-from singa_dask.comm.trial import Trial
+from singa_dask.exchange.overlap import OverlapTuner
+from singa_dask.exchange.scheduling import shorten_slices
 
 # Between looks at what is under way while there is nothing else to do.
 _LOOK_S = 2e-4
 
 
-class Lane:
+class CollectiveExecutor:
     """Runs operations of a communicator in the order in which they are given, which must be that of all ranks.
 
         lane.begin_step()
@@ -37,7 +37,7 @@ class Lane:
         comm: Communicator,
         *,
         threaded: bool,
-        trial: Trial | None = None,
+        trial: OverlapTuner | None = None,
         initializer: Callable[[], None] | None = None,
     ) -> None:
         self._comm = comm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from singa_dask.training.driver import Result
+from singa_dask.supervision.driver import Result
 
 
 @pytest.mark.parametrize(

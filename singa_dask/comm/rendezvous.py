@@ -16,7 +16,7 @@ from singa_dask.errors import ClusterError, CommTimeout
 _LOOK_EVERY_S = 0.1
 
 
-class LocalExchange:
+class Rendezvous:
     """Operations of `size` threads, all of which start the same ones in the same order.
 
     first: the rank of thread 0, for messages. interrupted: why the group was ended from outside, "" while it was not.
@@ -45,13 +45,13 @@ class LocalExchange:
     @contextmanager
     def operation(
         self, thread: int, timeout_s: float, signature: tuple[Hashable, ...], shown: Any
-    ) -> Iterator[LocalOperation]:
+    ) -> Iterator[RendezvousOperation]:
         """Show `shown` to the other threads and see theirs, until every thread has left the block.
 
         signature: the operation's name and whatever all threads must agree on. What a thread raises in the block
         reaches the others as ClusterError, or CommTimeout if it was one.
         """
-        operation = LocalOperation(self, thread, str(signature[0]), timeout_s)
+        operation = RendezvousOperation(self, thread, str(signature[0]), timeout_s)
         try:
             self._shown[thread] = (signature, shown)
             operation.meet()
@@ -73,7 +73,7 @@ class LocalExchange:
         """Hold what this thread has shown no longer."""
         self._shown[thread] = ((), None)
 
-    def meet(self, operation: LocalOperation) -> None:
+    def meet(self, operation: RendezvousOperation) -> None:
         """Return when every thread is here. Raises what the exchange failed with, or CommTimeout."""
         rank = self.first + operation.thread
         with self._changed:
@@ -100,7 +100,7 @@ class LocalExchange:
             kind = CommTimeout if isinstance(self._failure, CommTimeout) else ClusterError
             raise kind(f"rank {rank}, {name}: {self._failure}")
 
-    def _late(self, rank: int, operation: LocalOperation) -> CommTimeout:
+    def _late(self, rank: int, operation: RendezvousOperation) -> CommTimeout:
         missing = [str(self.first + thread) for thread in range(self.size) if thread not in self._arrived]
         late = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(missing)} are"
         self._failure = CommTimeout(
@@ -109,10 +109,10 @@ class LocalExchange:
         return self._failure
 
 
-class LocalOperation:
+class RendezvousOperation:
     """One operation as one of its threads sees it. shown: what every thread shows, in their order."""
 
-    def __init__(self, exchange: LocalExchange, thread: int, name: str, timeout_s: float) -> None:
+    def __init__(self, exchange: Rendezvous, thread: int, name: str, timeout_s: float) -> None:
         self.thread, self.name, self.timeout_s = thread, name, timeout_s
         self.shown: list[Any] = []
         self._exchange = exchange

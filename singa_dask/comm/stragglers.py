@@ -10,7 +10,7 @@ import numpy as np
 _TAG = 31_415
 
 
-class RollCall:
+class StragglerReport:
     """A rank that has waited long in an operation says so to the others; at its deadline it knows who has not.
 
     Operations are told apart by their number, which is the same on all ranks and grows.

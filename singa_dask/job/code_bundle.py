@@ -27,14 +27,14 @@ _registering = Lock()
 
 
 @dataclass(frozen=True)
-class Parcel:
+class CodeBundle:
     """User code on its way. python: the version that pickled it; pickled: objects by their names in the job."""
 
     python: str
     pickled: bytes
 
 
-def pack(job: JobProto, folder: Path | None = None) -> Parcel | None:
+def pack(job: JobProto, folder: Path | None = None) -> CodeBundle | None:
     """The user code of a job that the workers cannot import, None where there is none.
 
     folder: of the job file, where modules are looked for first.
@@ -52,13 +52,13 @@ def pack(job: JobProto, folder: Path | None = None) -> Parcel | None:
         return None
     with _by_value(local.values()):
         try:
-            return Parcel(_PYTHON, _pickled({name: code for name, (code, _) in sent.items()}))
+            return CodeBundle(_PYTHON, _pickled({name: code for name, (code, _) in sent.items()}))
         except Exception as error:
             raise ConfigError(list(_unpicklable(sent)) or [Problem("user code", _CANNOT.format(error))]) from error
 
 
 @contextmanager
-def unpacked(parcel: Parcel | None) -> Iterator[None]:
+def unpacked(parcel: CodeBundle | None) -> Iterator[None]:
     """Inside, the names of the job's user code mean what was sent. Raises ConfigError where it cannot be loaded."""
     if parcel is None:
         yield
@@ -68,7 +68,7 @@ def unpacked(parcel: Parcel | None) -> Iterator[None]:
 
 
 @lru_cache(maxsize=8)
-def _load(parcel: Parcel) -> Mapping[str, Any]:
+def _load(parcel: CodeBundle) -> Mapping[str, Any]:
     import cloudpickle
 
     key = "user code"

@@ -12,15 +12,15 @@ import pytest
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import JobProto
+from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.sending import Parcel, pack, unpacked
 from singa_dask.job.user_code import code_name, user_code
 from singa_dask.layers import Layer
 
 # Unpickles a parcel in a folder from which nothing of the user's can be imported, and calls what is in it.
 ELSEWHERE = """
 import pickle, sys
-from singa_dask.job.sending import unpacked
+from singa_dask.job.code_bundle import unpacked
 from singa_dask.job.user_code import user_code
 with open(sys.argv[1], "rb") as file, unpacked(pickle.load(file)):
     print(user_code(sys.argv[2], "")(3))
@@ -34,7 +34,7 @@ def job(*specs: str) -> JobProto:
     return found
 
 
-def elsewhere(parcel: Parcel | None, spec: str, tmp_path) -> str:
+def elsewhere(parcel: CodeBundle | None, spec: str, tmp_path) -> str:
     (tmp_path / "parcel").write_bytes(cloudpickle.dumps(parcel))
     (tmp_path / "empty").mkdir()
     command = [sys.executable, "-c", ELSEWHERE, tmp_path / "parcel", spec]

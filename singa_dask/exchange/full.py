@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import check_counts
 from singa_dask.comm.communicator import Communicator, Finish
+from singa_dask.exchange.buckets import Bucket
 
 
 class BucketExchange(ABC):

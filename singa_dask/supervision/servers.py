@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from singa_dask.cluster.claims import server_key
+from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, ServerActor, ServerPlan
@@ -24,7 +24,7 @@ _CLOSE_S = 2.0
 class ServerGroup:
     """One server group: from making its actors to letting them go.
 
-    number: from 0; where: the Dask worker of each server; run: that it is of (claims.server_key).
+    number: from 0; where: the Dask worker of each server; run: that it is of (leases.server_key).
     generation: grows whenever the group is made anew; addresses: of the servers, empty while it is down.
     """
 

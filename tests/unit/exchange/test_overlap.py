@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.comm.trial import LASTS, TURNS, WARM_UP, Trial
+from singa_dask.exchange.overlap import LASTS, TURNS, WARM_UP, OverlapTuner
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def steps(trial: Trial, clock: Clock, count: int, first: float, second: float) -> Iterator[bool]:
+def steps(trial: OverlapTuner, clock: Clock, count: int, first: float, second: float) -> Iterator[bool]:
     """Whether each of `count` steps, so long by the one and the other way, went the first way."""
     for _ in range(count):
         trial.begin()
@@ -32,7 +32,7 @@ def steps(trial: Trial, clock: Clock, count: int, first: float, second: float) -
 @given(st.floats(0.001, 1), st.floats(0.001, 1))
 def test_the_faster_way_goes_on_after_as_many_turns_of_each(first: float, second: float):
     clock = Clock()
-    trial = Trial(clock)
+    trial = OverlapTuner(clock)
     warm, turns = WARM_UP, 2 * TURNS
     went = list(steps(trial, clock, warm + LASTS, first, second))
     assert all(went[:warm])
@@ -43,14 +43,14 @@ def test_the_faster_way_goes_on_after_as_many_turns_of_each(first: float, second
 
 def test_neither_way_is_always_the_later_one_of_a_pair():
     clock = Clock()
-    went = list(steps(Trial(clock), clock, WARM_UP + 2 * TURNS, 1, 1))[WARM_UP:]
+    went = list(steps(OverlapTuner(clock), clock, WARM_UP + 2 * TURNS, 1, 1))[WARM_UP:]
     pairs = list(zip(went[::2], went[1::2], strict=True))
     assert pairs.count((True, False)) == pairs.count((False, True)) == TURNS // 2
 
 
 def test_what_has_changed_is_found_out_by_the_next_trial():
     clock = Clock()
-    trial = Trial(clock)
+    trial = OverlapTuner(clock)
     assert list(steps(trial, clock, WARM_UP + LASTS, 1, 2))[-1]
     went = list(steps(trial, clock, LASTS, 3, 2))
     assert sum(went[: 2 * TURNS]) == TURNS
@@ -59,7 +59,7 @@ def test_what_has_changed_is_found_out_by_the_next_trial():
 
 def test_one_slow_step_decides_nothing():
     clock = Clock()
-    trial = Trial(clock)
+    trial = OverlapTuner(clock)
     for number, went in enumerate(steps(trial, clock, WARM_UP + 2 * TURNS + 1, 1, 2)):
         if number == WARM_UP + 4:
             assert went
@@ -71,7 +71,7 @@ def test_ranks_go_by_the_sum_of_what_all_of_them_found():
     trials = []
     for first, second in ((1.0, 2.0), (5.0, 3.0)):
         clock = Clock()
-        trial = Trial(clock)
+        trial = OverlapTuner(clock)
         for _ in range(WARM_UP + 2 * TURNS):
             trial.begin()
             clock.now += first if trial.first else second

@@ -9,9 +9,9 @@ import pytest
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
-from singa_dask.training import fleet as fleets
-from singa_dask.training.fleet import Fleet
-from singa_dask.training.forming import Crew, NoReplacement, State
+from singa_dask.supervision import supervisor as supervision
+from singa_dask.supervision.launch import Gang, NoReplacement, State
+from singa_dask.supervision.supervisor import Supervisor
 
 
 class Ranks:
@@ -65,7 +65,7 @@ class Servers:
     stop = lost
 
 
-class Former:
+class GangLauncher:
     """Forms at once, or fails as the test says. made: what each order was for."""
 
     def __init__(self, topology, held=1):
@@ -78,7 +78,7 @@ class Former:
         for first in range(0, self.topology.nworker_groups, self.held):
             numbers = tuple(range(first, first + self.held))
             used = tuple(self.topology.server_group_of(number) for number in numbers)
-            self.crews.append(Crew(numbers, [f"w{first}"], used))
+            self.crews.append(Gang(numbers, [f"w{first}"], used))
         beside = not self.topology.server_worker_separate
         self.server_groups += [
             Servers(i, [f"w{i}" if beside else f"s{i}"]) for i in range(self.topology.nserver_groups)
@@ -86,7 +86,7 @@ class Former:
 
     def newcomer(self):
         number = 1 + max(number for crew in self.crews for number in crew.groups)
-        self.crews.append(Crew((number,), [f"w{number}"], (0,), joined=True))
+        self.crews.append(Gang((number,), [f"w{number}"], (0,), joined=True))
         return self.crews[-1]
 
     def lost(self):
@@ -114,10 +114,10 @@ def start(monkeypatch):
     pool, started = ThreadPoolExecutor(), []
 
     def begin(held=1, max_restarts=3, faults=(), **numbers):
-        former = Former(ClusterTopology(**numbers), held)
+        former = GangLauncher(ClusterTopology(**numbers), held)
         former.faults += faults
-        monkeypatch.setattr(fleets, "alive", lambda client, addresses: set(addresses) - former.dead)
-        fleet = Fleet(former, note=(notes := []).append, steps={}, ended=set(), max_restarts=max_restarts)
+        monkeypatch.setattr(supervision, "alive", lambda client, addresses: set(addresses) - former.dead)
+        fleet = Supervisor(former, note=(notes := []).append, steps={}, ended=set(), max_restarts=max_restarts)
         fleet.notes, fleet.done = notes, pool.submit(fleet.run)
         started.append(fleet)
         return fleet, former
@@ -214,7 +214,7 @@ def test_a_loss_takes_along_what_shares_processes_only(start):
 def test_a_mute_process_takes_its_server_along_though_the_scheduler_lists_it(start, monkeypatch):
     fleet, former = start(**HOGWILD)
     running(fleet)
-    monkeypatch.setattr(fleets, "alive", lambda client, addresses: set(addresses))
+    monkeypatch.setattr(supervision, "alive", lambda client, addresses: set(addresses))
     former.dead.add("w2")
     fleet.crews[2].group.fail(ClusterError("the server does not answer"))
     until(lambda: len(former.made) == 2)
@@ -323,7 +323,7 @@ def test_the_lead_does_not_leave_nor_who_shares_its_processes(start):
 
 
 def test_a_loss_while_the_run_is_being_stopped_is_told_once(start, monkeypatch):
-    monkeypatch.setattr(fleets, "_ALIVE_EVERY_S", 0.0)
+    monkeypatch.setattr(supervision, "_ALIVE_EVERY_S", 0.0)
     fleet, former = start(**HOGWILD)
     running(fleet)
     fleet.interrupted = True
@@ -346,7 +346,7 @@ def test_ctrl_c_at_the_very_moment_of_an_order_leaves_no_group_between_the_state
                 raise KeyboardInterrupt
             return super().submit(*args)
 
-    monkeypatch.setattr(fleets, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(supervision, "ThreadPoolExecutor", Interrupted)
     fleet, _ = start(**DOWNPOUR)
     assert fleet.done.result(5).keys() == {0, 1}
     assert fleet.interrupted and all(crew.group.stopped for crew in fleet.crews)

@@ -7,10 +7,10 @@ from copy import deepcopy
 
 import numpy as np
 
-from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codec import Codec
 from singa_dask.comm.communicator import Communicator, Finish
+from singa_dask.exchange.buckets import Bucket
 
 
 class CodedScatter:

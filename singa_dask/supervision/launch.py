@@ -13,11 +13,11 @@ from singa_dask.cluster import Group, WorkerInfo, form_group, place, wait_worker
 from singa_dask.cluster.remote import kill_processes
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
+from singa_dask.supervision.servers import ServerGroup
 from singa_dask.training.checkpoint import Found
-from singa_dask.training.crew import CrewPlan, on_dask_worker
+from singa_dask.training.gang import GangPlan, on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.server_group import ServerGroup
 from singa_dask.training.worker import GroupPlan, WorkerPlan
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class State(Enum):
 
 
 @dataclass
-class Crew:
+class Gang:
     """The worker groups that share processes: one, unless nworkers_per_procs says otherwise.
 
     where: the Dask worker of each process. group: its ranks, from the first forming on; reports: once it has ended.
@@ -64,14 +64,14 @@ class Crew:
 
 
 @dataclass(frozen=True)
-class Order:
+class FormRequest:
     """What is formed together."""
 
-    crews: Sequence[Crew]
+    crews: Sequence[Gang]
     server_groups: Sequence[ServerGroup]
 
 
-class Former:
+class GangLauncher:
     """Forms the crews and server groups of one run.
 
     crews, server_groups: all of the run. steps: last known step of every worker group. newest: the newest valid
@@ -93,7 +93,7 @@ class Former:
         self.client, self.prepared, self.topology = client, prepared, prepared.topology
         self.worker_plan, self.topic = worker_plan, topic
         self.steps, self.newest, self.rewound, self.patience_s = steps, newest, rewound, patience_s
-        self.crews: list[Crew] = []
+        self.crews: list[Gang] = []
         self.server_groups: list[ServerGroup] = []
         self._cores: dict[str, int] = {}
         self._pids: dict[str, int] = {}
@@ -108,11 +108,11 @@ class Former:
         for first in range(0, topology.nworker_groups, held):
             numbers = tuple(range(first, first + held))
             where = list(dict.fromkeys(address for g in numbers for address in placement.workers[g]))
-            self.crews.append(Crew(numbers, where, tuple(topology.server_group_of(g) for g in numbers)))
+            self.crews.append(Gang(numbers, where, tuple(topology.server_group_of(g) for g in numbers)))
         if not topology.private_servers:
             self.server_groups += [ServerGroup(i, where, self.topic) for i, where in enumerate(placement.servers)]
 
-    def newcomer(self) -> Crew:
+    def newcomer(self) -> Gang:
         """One more crew, of one worker group, on free Dask workers. Raises ClusterError where there are too few."""
         needed = max(1, self.topology.nworkers_per_group // self.topology.nworkers_per_procs)
         used = self.used()
@@ -126,7 +126,7 @@ class Former:
         self._cores |= {info.address: max(1, info.cores // (1 + len(used))) for info in chosen}
         first = max(self.steps.values(), default=0)
         server_group = number % self.topology.nserver_groups
-        crew = Crew((number,), [info.address for info in chosen], (server_group,), first=first, joined=True)
+        crew = Gang((number,), [info.address for info in chosen], (server_group,), first=first, joined=True)
         self.crews.append(crew)
         return crew
 
@@ -140,7 +140,7 @@ class Former:
         used = self.used()
         return used.difference(info.address for info in self._answering()) if used else set()
 
-    def bring_up(self, order: Order) -> None:
+    def bring_up(self, order: FormRequest) -> None:
         """Form the crews and make the server groups of an order, which nobody else touches in the meantime, from a
         neighbour's or the newest checkpoint's parameters. Raises ClusterError, and leaves them half made."""
         for crew in order.crews:
@@ -167,10 +167,10 @@ class Former:
 
     # Worker groups
 
-    def _form(self, order: Order, crew: Crew, groups: Sequence[GroupPlan]) -> None:
+    def _form(self, order: FormRequest, crew: Gang, groups: Sequence[GroupPlan]) -> None:
         crew.generation += 1
         size = self.topology.nworkers_per_group
-        plan = CrewPlan(
+        plan = GangPlan(
             worker=self.worker_plan,
             groups=tuple(groups),
             cores=tuple(self._cores.get(address, 1) for address in crew.where),
@@ -191,7 +191,7 @@ class Former:
         self._remember(crew.group.workers)
         self._moved(order, dict(zip(crew.where, crew.group.addresses, strict=True)))
 
-    def _group_plan(self, crew: Crew, number: int, fresh: bool) -> GroupPlan:
+    def _group_plan(self, crew: Gang, number: int, fresh: bool) -> GroupPlan:
         served = [] if crew.joined else self._coming(self.topology.server_group_of(number))
         return GroupPlan(
             number=number,
@@ -271,7 +271,7 @@ class Former:
         """Processes that can be replaced, should they stop to answer."""
         self._pids |= {info.address: info.pid for info in workers if info.nanny}
 
-    def _replace_lost(self, order: Order) -> None:
+    def _replace_lost(self, order: FormRequest) -> None:
         """Put free Dask workers in the place of those that are gone; their nannies bring them back, elsewhere."""
         deadline = time.monotonic() + self.patience_s
         killed: set[str] = set()
@@ -298,12 +298,12 @@ class Former:
             killed |= stopped.keys()
             time.sleep(0.05)
 
-    def _moved(self, order: Order, moved: Mapping[str, str]) -> None:
+    def _moved(self, order: FormRequest, moved: Mapping[str, str]) -> None:
         for where in _places(order):
             where[:] = [moved.get(address, address) for address in where]
         # In place: the thread that watches may add newcomers'.
         self._cores |= {new: self._cores[old] for old, new in moved.items() if old in self._cores}
 
 
-def _places(order: Order) -> list[list[str]]:
+def _places(order: FormRequest) -> list[list[str]]:
     return [crew.where for crew in order.crews] + [group.where for group in order.server_groups]

@@ -13,7 +13,7 @@ from singa_dask.comm import NestedCommunicator
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, Link, link_to
-from singa_dask.training.worker import GroupPlan, Surroundings, WorkerPlan, run_rank
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 # Servers are made as soon as all groups that share processes with them have formed.
 SERVERS_S = 120.0
@@ -22,7 +22,7 @@ Directory = Mapping[int, Sequence[Address]]
 
 
 @dataclass(frozen=True)
-class CrewPlan:
+class GangPlan:
     """What the driver tells the processes of one or several worker groups that are formed together.
 
     worker: the plan of their workers, but for the group. groups: the worker groups. cores: of each process, in order.
@@ -38,7 +38,7 @@ class CrewPlan:
     server_groups: tuple[int, ...] | None = None
 
 
-def on_dask_worker(comm: Communicator, plan: CrewPlan, topic: str) -> dict[int, dict[str, Any]]:
+def on_dask_worker(comm: Communicator, plan: GangPlan, topic: str) -> dict[int, dict[str, Any]]:
     """Run this process's workers to their end; returns, by worker group, the report of the group's first one here."""
     from distributed import get_client, get_worker
 
@@ -53,9 +53,9 @@ def on_dask_worker(comm: Communicator, plan: CrewPlan, topic: str) -> dict[int, 
         addresses = directory[server_group]
         return {i: link_to(address, worker, comm.timeout_s) for i, address in enumerate(addresses)}
 
-    def surroundings(index: int) -> Surroundings:
+    def surroundings(index: int) -> RankServices:
         server_group = None if plan.server_groups is None else plan.server_groups[index]
-        return Surroundings(
+        return RankServices(
             submit=submit,
             emit=partial(worker.log_event, topic),
             stop_requested=lambda: task.stop_requested,
@@ -66,7 +66,7 @@ def on_dask_worker(comm: Communicator, plan: CrewPlan, topic: str) -> dict[int, 
     members = _members(comm, plan)
     threads = max(1, plan.cores[comm.rank] // len(members))
     runs = [
-        partial(run_rank, own, replace(plan.worker, threads=threads, group=plan.groups[index]), surroundings(index))
+        partial(train_rank, own, replace(plan.worker, threads=threads, group=plan.groups[index]), surroundings(index))
         for index, own in members
     ]
     if len(runs) == 1:
@@ -79,7 +79,7 @@ def on_dask_worker(comm: Communicator, plan: CrewPlan, topic: str) -> dict[int, 
     return found
 
 
-def _members(comm: Communicator, plan: CrewPlan) -> list[tuple[int, Communicator]]:
+def _members(comm: Communicator, plan: GangPlan) -> list[tuple[int, Communicator]]:
     """The workers of this process: which group, by index in the plan, and what it talks through."""
     held, size = plan.per_process, plan.nworkers_per_group
     if held == 1:

@@ -16,8 +16,8 @@ from typing import Any
 from singa_dask.cluster import GroupFailed
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError, SingaError
-from singa_dask.training.forming import Crew, Former, NoReplacement, Order, State
-from singa_dask.training.server_group import ServerGroup
+from singa_dask.supervision.launch import FormRequest, Gang, GangLauncher, NoReplacement, State
+from singa_dask.supervision.servers import ServerGroup
 
 _LOOK_S = 0.02
 _ALIVE_EVERY_S = 0.25
@@ -36,7 +36,7 @@ class Restart:
     cause: str
 
 
-class Fleet:
+class Supervisor:
     """The processes of one run, as one thread watches them; another forms what is down, one order at a time.
 
     note: says something to the user. steps, ended: last known step of every worker group, and which have reached their
@@ -45,7 +45,7 @@ class Fleet:
 
     def __init__(
         self,
-        former: Former,
+        former: GangLauncher,
         *,
         note: Callable[[str], None],
         steps: Mapping[int, int],
@@ -58,7 +58,7 @@ class Fleet:
         self.restarts: list[Restart] = []
         self.interrupted = False
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="forming")
-        self._forming: tuple[Order, Future[None]] | None = None
+        self._forming: tuple[FormRequest, Future[None]] | None = None
         self._wishes: list[Callable[[], None]] = []
         self._lead_told = False
         self._checked_at = 0.0
@@ -146,7 +146,7 @@ class Fleet:
         if not self._forming:
             self._tell_lead()
 
-    def _poll(self, crew: Crew) -> tuple[Crew, GroupLost] | None:
+    def _poll(self, crew: Gang) -> tuple[Gang, GroupLost] | None:
         """Notice that a crew has ended or was lost. Raises the error that one of its ranks raised on purpose."""
         group = _running(crew)
         try:
@@ -195,7 +195,7 @@ class Fleet:
 
     # What is lost
 
-    def _lost(self, holder: Crew | ServerGroup, error: GroupLost) -> None:
+    def _lost(self, holder: Gang | ServerGroup, error: GroupLost) -> None:
         """Mark what the loss takes along, and have it formed anew, unless that was tried too often."""
         crews, groups = self._affected(holder)
         if self.interrupted:
@@ -204,7 +204,7 @@ class Fleet:
             for crew in crews:
                 self._drop(crew)
             return
-        if isinstance(holder, Crew) and holder.leaving:
+        if isinstance(holder, Gang) and holder.leaving:
             self._drop(holder, f"{holder} left: {error}")
             crews.remove(holder)
             if not crews and not groups:
@@ -224,7 +224,7 @@ class Fleet:
         attempt = f"Restart {holder.restarts} of {self.max_restarts}"
         self.note(f"{error} (step {step}). {attempt}{self._way_out(crews, groups)}.")
 
-    def _way_out(self, crews: Sequence[Crew], groups: Sequence[ServerGroup]) -> str:
+    def _way_out(self, crews: Sequence[Gang], groups: Sequence[ServerGroup]) -> str:
         """Which worker groups are formed anew, and what they go on from."""
         names = "" if self.synchronous else f" of {' and '.join(map(str, crews)) or 'the servers'}"
         if self.server_groups and not groups:
@@ -234,7 +234,7 @@ class Fleet:
         found = self.former.newest()
         return f"{names}, from step {found.step if found else 0}"
 
-    def _affected(self, holder: Crew | ServerGroup) -> tuple[list[Crew], list[ServerGroup]]:
+    def _affected(self, holder: Gang | ServerGroup) -> tuple[list[Gang], list[ServerGroup]]:
         """Every crew and server group that cannot go on: what is in lost processes, or in processes that are replaced
         because a crew of several processes is formed anew; the crews of lost servers."""
         working = [crew for crew in self.crews if crew.state != State.ENDED]
@@ -252,11 +252,11 @@ class Fleet:
             if (len(crews), len(groups)) == known:
                 return crews, groups
 
-    def _may_be_dropped(self, crew: Crew) -> bool:
+    def _may_be_dropped(self, crew: Gang) -> bool:
         """Whether it came to a running job and has not done anything for it yet."""
         return crew.joined and not any(number in self.steps for number in crew.groups)
 
-    def _drop(self, crew: Crew, why: str = "") -> None:
+    def _drop(self, crew: Gang, why: str = "") -> None:
         """Go on without a crew."""
         if why:
             self.note(why)
@@ -276,7 +276,7 @@ class Fleet:
         down = [crew for crew in self.crews if crew.state == State.DOWN]
         needed = [crew for crew in down if not self._may_be_dropped(crew)]
         groups = [group for group in self.server_groups if not group.up]
-        order = Order(needed if needed or groups else down[:1], groups)
+        order = FormRequest(needed if needed or groups else down[:1], groups)
         if order.crews or order.server_groups:
             try:
                 for crew in order.crews:
@@ -287,7 +287,7 @@ class Fleet:
                     crew.state = State.DOWN
                 raise
 
-    def _formed(self, order: Order, forming: Future[None]) -> None:
+    def _formed(self, order: FormRequest, forming: Future[None]) -> None:
         """Take over what was formed, or find out what the failure means."""
         try:
             forming.result()
@@ -303,9 +303,9 @@ class Fleet:
                 if self.interrupted:
                     _running(crew).stop()
 
-    def _not_formed(self, order: Order, error: ClusterError) -> None:
+    def _not_formed(self, order: FormRequest, error: ClusterError) -> None:
         holder = order.crews[0] if order.crews else order.server_groups[0]
-        if isinstance(holder, Crew) and self._may_be_dropped(holder):
+        if isinstance(holder, Gang) and self._may_be_dropped(holder):
             return self._drop(holder, f"{holder} could not join: {error}")
         if isinstance(error, NoReplacement):
             raise error
@@ -326,7 +326,7 @@ class Fleet:
             group.stop()
 
 
-def _running(crew: Crew) -> Any:
+def _running(crew: Gang) -> Any:
     assert crew.group is not None
     return crew.group
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from singa_dask.comm.lane import Lane
-from singa_dask.comm.scheduling import SLICE_S, scheduling, shorten_slices
 from singa_dask.comm.solo import SoloCommunicator
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.scheduling import SLICE_S, scheduling, shorten_slices
 
 release = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) if platform.system() == "Linux" else (0, 0)
 granted = pytest.mark.skipif(release < (6, 12), reason="Linux before 6.12 has one length of slices for all")
@@ -43,7 +43,7 @@ def test_a_thread_has_short_slices_and_all_others_keep_theirs():
 @granted
 def test_that_of_the_exchange_does():
     called = []
-    lane = Lane(SoloCommunicator(), threaded=True, initializer=lambda: called.append(slice_s()))
+    lane = CollectiveExecutor(SoloCommunicator(), threaded=True, initializer=lambda: called.append(slice_s()))
     try:
         assert lane.run(slice_s) == pytest.approx(SLICE_S)
     finally:
@@ -52,6 +52,6 @@ def test_that_of_the_exchange_does():
 
 
 def test_where_there_is_no_such_call_nothing_happens(monkeypatch):
-    monkeypatch.setattr("singa_dask.comm.scheduling._CALLS", {})
+    monkeypatch.setattr("singa_dask.exchange.scheduling._CALLS", {})
     shorten_slices()
     assert scheduling() is None

@@ -14,8 +14,8 @@ from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.progress import Display, display_for, duration, figures
+from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import Prepared, prepare
-from singa_dask.training.run import Run
 from singa_dask.training.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.comm import Bucket, FullExchange, SoloCommunicator, run_threads
-from singa_dask.comm.buckets import Readiness, due
-from singa_dask.comm.coded_exchange import bucket_exchange
+from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.errors import TrainingError
+from singa_dask.exchange import Bucket, FullExchange
+from singa_dask.exchange.buckets import Readiness, due
+from singa_dask.exchange.coded import bucket_exchange
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
 

@@ -18,11 +18,11 @@ from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingErr
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
+from singa_dask.supervision.control import listening
+from singa_dask.supervision.launch import GangLauncher
+from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
-from singa_dask.training.control import listening
-from singa_dask.training.fleet import Fleet
-from singa_dask.training.forming import Former
 from singa_dask.training.prepare import Prepared, check_given, training_data
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
@@ -45,7 +45,7 @@ class Run:
         self.max_restarts = max_restarts
         self.patience_s = patience_s
         self._started = time.monotonic()
-        self._fleet: Fleet | None = None
+        self._fleet: Supervisor | None = None
         # What the worker groups have told so far: the record of a run that fails.
         self._steps: dict[int, int] = {}
         self._ended: set[int] = set()
@@ -139,7 +139,7 @@ class Run:
             code=self.prepared.code,
         )
         with _events(client, self._handle) as topic:
-            former = Former(
+            former = GangLauncher(
                 client,
                 self.prepared,
                 worker_plan,
@@ -149,7 +149,7 @@ class Run:
                 rewound=self._rewound,
                 patience_s=self.patience_s,
             )
-            fleet = self._fleet = Fleet(
+            fleet = self._fleet = Supervisor(
                 former, note=self.display.note, steps=self._steps, ended=self._ended, max_restarts=self.max_restarts
             )
             with listening(client, self.prepared.job.name, str(self.workspace.folder), fleet):

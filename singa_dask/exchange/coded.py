@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm import codecs
-from singa_dask.comm.buckets import Bucket
 from singa_dask.comm.buffers import run_of
 from singa_dask.comm.codec import ErrorFeedback
 from singa_dask.comm.communicator import Communicator, Finish
-from singa_dask.comm.exchange import BucketExchange, FullExchange
-from singa_dask.comm.scatter import CodedScatter, inside, within
 from singa_dask.comm.sparse import Threshold, TopK
+from singa_dask.exchange.buckets import Bucket
+from singa_dask.exchange.full import BucketExchange, FullExchange
+from singa_dask.exchange.scatter import CodedScatter, inside, within
 
 
 class CodedExchange(BucketExchange):

@@ -11,7 +11,7 @@ import numpy as np
 WARM_UP, TURNS, LASTS = 4, 8, 1000
 
 
-class Trial:
+class OverlapTuner:
     """Two ways of a step that end with the same result; those who take it together go the same way.
 
     After WARM_UP steps the ways take TURNS turns each, and the one with the smaller median of seconds goes on until,

@@ -9,14 +9,14 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.layers.context import Metric
-from singa_dask.server import Exchanged
+from singa_dask.server import ServerTraffic
 
 # What every rank adds to a step, in the order of the message. The seconds: for the others of its group, for data.
 _OF_RANKS = ("wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes")
 
 
 def of_all_ranks(
-    comm: Communicator, stop: bool, metrics: Mapping[str, Metric], wait_s: float, loading_s: float, sent: Exchanged
+    comm: Communicator, stop: bool, metrics: Mapping[str, Metric], wait_s: float, loading_s: float, sent: ServerTraffic
 ) -> tuple[bool, dict[str, Metric], np.ndarray]:
     """What all ranks say of one step, so that all of them know the same, by one small all-reduce.
 

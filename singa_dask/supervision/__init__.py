@@ -1,0 +1,1 @@
+"""What the driver does during a run: starts groups, watches them, restarts what is lost, keeps the record."""
