@@ -12,6 +12,7 @@ from support.servers import ones, server_plan, shard
 from singa_dask.ops.cpu import ops as cpu
 from singa_dask.server import Server, partition
 from singa_dask.server.messages import Fresh, Get, Inspect, Origin, Put, Reply, Update
+from singa_dask.server.server import LEAST_RATE
 
 ORIGIN = Origin(0)
 
@@ -116,3 +117,10 @@ def test_warming_up_compiles_the_updater_and_changes_nothing(monkeypatch):
     assert sizes == [(16, np.float32)]
     server_plan(partition(16, 1, 4, beside=False), server=3).warm_up()  # a server without slices
     assert len(sizes) == 1
+
+
+def test_a_server_may_send_for_as_long_as_its_slices_and_three_arrays_of_the_updater_take():
+    cut = partition(1 << 20, 3, 2, beside=False)
+    sizes = [sum(s.size for s in cut.of_server(server)) for server in range(2)]
+    assert [server_plan(cut, server).transfer_s for server in range(2)] == [16 * size / LEAST_RATE for size in sizes]
+    assert sum(sizes) == 1 << 20 and 2 < 16 * (1 << 20) / LEAST_RATE < 3
