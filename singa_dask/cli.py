@@ -190,7 +190,7 @@ def leave(group: int, scheduler: str | None, scheduler_file: Path | None, run: s
 def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
     """Say whether JOB would run here, and print its net: shapes, parameters, partition."""
     from singa_dask.cluster import mpi_library
-    from singa_dask.monitor.tables import net_tables
+    from singa_dask.monitor.net_tables import net_tables
     from singa_dask.training.prepare import check_given, prepare
 
     prepared = prepare(_load(job, overrides, cluster), with_data=not no_data)
@@ -261,7 +261,7 @@ def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: boo
 def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, validation: bool) -> None:
     """Measure a checkpoint of JOB on its test data."""
     from singa_dask.job.job_pb2 import Phase
-    from singa_dask.monitor.progress import figures
+    from singa_dask.monitor.progress import format_metrics
     from singa_dask.training import evaluate
     from singa_dask.training.checkpoint import find
 
@@ -269,7 +269,7 @@ def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint
     prepared = _prepare(job, overrides, cluster, phase)
     path = find(checkpoint)
     metrics = evaluate.measure(prepared.job, path, phase)
-    click.echo(f"{'validate' if validation else 'test'} {figures(metrics)}; {path}")
+    click.echo(f"{'validate' if validation else 'test'} {format_metrics(metrics)}; {path}")
 
 
 @main.command()

@@ -21,7 +21,8 @@ from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.param import Array, Param, Shape, param_message
+from singa_dask.layers.param import Param, Shape, param_message
+from singa_dask.ops.arrays import Array
 
 # Keyword arguments of every layer that are fields of LayerProto itself.
 _WIRING = (
