@@ -185,7 +185,7 @@ def test_a_checkpoint_becomes_an_onnx_model(text, prepared, tmp_path):
     arguments = ["export", tmp_path / "job.conf", "--checkpoint", checkpoint, "--onnx", tmp_path / "text.onnx"]
     ran = CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
     assert ran.exit_code == 0, ran.output
-    assert "takes data, gru.h, lstm.h, lstm.cell, gives loss, gru.h_out, lstm.h_out, lstm.cell_out" in ran.output
+    assert "inputs data, gru.h, lstm.h, lstm.cell; outputs loss, gru.h_out, lstm.h_out, lstm.cell_out" in ran.output
     unwritable = CliRunner().invoke(cli.main, [*map(str, arguments[:-1]), str(tmp_path / "job.conf" / "text.onnx")])
     assert unwritable.exit_code == 2
     assert "error: --onnx: cannot be written (" in unwritable.output
