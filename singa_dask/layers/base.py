@@ -127,7 +127,7 @@ class Layer(Description):
     def _adopt(self, proto: LayerProto) -> None:
         super()._adopt(proto)
         if self.known_by_type and proto.user_type:
-            hint = "Derive it from Layer, InputLayer or another layer; data of other kinds can be converted to shards."
+            hint = "Derive it from Layer and let it read a kRecordInput; `singa-dask shard` converts other data."
             raise self.problem("derives from a layer that nets and loaders know by its type", proto.user_type, hint)
         self.inputs = tuple(proto.srclayers)
         self.params: list[Param] = []

@@ -83,7 +83,7 @@ _SPELLINGS = {
 
 CLASSES: dict[str, type[Layer]] = {cls.type: cls for cls in LAYERS} | _SPELLINGS
 
-_BRIDGE = "Leave bridges out: the partitioner puts them where data crosses workers."
+_BRIDGE = "Remove it: layers split over workers are not yet supported."
 _UNAVAILABLE = DEPRECATED | {"kBridgeSrc": _BRIDGE, "kBridgeDst": _BRIDGE}
 
 
