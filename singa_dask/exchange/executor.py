@@ -12,7 +12,6 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.overlap import OverlapTuner
-from singa_dask.exchange.scheduling import shorten_slices
 
 # Between looks at what is under way while there is nothing else to do.
 _LOOK_S = 2e-4
@@ -41,8 +40,7 @@ class CollectiveExecutor:
         initializer: Callable[[], None] | None = None,
     ) -> None:
         self._comm = comm
-        self._pool = ThreadPoolExecutor(1, "exchange", initializer=self._begin) if threaded else None
-        self._initializer = initializer
+        self._pool = ThreadPoolExecutor(1, "exchange", initializer=initializer) if threaded else None
         self._trial = trial if threaded else None
         self._under_way: list[Future[Any]] = []
         self._submitted = 0
@@ -105,11 +103,6 @@ class CollectiveExecutor:
         if any(not future.done() for future in self._under_way):
             self._comm.abort("the worker's step was broken off")
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self) -> None:
-        shorten_slices()
-        if self._initializer is not None:
-            self._initializer()
 
     def _run_beside(self, number: int, call: Callable[..., Any], *args: Any) -> Any:
         """Run an operation; what it has started goes on until there is another to run, or somebody waits for it."""
