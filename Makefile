@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -58,6 +58,9 @@ $(OPENMPI)/.ready: requirements.lock pyproject.toml
 
 test-openmpi: $(OPENMPI)/.ready  ## run the tests of MPI jobs with Open MPI, in .venv-openmpi
 	$(OPENMPI)/bin/python -m pytest tests/e2e/test_hpc.py tests/e2e/test_hpc_scripts.py tests/parallel/test_mpiexec.py $(ARGS)
+
+mutants: setup  ## break the code at random and count what the unit tests notice (ARGS="--seed 1 --count 100 --rooms server")
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 check: setup  ## check format, lint and types
 	$(BIN)/ruff format --check .

@@ -10,8 +10,9 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import AlgProto
 from singa_dask.layers import RBMHid, RBMVis
 from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.param import Array, Param
+from singa_dask.layers.param import Param
 from singa_dask.net import Net
+from singa_dask.ops.arrays import Array
 
 
 class CD(TrainOneBatch):

@@ -11,9 +11,9 @@ from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Metric, Step
-from singa_dask.layers.param import Array
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
+from singa_dask.ops.arrays import Array
 
 
 class Loss:

@@ -9,7 +9,7 @@ from singa_dask.errors import nearest
 from singa_dask.job.energy import without_feedback
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, LayerProto, LayerType, Phase
-from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_name
+from singa_dask.job.layer_types import ENERGY, LOSSES, parameter_roles, type_name
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.phases import runs_in
 from singa_dask.job.unroll import Times, connections, faults, plain

@@ -8,7 +8,7 @@ from typing import Any
 from singa_dask.job.check_user import check_user, check_user_conf
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase, StoreProto
-from singa_dask.job.layer_facts import (
+from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
     LOSSES,

@@ -1,7 +1,7 @@
-"""Sending the user's own code to the workers, which need not be able to import it.
+"""Code shipping: the user's code travels to workers that cannot import it.
 
-Sent by value is what is defined in a notebook or script (module `__main__`) or inside a function, and what lies in a
-module beside the job file, in the current folder or in that of the script. What is installed, the workers import.
+Pickled by value: code defined in a notebook, a script (module `__main__`) or a function, and modules in the folder of
+the job file, the current folder or the folder of the script. Workers import installed modules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _registering = Lock()
 
 @dataclass(frozen=True)
 class CodeBundle:
-    """User code on its way. python: the version that pickled it; pickled: objects by their names in the job."""
+    """Pickled user code. python: the version that pickled it; pickled: objects by their names in the job."""
 
     python: str
     pickled: bytes
@@ -58,25 +58,25 @@ def pack(job: JobProto, folder: Path | None = None) -> CodeBundle | None:
 
 
 @contextmanager
-def unpacked(parcel: CodeBundle | None) -> Iterator[None]:
+def unpacked(bundle: CodeBundle | None) -> Iterator[None]:
     """Inside, the names of the job's user code mean what was sent. Raises ConfigError where it cannot be loaded."""
-    if parcel is None:
+    if bundle is None:
         yield
         return
-    with using(_load(parcel)):
+    with using(_load(bundle)):
         yield
 
 
 @lru_cache(maxsize=8)
-def _load(parcel: CodeBundle) -> Mapping[str, Any]:
+def _load(bundle: CodeBundle) -> Mapping[str, Any]:
     import cloudpickle
 
     key = "user code"
-    if parcel.python != _PYTHON:
+    if bundle.python != _PYTHON:
         hint = "Use the same version, or install your code on the workers."
-        raise ConfigError(Problem(key, f"comes from Python {parcel.python}, this worker has {_PYTHON}", hint=hint))
+        raise ConfigError(Problem(key, f"comes from Python {bundle.python}, this worker has {_PYTHON}", hint=hint))
     try:
-        return cloudpickle.loads(parcel.pickled)
+        return cloudpickle.loads(bundle.pickled)
     except (ImportError, AttributeError) as error:
         hint = "Install it there, or put it beside the job file."
         raise ConfigError(Problem(key, f"needs what this worker does not have: {error}", hint=hint)) from error

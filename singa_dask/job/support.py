@@ -1,6 +1,7 @@
-"""What a job may say, in SINGA's words, that this version cannot do: the one list of it.
+"""SINGA features that a job may name and this version lacks.
 
-A line here is a promise to come. Whoever keeps it deletes the line; nothing else refuses the feature.
+Two more refusals need what the message alone does not show: `training/prepare.py` refuses the user's own input layers,
+which only their class reveals, and `data/store.py` refuses SINGA's data stores.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class ClusterTopology:
     sparsity: float | None = None
 
     def __post_init__(self) -> None:
-        problems = list(self._wrong_values()) or list(self._wrong_divisions())
+        problems = list(self._wrong_values()) or list(self._wrong_divisions()) or list(self._useless_codec())
         if problems:
             raise ConfigError(problems)
 
@@ -124,6 +124,12 @@ class ClusterTopology:
             yield Problem(f"cluster.{name}", "a single worker group is synchronous", received, hint)
         yield from _wrong_packing("worker", self.nworkers_per_procs, groups, self.nworkers_per_group)
         yield from _wrong_packing("server", self.nservers_per_procs, copies, self.nservers_per_group)
+
+    def _useless_codec(self) -> Iterator[Problem]:
+        if self.codec != "kFull" and self.stays_in_process:
+            message = "has nothing to code: each worker is its whole group, and all its servers are in its process"
+            hint = "Leave codec out, or use nworkers_per_group: 2 or server_worker_separate: true."
+            yield Problem("cluster.codec", message, self.codec, hint)
 
     @classmethod
     def from_proto(cls, proto: ClusterProto) -> ClusterTopology:
@@ -240,6 +246,17 @@ class ClusterTopology:
             one_group
             and self.nservers_per_group <= self.nworkers_per_group
             and self.nservers_per_procs == self.nworkers_per_procs
+        )
+
+    @property
+    def stays_in_process(self) -> bool:
+        """Whether no gradient leaves its process: one worker per group, each in the process of all its servers."""
+        served = self.nworker_groups // self.nserver_groups  # worker groups of a server group
+        return (
+            self.nworkers_per_group == 1
+            and not self.server_worker_separate
+            and self.nworkers_per_procs % served == 0
+            and self.nservers_per_procs * served == self.nservers_per_group * self.nworkers_per_procs
         )
 
     def server_group_of(self, worker_group: int) -> int:

@@ -7,7 +7,8 @@ from typing import ClassVar
 from singa_dask.job.job_pb2 import ActivationProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class _Elementwise(Layer):

@@ -21,7 +21,8 @@ from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.param import Array, Param, Shape, param_message
+from singa_dask.layers.param import Param, Shape, param_message
+from singa_dask.ops.arrays import Array
 
 # Keyword arguments of every layer that are fields of LayerProto itself.
 _WIRING = (
@@ -126,7 +127,7 @@ class Layer(Description):
     def _adopt(self, proto: LayerProto) -> None:
         super()._adopt(proto)
         if self.known_by_type and proto.user_type:
-            hint = "Derive it from Layer, InputLayer or another layer; data of other kinds can be converted to shards."
+            hint = "Derive it from Layer and let it read a kRecordInput; `singa-dask shard` converts other data."
             raise self.problem("derives from a layer that nets and loaders know by its type", proto.user_type, hint)
         self.inputs = tuple(proto.srclayers)
         self.params: list[Param] = []

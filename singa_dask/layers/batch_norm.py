@@ -9,7 +9,8 @@ import numpy as np
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
+from singa_dask.ops.arrays import Array
 
 EPSILON = 1e-5
 

@@ -8,7 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 if TYPE_CHECKING:
     from singa_dask.ops import Ops

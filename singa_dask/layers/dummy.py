@@ -9,7 +9,8 @@ import numpy as np
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits
 
 

@@ -14,7 +14,8 @@ from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.stores import row_shape, store_of
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class RecordInput(InputLayer):

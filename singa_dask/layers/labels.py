@@ -7,7 +7,7 @@ from typing import Any
 from singa_dask.errors import DataError
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array
+from singa_dask.ops.arrays import Array
 
 
 def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int) -> Array:

@@ -9,7 +9,8 @@ import numpy as np
 
 from singa_dask.layers.base import OutputLayer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class _FileOutput(OutputLayer):

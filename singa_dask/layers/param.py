@@ -9,8 +9,8 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.fields import assign_all
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.job.user_code import code_name
+from singa_dask.ops.arrays import Array
 
-Array = Any
 Shape = tuple[int, ...]
 
 

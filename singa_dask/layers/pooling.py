@@ -8,7 +8,8 @@ from singa_dask.job.job_pb2 import PoolingProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import window_of
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class Pooling(Layer):

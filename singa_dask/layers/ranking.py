@@ -8,7 +8,8 @@ from typing import ClassVar
 from singa_dask.layers.base import OutputLayer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import class_labels
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class ArgSort(OutputLayer):

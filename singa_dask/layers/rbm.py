@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import stream_key
 
 

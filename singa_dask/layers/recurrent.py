@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.recurrent_layer import check_rows
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.recurrent import Chosen
 
 

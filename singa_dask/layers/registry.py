@@ -5,7 +5,7 @@ from __future__ import annotations
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import class_of
 from singa_dask.job.job_pb2 import LayerProto, LayerType
-from singa_dask.job.layer_facts import DEPRECATED
+from singa_dask.job.layer_types import DEPRECATED
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Layer
 from singa_dask.layers.batch_norm import BatchNorm
@@ -83,7 +83,7 @@ _SPELLINGS = {
 
 CLASSES: dict[str, type[Layer]] = {cls.type: cls for cls in LAYERS} | _SPELLINGS
 
-_BRIDGE = "Leave bridges out: the partitioner puts them where data crosses workers."
+_BRIDGE = "Remove it: layers split over workers are not yet supported."
 _UNAVAILABLE = DEPRECATED | {"kBridgeSrc": _BRIDGE, "kBridgeDst": _BRIDGE}
 
 

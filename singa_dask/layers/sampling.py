@@ -10,7 +10,8 @@ import numpy as np
 
 from singa_dask.layers.base import Layer, OutputLayer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits, stream_key
 
 

@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
 
 
-def figures(metrics: Mapping[str, float]) -> str:
+def format_metrics(metrics: Mapping[str, float]) -> str:
     """Metrics in a line: "loss 0.0312  accuracy 0.9917"."""
     return "  ".join(_metrics(metrics))
 

@@ -19,9 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from singa_dask.monitor.lines import Event, EventLines, duration, figures, shares
+from singa_dask.monitor.lines import Event, EventLines, duration, format_metrics, shares
 
-__all__ = ["Display", "LineDisplay", "LiveDisplay", "display_for", "duration", "figures"]
+__all__ = ["Display", "LineDisplay", "LiveDisplay", "display_for", "duration", "format_metrics"]
 
 
 class Display:
@@ -150,7 +150,7 @@ SERVER_FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
 def _tables_of_one(event: Event) -> Iterator[Table]:
     """The latest figures of the only group in a row; then the same in ever less room."""
     for short in (False, True):
-        row = [Text(figures(event["metrics"]), style="bold")]
+        row = [Text(format_metrics(event["metrics"]), style="bold")]
         row.append(Text(f"{event['samples_per_s']:,.0f}" + ("/s" if short else " samples/s")))
         if event.get("server"):
             row.extend(Text(f"{name} {tell(event['server'])}") for name, tell in SERVER_FIGURES.items())

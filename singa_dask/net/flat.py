@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.errors import CheckpointError, nearest
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
+from singa_dask.ops.arrays import Array
 
 if TYPE_CHECKING:
     from singa_dask.ops import Ops

@@ -16,7 +16,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
-from singa_dask.layers.param import Array, Param
+from singa_dask.layers.param import Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
@@ -25,6 +25,7 @@ from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import make_plan
 from singa_dask.net.sharing import resolve_sharing
 from singa_dask.ops import Ops
+from singa_dask.ops.arrays import Array
 
 
 class LayerRow(NamedTuple):

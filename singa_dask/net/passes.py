@@ -11,9 +11,10 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Step
-from singa_dask.layers.param import Array, Param, Shape
-from singa_dask.net.plan import LayerPlan, Plan
+from singa_dask.layers.param import Param, Shape
+from singa_dask.net.plan import LayerPlan, NetPlan
 from singa_dask.ops import Ops
+from singa_dask.ops.arrays import Array
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Batch:
 class Passes:
     """Runs a plan: calls the layers, hands arrays on, and sums gradients where an output has several destinations."""
 
-    def __init__(self, plan: Plan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
+    def __init__(self, plan: NetPlan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
         self._plan = plan
         self._params = params
         # What a pooling has gone before gives what that gives.

@@ -46,7 +46,7 @@ class LayerPlan:
 
 
 @dataclass
-class Plan:
+class NetPlan:
     """Routing of a whole net. forward: every layer, in order; backward: those with a call to make, in reverse order.
 
     idle: owners that no backward call can reach; values, gradients: how many slots there are. outputs: the slot of
@@ -69,7 +69,7 @@ def make_plan(
     contexts: Mapping[str, Context],
     fed: Sequence[str],
     owners: Sequence[Param],
-) -> Plan:
+) -> NetPlan:
     """Work out the routing; also sets every context's `needs_input_grad`."""
     trains = _reaching_parameters(layers)
     slots = _Slots(graph, layers)
@@ -112,7 +112,7 @@ def make_plan(
     idle = [owner for owner in owners if owner not in reached]
     pooled_first = _pool_first(graph, steps)
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
-    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
+    return NetPlan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
 
 
 def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, LayerPlan]:

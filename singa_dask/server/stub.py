@@ -181,7 +181,7 @@ class Stub:
         for future in [self._send(s, Leave(s.index, self._origin)) for s in self.slices]:
             self._wait(future)
 
-    def take_figures(self) -> ServerTraffic:
+    def take_traffic(self) -> ServerTraffic:
         """The figures since the last call."""
         taken, self.exchanged = self.exchanged, ServerTraffic()
         return taken

@@ -16,13 +16,12 @@ from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.job.unroll import plain
 from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import next_feed
-from singa_dask.training.schedule import batches_of
+from singa_dask.training.frequencies import batches_of
 
 
 def restore_net(job: JobProto, phase: int, path: Path) -> Net:
@@ -53,8 +52,7 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0) ->
     Raises CheckpointError where there is no checkpoint, or it is damaged.
     """
     found = checkpoints.load(checkpoints.find(Path(where)))
-    job = Job.from_text(found.job).proto
-    model = Model(plain(job.neuralnet), seed=found.seed, device=device, device_id=device_id)
+    model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
     model.load_state_dict(found.parameters)
     return model
 

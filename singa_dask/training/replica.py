@@ -100,7 +100,7 @@ class Replica:
         slices = cut.of_worker(comm.rank)
         if links is None:
             plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
-            links = {s.server: LocalLink(Server(plan.shard(ops, copy=False), live=True)) for s in slices}
+            links = {s.server: LocalLink(Server(plan.protocol(ops, copy=False), live=True)) for s in slices}
         statistics = [range(entry.start, entry.stop) for entry in flat.entries if entry.statistic]
         whole = {i for i, s in enumerate(slices) if any(s.start < r.stop and r.start < s.stop for r in statistics)}
         self.stub = Stub(slices, links, behind=int(topology.one_behind), codec=settings, exactly=whole, **stub)

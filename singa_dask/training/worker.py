@@ -27,16 +27,16 @@ from singa_dask.ops import get_ops
 from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import group_stream, next_feed
-from singa_dask.training.placement import gpu_of, suits_wire
-from singa_dask.training.prepare import data_key
-from singa_dask.training.replica import Replica
-from singa_dask.training.schedule import (
+from singa_dask.training.frequencies import (
     PHASE_NAMES,
     batches_of,
     checkpoint_due,
     display_due,
     evaluations_due,
 )
+from singa_dask.training.placement import gpu_of, suits_wire
+from singa_dask.training.prepare import data_key
+from singa_dask.training.replica import Replica
 from singa_dask.training.step_metrics import Window, of_all_ranks
 
 PROGRESS_EVERY_S = 0.25
@@ -215,7 +215,7 @@ class _Run:
         """Let all ranks know the loss, who waits, and whether to stop, right after the all-gather has brought them
         together; returns whether to."""
         stopping, summed, ranks = of_all_ranks(
-            self.comm, self.surroundings.stop_requested(), metrics, waited, loading, self.replica.stub.take_figures()
+            self.comm, self.surroundings.stop_requested(), metrics, waited, loading, self.replica.stub.take_traffic()
         )
         _check_finite(summed, self.step)
         self.window.add_step(summed, ranks)

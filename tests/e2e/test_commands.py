@@ -140,7 +140,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     assert (np.loadtxt(tmp_path / "new-out.csv", delimiter=",", skiprows=1)[:, 1] == table[:, 2]).all()
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "model/clouds.onnx")
     assert ran.code == 0, ran.err
-    assert "takes data, gives loss" in ran.out
+    assert "inputs data; outputs loss" in ran.out
     raw = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3), dtype=np.float32)
     scores = onnxruntime.InferenceSession(tmp_path / "model" / "clouds.onnx").run(["loss"], {"data": raw})[0]
     assert np.sort(scores.max(axis=1)) == pytest.approx(np.sort(table[:, 3]), abs=1e-5)  # shards deal the rows out

@@ -45,7 +45,7 @@ class GpuOps(Ops):
         try:
             import cupy
         except ImportError as error:
-            hint = f"Install the extra: pip install 'singa-dask[gpu]'. {_WITHOUT}"
+            hint = f"Run `pip install '.[gpu]'` in a clone of singa_dask. {_WITHOUT}"
             raise ConfigError(Problem("device", f'"gpu" needs CuPy on {host}: {error}', hint=hint)) from error
         runtime = cupy.cuda.runtime
         try:

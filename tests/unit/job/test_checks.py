@@ -8,7 +8,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import JobProto, check_job, load_job, locate_problems, read_job
 from singa_dask.job.check_fields import RANGES
 from singa_dask.job.job_pb2 import LayerProto, LayerType
-from singa_dask.job.layer_facts import CONF, DEPRECATED, REQUIRED
+from singa_dask.job.layer_types import CONF, DEPRECATED, REQUIRED
 from singa_dask.job.support import LAYER_TYPES
 from singa_dask.layers.registry import CLASSES
 

@@ -77,6 +77,35 @@ def test_impossible(numbers: dict, words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},  # a single worker
+        {"nworker_groups": 3, "nserver_groups": 3},  # Hogwild
+        {"nworker_groups": 2, "nserver_groups": 2, "nservers_per_group": 2, "nservers_per_procs": 2},
+        {"nworker_groups": 2, "nworkers_per_procs": 2},  # two groups in the process of their server
+    ],
+)
+def test_a_codec_with_nothing_to_code_is_refused(numbers: dict) -> None:
+    with pytest.raises(ConfigError, match=r"cluster.codec: has nothing to code.*Received: kHalf\. Leave codec out"):
+        ClusterTopology(**numbers, codec="kHalf")
+    ClusterTopology(**numbers)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"nworkers_per_group": 2},
+        {"server_worker_separate": True},
+        {"nworker_groups": 2},  # Downpour: one server for both groups
+        {"nservers_per_group": 2},  # the second server has a process of its own
+        {"nworker_groups": 4, "nserver_groups": 4, "nservers_per_procs": 2},  # every other server is elsewhere
+    ],
+)
+def test_a_codec_with_something_to_code_is_accepted(numbers: dict) -> None:
+    assert ClusterTopology(**numbers, codec="kHalf").codec == "kHalf"
+
+
 def test_all_wrong_numbers_are_reported() -> None:
     with pytest.raises(ConfigError) as error:
         ClusterTopology.from_proto(ClusterProto(nworker_groups=0, sync_freq=0, nservers_per_procs=-2))

@@ -251,7 +251,7 @@ def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_
     job = coded(job_of(2, "SGD"), "kTopK")
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
     plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(2)]
-    links = {i: LocalLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+    links = {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
     def member(comm):
         one = Replica(job, comm, get_ops("cpu"), links)
@@ -281,7 +281,7 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
     if staleness is not None:
         job.cluster.max_staleness = staleness
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
-    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0), "", (0,)).shard(get_ops("cpu"))))}
+    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0), "", (0,)).protocol(get_ops("cpu"))))}
 
     def member(comm):
         replica = Replica(job, comm, get_ops("cpu"), links)
@@ -336,7 +336,7 @@ def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
             return [None] * 3
         cut = parameter_partition(ClusterTopology.from_proto(job.cluster), entries, size)
         held = {
-            i: Server(server_plan(job, entries, cut.of_server(i), "", (0,)).shard(get_ops("cpu"))) for i in range(3)
+            i: Server(server_plan(job, entries, cut.of_server(i), "", (0,)).protocol(get_ops("cpu"))) for i in range(3)
         }
         return [{i: LocalLink(server) for i, server in held.items()}] * 3
 
@@ -483,7 +483,7 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
             return None
         cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
         plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(3)]
-        return {i: LocalLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+        return {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
     def whole(comm, first):
         replica = Replica(job, comm, get_ops("cpu"), first)

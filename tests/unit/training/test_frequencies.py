@@ -1,7 +1,7 @@
 """When events fire."""
 
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.training.schedule import due, evaluations_due
+from singa_dask.training.frequencies import due, evaluations_due
 
 
 def test_singas_rule():

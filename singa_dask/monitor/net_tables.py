@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from singa_dask.training.prepare import Prepared
+from singa_dask.training.prepare import Prepared
 
 
 def net_tables(prepared: Prepared) -> Iterator[Table]:

@@ -1,4 +1,4 @@
-"""A server's share of the parameters: the protocol of a ParamShard, without IO.
+"""A server's share of the parameters: the protocol of a ServerProtocol, without IO.
 
 A message goes in, replies to whoever can be answered now come out. A request whose time has not come waits inside:
 any before the slice's Put, a Get for a version that does not exist yet, an Update whose predecessor is under way or
@@ -73,7 +73,7 @@ class _Waiting:
     staleness: int = 0
 
 
-class ParamShard:
+class ServerProtocol:
     """The slices of one server.
 
     groups: the worker groups that will come; max_staleness: how many updates any of them may be ahead of the slowest,

@@ -1,10 +1,10 @@
-"""What a ParamShard answers, and when."""
+"""What a ServerProtocol answers, and when."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.servers import Post, ones, server_plan, shard
+from support.servers import Post, ones, protocol, server_plan
 
 from singa_dask.ops import Ops
 from singa_dask.server import partition
@@ -22,13 +22,13 @@ from singa_dask.server.messages import (
     Sync,
     Update,
 )
-from singa_dask.server.shard import ParamShard
+from singa_dask.server.protocol import ServerProtocol
 from singa_dask.updaters import SGD
 
 
 def post(values: float | None = 0.0, **options) -> Post:
-    """To a shard that has its parameters, unless `values` is None."""
-    made = Post(shard(**options))
+    """To a protocol that has its parameters, unless `values` is None."""
+    made = Post(protocol(**options))
     if values is not None:
         assert made.ask(Put(0, ones(values))) == Done()
     return made
@@ -90,7 +90,7 @@ def test_only_the_first_put_counts():
 
 
 def test_put_continues_from_a_checkpoint():
-    to = Post(shard())
+    to = Post(protocol())
     to.say(Put(0, ones(3.0), {"velocity": ones(0.5)}, version=40, step=10))
     state = to.ask(Inspect(0))
     assert state.version == 40 and state.state["velocity"][0] == 0.5
@@ -100,11 +100,11 @@ def test_put_continues_from_a_checkpoint():
 
 def test_put_copies_the_values_unless_told_otherwise():
     values = ones(0.0)
-    to = Post(shard())
+    to = Post(protocol())
     to.say(Put(0, values))
     to.say(update(0, 0))
     assert values[0] == 0 and value(to) == -1
-    in_place = Post(server_plan(partition(16, 1, 1, beside=False)).shard(Ops(), copy=False))
+    in_place = Post(server_plan(partition(16, 1, 1, beside=False)).protocol(Ops(), copy=False))
     in_place.say(Put(0, values))
     in_place.say(update(0, 0))
     assert values[0] == -1
@@ -136,7 +136,7 @@ def test_get_waits_for_its_version():
 def test_inspect_shows_values_state_and_version():
     plan = server_plan(partition(16, 1, 1, beside=False))
     proto = SGD(lr=1.0, momentum=0.5).proto.SerializeToString()
-    to = Post(type(plan)(plan.key, proto, plan.entries, plan.slices).shard(Ops()))
+    to = Post(type(plan)(plan.key, proto, plan.entries, plan.slices).protocol(Ops()))
     to.say(Put(0, ones(0.0)))
     to.say(update(0, 0))
     to.say(update(0, 1))
@@ -154,7 +154,7 @@ def test_each_slice_is_on_its_own():
     cut = partition(64, 1, 1, beside=False)
     two = partition(64, 2, 1, beside=False)
     assert len(cut.slices) == 1 and len(two.slices) == 2
-    to = Post(server_plan(two).shard(Ops()))
+    to = Post(server_plan(two).protocol(Ops()))
     to.say(Put(0, ones(0.0, 32)))
     number = to.say(Get(1, Origin(0)))
     assert to.waits(number)
@@ -184,7 +184,7 @@ def test_updates_are_applied_in_the_order_of_their_steps():
     # With momentum the order shows: v1 = -g0, v2 = v1/2 - g1.
     plan = server_plan(partition(16, 1, 1, beside=False))
     proto = SGD(lr=1.0, momentum=0.5).proto.SerializeToString()
-    to = Post(type(plan)(plan.key, proto, plan.entries, plan.slices).shard(Ops()))
+    to = Post(type(plan)(plan.key, proto, plan.entries, plan.slices).protocol(Ops()))
     to.say(Put(0, ones(0.0)))
     numbers = [to.say(update(0, step, 2.0**step)) for step in (2, 1, 2, 0)]
     assert all(not to.waits(number) for number in numbers)
@@ -214,7 +214,7 @@ def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
 
     calls = []
     cut = partition(16, 1, 1, beside=False)
-    to = Post(ParamShard(cut.slices, lambda _: Recorder(), Ops(), groups=(0, 1)))
+    to = Post(ServerProtocol(cut.slices, lambda _: Recorder(), Ops(), groups=(0, 1)))
     to.say(Put(0, ones(), version=40, step=10))
     for group, step in [(0, 10), (1, 10), (1, 11), (0, 11)]:
         to.say(update(group, step, first=10))
@@ -294,8 +294,8 @@ def test_a_held_reply_is_given_to_every_repetition():
 def test_a_withdrawn_request_is_not_answered_but_its_repetition_is():
     to = post(groups=(0, 1), max_staleness=0)
     first = to.say(update(0, 0))
-    assert to.shard.withdraw(first, 0)
-    assert not to.shard.withdraw(first, 0)
+    assert to.protocol.withdraw(first, 0)
+    assert not to.protocol.withdraw(first, 0)
     again = to.say(update(0, 0))
     to.say(update(1, 0))
     assert to.waits(first) and to.got[again].values[0] == -2

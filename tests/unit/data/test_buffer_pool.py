@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from singa_dask.data.buffers import BufferPool
+from singa_dask.data.buffer_pool import BufferPool
 
 
 def address(array: np.ndarray) -> int:

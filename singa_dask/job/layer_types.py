@@ -50,7 +50,7 @@ CONF: dict[str, str] = {
 
 # Type -> fields that must be given, with an example each.
 REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "kCSVInput": (("store_conf", "path", '"data.csv"'), ("store_conf", "batchsize", "64")),
+    "kCSVInput": (("store_conf", "path", '"shards/train"'), ("store_conf", "batchsize", "64")),
     "kRecordInput": (("store_conf", "path", '"dataset:digits/train"'), ("store_conf", "batchsize", "64")),
     "kCharRNN": (("char_rnn_conf", "path", '"dataset:tinyshakespeare/train"'),),
     "kOneHot": (("onehot_conf", "vocab_size", "100"),),
