@@ -223,7 +223,12 @@ def test_an_exchange_is_due_after_sync_freq_updates():
     assert line.begin(0, force=False) is not None
     line.arrive(0)
     line.finish(0)
-    assert line.begin(0, force=False) is None
+    for _ in range(2):
+        assert line.posts[0].shard.begin_sync(0) is None, "by default none is forced"
+        line.update(0)
+    assert line.posts[0].shard.begin_sync(0) is None
+    line.update(0)
+    assert line.begin(0, force=False) is not None
 
 
 def test_an_exchange_is_due_when_the_left_neighbour_has_said_something():
