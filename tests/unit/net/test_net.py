@@ -505,6 +505,24 @@ def test_gradients_are_announced_once_complete_and_from_the_top():
         np.testing.assert_array_equal(grad, final[name])
 
 
+def test_gradients_that_an_algorithm_leaves_out_are_zero_and_announced():
+    net = build(Feed("x"), Scale("a", "x"), Scale("b", "a"), Against("loss", ["b", "x"]))
+    loss_of(net, {"x": batch()})
+    net.backward()
+    first, second = net.params
+    assert first.grad.any() and second.grad.any()
+    announced = []
+    with net.gradients(lambda param: announced.append((param.name, param.grad.copy()))):
+        assert not second.claim(), "what the pass before left is no contribution"
+        second.grad[...] = 3
+    assert not first.grad.any() and (second.grad == 3).all()
+    assert [name for name, _ in announced] == [first.name, second.name]
+    assert [float(grad.ravel()[0]) for _, grad in announced] == [0, 3]
+    with net.gradients():
+        pass
+    assert not net.flat.grads.any()
+
+
 def test_gradients_of_shares_add_up_to_the_batch():
     def layers():
         return Feed("x"), Scale("a", "x"), Scale("b", "a"), Against("loss", ["b", "x"])

@@ -107,6 +107,18 @@ def test_a_folded_net_computes_what_the_unrolled_one_computes(name):
         np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("name", ["gru", "embedding"])
+def test_short_sequences_fold_and_unroll_alike(name, steps):
+    proto = _longer(NETS[name], steps)
+    folded, unrolled = build(proto), build(proto, fold=False)
+    assert ("data@in" in folded.layers) == (steps > 1), "one layer takes all records out of the sequence"
+    feeds = batches(2, steps=steps)
+    for ours, theirs in zip(run(folded, feeds), run(unrolled, feeds), strict=True):
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-12)
+        np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-9, atol=1e-13)
+
+
 @pytest.mark.parametrize("fold", [True, False])
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_are_those_of_finite_differences(name, fold):

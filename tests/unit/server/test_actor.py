@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from functools import wraps
 from types import SimpleNamespace
@@ -173,6 +174,7 @@ async def test_who_has_to_wait_is_told_so_and_an_update_waits_inside_once(networ
     for _ in range(2):
         assert await server.call(update(0)) == NotYet()
         assert waiting_in(server) == 0
+    actor.HOLD_S = 10.0
     held = asyncio.create_task(server.call(update(0)))
     await until(lambda: waiting_in(server) == 1)
     await server.call(update(1))
@@ -199,6 +201,7 @@ async def test_a_dismissed_group_is_waited_for_on_no_slice(network):
     server = network.start("a", 32, 2, groups=(0, 1), max_staleness=0)
     for index in range(2):
         await server.call(Put(index, ones(0.0)))
+    actor.HOLD_S = 10.0
     held = [asyncio.create_task(server.call(update(0, index=index))) for index in range(2)]
     await until(lambda: waiting_in(server) == 2)
     await server.dismiss(Origin(1, 3))
@@ -317,6 +320,22 @@ async def test_a_neighbour_that_is_gone_for_a_while_is_told_again(network):
 
     await until(arrived)
     assert failures == ["right"] * 3
+
+
+@played
+async def test_a_neighbour_that_is_gone_is_asked_now_and_then(network, monkeypatch):
+    monkeypatch.setattr(actor, "RETRY_S", 0.1)
+    left, _ = await pair(network)
+
+    def fail(receiver):
+        raise KeyError("no such actor")
+
+    network.before = fail
+    network.asked.clear()
+    began = time.monotonic()
+    await left.call(update())
+    await until(lambda: len(network.asked) >= 6)
+    assert len(network.asked) <= 2 * (1 + (time.monotonic() - began) / 0.1), "two slices"
 
 
 @played

@@ -21,6 +21,7 @@ from singa_dask.server.messages import (
     Sync,
     Update,
 )
+from singa_dask.server.neighbours import Account
 
 STEPS = 20  # of one origin: 2**20 is exact in float32
 COUNT = 8  # element i holds the sum of 2**step of the updates that copy i made, element 8 + i how many they are
@@ -222,7 +223,12 @@ def test_an_exchange_is_due_after_sync_freq_updates():
     assert line.begin(0, force=False) is not None
     line.arrive(0)
     line.finish(0)
-    assert line.begin(0, force=False) is None
+    for _ in range(2):
+        assert line.posts[0].shard.begin_sync(0) is None, "by default none is forced"
+        line.update(0)
+    assert line.posts[0].shard.begin_sync(0) is None
+    line.update(0)
+    assert line.begin(0, force=False) is not None
 
 
 def test_an_exchange_is_due_when_the_left_neighbour_has_said_something():
@@ -412,3 +418,15 @@ def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost,
         # All that the side knows from which the new server takes over survives, said or not.
         if i < lost or lost == 0:
             assert steps <= made_of(line, line.values(0), i)
+
+
+def test_an_account_forgets_what_it_began_with_once_the_neighbour_exchanges():
+    """Its values would be held twice for ever."""
+    left, right = Account(ones(0.0)), Account(ones(0.0))
+    mine, theirs = ones(1.0), ones(10.0)
+    sync = left.begin(0, mine)
+    assert (left.opening == 0).all() and (left.known == 1).all(), "a neighbour may still ask for them"
+    answer = right.answer(theirs, sync)
+    assert (right.opening == 11).all() and right.opening is right.known
+    left.finish(mine, sync, answer)
+    assert left.opening is left.known and (mine == 11).all() and (theirs == 11).all()

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support.servers import detached, protocol
 
 from singa_dask.server.messages import Done, Fresh, Get, Leave, Origin, Put, Refused, Reply, Request, Update
 from singa_dask.server.protocol import ServerProtocol
-
-pytestmark = pytest.mark.timeout(400)  # seconds to pass, minutes to make a failure small
 
 NSLICES = 2  # each with a server of its own
 STEPS = 16  # 2**STEPS is exact in float32
@@ -314,6 +311,11 @@ class Protocol(RuleBasedStateMachine):
 
 
 TestProtocol = Protocol.TestCase
+# Making a failure small takes minutes: for that, add Phase.shrink and a pytest.mark.timeout.
 TestProtocol.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
