@@ -51,11 +51,11 @@ def test_named_and_flattened_are_inverse():
 def test_checkpoints_of_another_net_are_refused():
     flat = FlatParams.of(params_of((2, 3), (4,)), get_ops())
     good = {"p0": np.zeros((2, 3)), "p1": np.zeros(4)}
-    with pytest.raises(CheckpointError, match="no array for parameters p1"):
+    with pytest.raises(CheckpointError, match="the given arrays lack the parameters p1"):
         flat.flattened({"p0": good["p0"]})
     with pytest.raises(CheckpointError, match=r"no parameters p2. Did you mean p1\?|no parameters p2"):
         flat.flattened({**good, "p2": good["p1"]})
-    with pytest.raises(CheckpointError, match=r"'p0' is \(2, 3\) in this net, but \(3, 2\)"):
+    with pytest.raises(CheckpointError, match=r"'p0' has shape \(2, 3\) in this net, but \(3, 2\)"):
         flat.flattened({**good, "p0": np.zeros((3, 2))})
     with pytest.raises(CheckpointError, match="32 elements"):
         flat.named(np.zeros(31))
