@@ -1,10 +1,10 @@
-"""What is known of each layer type without its class: the block it reads, its parameters, its place in a net."""
+"""Facts about layer types that need no class: settings block, required fields, parameters, role in a net."""
 
 from __future__ import annotations
 
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 
-# Type -> its own block.
+# Type -> its settings block.
 CONF: dict[str, str] = {
     "kCSVInput": "store_conf",
     "kRecordInput": "store_conf",
@@ -48,7 +48,7 @@ CONF: dict[str, str] = {
     "kCharRNNOutput": "char_rnn_conf",
 }
 
-# Type -> fields that must be given, with an example each.
+# Type -> required fields, with an example each.
 REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "kCSVInput": (("store_conf", "path", '"shards/train"'), ("store_conf", "batchsize", "64")),
     "kRecordInput": (("store_conf", "path", '"dataset:digits/train"'), ("store_conf", "batchsize", "64")),
@@ -69,15 +69,15 @@ REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
 for _spelling in ("kCConvolution", "kCudnnConv"):
     REQUIRED[_spelling] = REQUIRED["kConvolution"]
 
-_SHARDS = "Use kRecordInput over HDF5 shards, which `singa-dask shard` makes"
+_SHARDS = "Use kRecordInput over HDF5 shards, written by `singa-dask shard`"
 
-# SINGA deprecated these itself; what to write instead.
+# Types that SINGA deprecated -> what to write instead.
 DEPRECATED: dict[str, str] = {
     "kLMDBData": f"{_SHARDS}.",
     "kShardData": f"{_SHARDS}.",
-    "kMnist": f"{_SHARDS}; std_value is norm_a there, mean_value norm_a norm_b.",
+    "kMnist": f"{_SHARDS}; set std_value to norm_a and mean_value to norm_a * norm_b.",
     "kRGBImage": f"{_SHARDS}, then kImagePreprocess to crop and mirror.",
-    "kLabel": f"{_SHARDS}; labels come with it: name it as second source of the loss.",
+    "kLabel": f"{_SHARDS}; it also provides the labels: make it the second source of the loss.",
 }
 
 ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
@@ -90,12 +90,12 @@ _GATES: dict[str, tuple[str, ...]] = {"kGRU": ("z_", "r_", "c_"), "kLSTM": ("i_"
 
 
 def type_name(layer: LayerProto) -> str:
-    """The name of the layer's type; kUserLayer if it has none."""
+    """The name of the layer's type, kUserLayer without one."""
     return LayerType.Name(layer.type)
 
 
 def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
-    """What the layer's parameters are, in order; None where only its class knows."""
+    """The roles of the layer's parameters, in order; None if only its class knows them."""
     name = type_name(layer)
     if name == "kUserLayer" or name in DEPRECATED:
         return None
@@ -106,7 +106,7 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
     if name in _GATES:
         gates = _GATES[name]
         weights = tuple(f"{gate}{what}" for what in ("hx", "hh") for gate in gates)
-        # SINGA's rule: param blocks for the weights alone mean that there are no biases.
+        # SINGA's rule: param blocks for the weights alone mean no biases.
         biased = getattr(layer, CONF[name]).bias_term and len(layer.param) != len(weights)
         return weights + tuple(f"{gate}b" for gate in gates) * biased
     if name not in _AFFINE:

@@ -17,7 +17,7 @@ class Convolution(Layer):
     x: (B, H, W, C), W: (kh, kw, C, O), b: (O,) -> y: (B, OH, OW, O), OH = floor((H + 2 pad - kh) / stride) + 1.
 
     convolution_conf: num_filters, kernel, pad, stride (or kernel_x, kernel_y, ... for width and height), bias_term,
-    workspace_byte_limit (MB that im2col's buffer may take, where there is one).
+    workspace_byte_limit (MB for im2col's buffer, if it is used).
     """
 
     type: ClassVar[str] = "kConvolution"

@@ -42,7 +42,7 @@ class Dropout(Layer):
         y = ctx.buffer("y", x[0].shape)
         ctx.mask = ctx.buffer("mask", x[0].shape, np.uint8)
         for t in range(self.steps):
-            name = self.name if self.steps == 1 else f"{t}#{self.name}"  # as in the unrolled net
+            name = self.name if self.steps == 1 else f"{t}#{self.name}"  # same draws as in the unrolled net
             key = stream_key(step.seed, step.number, name)
             rows = slice(t * len(y) // self.steps, (t + 1) * len(y) // self.steps)
             ctx.ops.dropout(x[0][rows], self.conf.dropout_ratio, key, first, y[rows], ctx.mask[rows])

@@ -16,7 +16,7 @@ class SoftmaxLoss(LossLayer):
     """loss = -scale log softmax(x)[label]; the output is softmax(x).   x: (B, ...) of N elements -> (B, N).
 
     Sources: x, and the layer with the labels. Gradient for x: scale (softmax(x) - onehot(label)) / T.
-    Metrics: loss, and accuracy: the share of rows whose label is among the topk largest.
+    Metrics: loss; accuracy, the fraction of rows whose label is among the topk largest outputs.
     softmaxloss_conf: topk, scale.
     """
 
@@ -52,7 +52,7 @@ class SoftmaxLoss(LossLayer):
 
 
 class EuclideanLoss(LossLayer):
-    """loss = sum over a sample of (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) of as many elements.
+    """loss = sum over a sample of (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
 
     Sources: prediction x, target t. Gradient for x: (x - t) / T, as in SINGA, whose reported loss is twice ours.
     No gradient flows into the target. Metric: loss.

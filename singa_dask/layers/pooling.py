@@ -13,7 +13,7 @@ from singa_dask.ops.arrays import Array
 
 
 class Pooling(Layer):
-    """y = the largest element under each window (MAX), or their sum / (kh kw) (AVG: padding counts as zeros, as in
+    """y = the largest element of each window (MAX), or their sum / (kh kw) (AVG: padding counts as zeros, as in
     SINGA).   x: (B, H, W, C) -> y: (B, OH, OW, C), OH = floor((H + 2 pad - kh) / stride) + 1.
 
     pooling_conf: pool (MAX or AVG), kernel, pad, stride (or kernel_x, kernel_y, ... for width and height).

@@ -1,4 +1,4 @@
-"""Which classes come out on top, and whether they are the right ones.   B samples, N classes."""
+"""The top classes, and their accuracy.   B samples, N classes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ArgSort(OutputLayer):
 
 
 class Accuracy(ArgSort):
-    """ArgSort that also counts labels: sources x and the layer with the labels.
+    """ArgSort that also measures accuracy. Sources: x and the layer with the labels.
 
-    Metric: accuracy, the share of rows whose label is among the topk largest.   argsort_conf: topk.
+    Metric: accuracy, the fraction of rows whose label is among the topk largest.   argsort_conf: topk.
     """
 
     type: ClassVar[str] = "kAccuracy"

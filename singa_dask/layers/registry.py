@@ -1,4 +1,4 @@
-"""Which class stands for which layer type."""
+"""The class of each layer type."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LAYERS: tuple[type[Layer], ...] = (
     Tanh,
 )
 
-# SINGA's names for one layer on several devices; here `get_ops` chooses the device.
+# SINGA's device-specific names of one layer; here `get_ops` chooses the device.
 _SPELLINGS = {
     "kCConvolution": Convolution,
     "kCPooling": Pooling,
@@ -88,11 +88,11 @@ _UNAVAILABLE = DEPRECATED | {"kBridgeSrc": _BRIDGE, "kBridgeDst": _BRIDGE}
 
 
 def layer_class(proto: LayerProto) -> type[Layer]:
-    """The class for a layer's `type`, or the class that its `user_type` ("module:Class") names.
+    """The class of a layer's `type`, or of its `user_type` ("module:Class").
 
-    Raises ConfigError for types that have no use here, and for user layers that cannot be imported or are no Layer.
+    Raises ConfigError for unavailable types, and for user layers that cannot be imported or do not derive from Layer.
     """
     name, key = LayerType.Name(proto.type), f"layer {proto.name!r}"
     if name in _UNAVAILABLE:
-        raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
+        raise ConfigError(Problem(key, f"layer type {name} is not available", hint=_UNAVAILABLE[name]))
     return class_of(proto, CLASSES, Layer, key, example="kInnerProduct")

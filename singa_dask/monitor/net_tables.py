@@ -1,4 +1,4 @@
-"""A prepared job as tables for people."""
+"""The nets of a prepared job as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from singa_dask.training.prepare import Prepared
 
 
 def net_tables(prepared: Prepared) -> Iterator[Table]:
-    """The training net, the other phases where their layers differ, and the slices of the parameters."""
+    """A table of the training net, and of each other phase whose layers differ."""
     shown: list[list[tuple[Any, ...]]] = []
     for phase, rows in prepared.layers.items():
         layers = [(row.layer, row.type, row.shape) for row in rows]

@@ -64,7 +64,7 @@ def test_a_missing_file_names_the_nearest_and_nothing_goes_on(environment, tmp_p
         ended = time.monotonic()
         said = run.stderr.read().decode()  # until nobody has it open
         assert time.monotonic() - ended < 0.3, "a process outlives the command"
-    assert said == f"error: job file: there is no such file. Received: {missing}. Did you mean {example()}?\n"
+    assert said == f"error: job file: file not found. Received: {missing}. Did you mean {example()}?\n"
 
 
 def test_ctrl_c_before_there_are_workers(environment, tmp_path, no_leaks):

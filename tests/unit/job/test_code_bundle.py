@@ -97,7 +97,7 @@ def test_what_cannot_be_pickled_is_told_before_anything_starts():
     def fine(x):
         return x
 
-    with pytest.raises(ConfigError, match=r"layer 'l1'.*cannot be sent.*lock.*Make in setup\(\)") as error:
+    with pytest.raises(ConfigError, match=r"layer 'l1'.*cannot be shipped.*lock.*in setup\(\)") as error:
         pack(job(code_name(fine), code_name(Locked)))
     assert len(error.value.problems) == 1
 
@@ -108,13 +108,13 @@ def test_what_a_worker_cannot_load_says_why(tmp_path):
 
     bundle = pack(job(code_name(fine)))
     with (
-        pytest.raises(ConfigError, match=r"comes from Python 2\.7, this worker has 3\."),
+        pytest.raises(ConfigError, match=r"was pickled by Python 2\.7, and this worker runs 3\."),
         unpacked(replace(bundle, python="2.7")),
     ):
         pass
     # "cno_such_module\nthing\n." is the pickle of a name to be imported.
     with (
-        pytest.raises(ConfigError, match="does not have: No module named 'no_such_module'"),
+        pytest.raises(ConfigError, match="lacks: No module named 'no_such_module'"),
         unpacked(replace(bundle, pickled=b"cno_such_module\nthing\n.")),
     ):
         pass
