@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Array = Any
+from singa_dask.ops.arrays import Array
 
 
 class UpdateOps:

@@ -22,8 +22,8 @@ import numpy as np
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.layers.param import Array
 from singa_dask.net.flat import Entry
+from singa_dask.ops.arrays import Array
 from singa_dask.updaters.fields import as_written
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from singa_dask.layers.param import Array
+from singa_dask.ops.arrays import Array
 from singa_dask.updaters.base import Updater
 from singa_dask.updaters.fields import as_written
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.cpu import winograd_convolution
 from singa_dask.ops.cpu.direct_convolution import DirectConvolution
@@ -16,7 +17,6 @@ from singa_dask.ops.cpu.team import Team
 from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution
 from singa_dask.ops.window import Window
 
-Array = Any
 Shape = tuple[int, ...]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu import tables, workspace
 from singa_dask.ops.cpu.direct_tables import Gather, Scatter, WeightSums
 from singa_dask.ops.cpu.kernels import numba_products
@@ -13,7 +13,6 @@ from singa_dask.ops.cpu.kernels.micro_kernel import PANEL
 from singa_dask.ops.cpu.team import Team
 from singa_dask.ops.window import Window
 
-Array = Any
 Shape = tuple[int, ...]
 
 # Positions of the same convolution as gather for each of the scatter, up to which gather is the faster one.

@@ -6,15 +6,13 @@ B images, H, W, C: height, width, channels; P = OH OW output positions; O filter
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS, WEIGHTS
 from singa_dask.ops.cpu.tables import best_block, grid, in_tiles, table
 from singa_dask.ops.window import Window
-
-Array = Any
 
 # Elements that a block's images may take: about half of a core's cache.
 _BLOCK_ELEMENTS = 1 << 17

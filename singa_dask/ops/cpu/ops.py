@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu import row_products
 from singa_dask.ops.cpu.convolution import CpuConvolutionOps
 from singa_dask.ops.cpu.kernels import (
@@ -24,8 +25,6 @@ from singa_dask.ops.cpu.workspace import aligned
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.recurrent import Chosen
 from singa_dask.ops.window import Window
-
-Array = Any
 
 
 def _geometry(window: Window) -> tuple[int, int, int, int, int, int]:

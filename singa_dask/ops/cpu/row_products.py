@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu import workspace
 from singa_dask.ops.cpu.kernels import blocked_product, packed_product, streamed_product
 from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS, pack_right
 from singa_dask.ops.cpu.kernels.vectors import VECTOR
 from singa_dask.ops.cpu.team import Team
 
-Array = Any
 Product = Callable[[Team, int, Array, Array, Array, bool], None]
 
 # Rows of a mini-batch, or outputs, that are few; more repay what BLAS packs, and sooner where vectors are short.

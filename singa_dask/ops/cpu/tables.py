@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
-
-Array = Any
 
 
 def in_tiles(rows: int) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import Any
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu import tables, workspace
 from singa_dask.ops.cpu.kernels import numba_winograd
 from singa_dask.ops.cpu.kernels.micro_kernel import PANEL, ROWS
@@ -22,7 +22,6 @@ from singa_dask.ops.cpu.team import Team
 from singa_dask.ops.cpu.workspace import LINE
 from singa_dask.ops.window import Window
 
-Array = Any
 Shape = tuple[int, ...]
 
 # Elements of a chunk's points: they should stay in the cache from one kernel to the next.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from singa_dask.ops.arrays import Array
 
 LINE = 16  # float32 elements of a line of the cache
 _LINE_BYTES = 4 * LINE

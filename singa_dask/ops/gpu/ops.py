@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.random import drop_threshold
 from singa_dask.ops.window import Window
-
-Array = Any
 
 _WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
 

@@ -14,10 +14,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.kernels.vectors import F32, I64, Vectors
 from singa_dask.ops.cpu.kernels.winograd import evaluation, interpolation, scaled_evaluation
-
-Array = Any
 
 
 def factors(matrix: Array) -> list[Array]:

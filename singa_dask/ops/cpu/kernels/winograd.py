@@ -19,11 +19,9 @@ Winograd Convolution for Deep Neural Networks", 2020.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = Any
+from singa_dask.ops.arrays import Array
 
 # Pairs of opposite numbers share operations. Of all pairs of eighths these lose least by rounding.
 POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
