@@ -21,7 +21,8 @@ from singa_dask.ops.gpu.ops import GpuOps
 def overrides(cls: type) -> list[Any]:
     return [
         pytest.param(cls, name, id=f"{cls.__name__}.{name}")
-        for name, member in vars(cls).items()
+        for base in cls.__mro__[: cls.__mro__.index(Ops)]
+        for name, member in vars(base).items()
         if inspect.isfunction(member) and not name.startswith("_")
     ]
 
