@@ -106,7 +106,8 @@ class CpuElementwiseOps(ThreadedOps):
         return loss_kernels.count_topk(x, labels, topk)
 
     def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
-        kernel, numbers = getattr(update_kernels, rule), hyperparameters(rule, given)
+        numbers = hyperparameters(rule, given)
+        kernel = getattr(update_kernels, rule)
         count = max(1, min(self._team.size, w.size // self._update_worth_a_thread))
 
         def run(n: slice) -> None:
