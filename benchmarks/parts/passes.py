@@ -65,7 +65,7 @@ def main(name: str) -> None:
     replica.initialise()
     net = replica.net
     net.wrap_calls(lambda layer, which, call: clock.timed((layer, which), call))
-    ops.sgd_update = clock.timed(UPDATE, ops.sgd_update)
+    ops.update = clock.timed(UPDATE, ops.update)
     feed = {net.input_layers[0]: Batch(features, None if workload.cell else labels)}
 
     def step(number: int) -> tuple[float, dict[Key, float]]:

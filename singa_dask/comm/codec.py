@@ -16,9 +16,9 @@ INDEX = np.dtype(np.uint32)
 
 def kernels() -> Any:
     """Those of all codecs. They bring Numba, which commands that only read a job, or send in full, can do without."""
-    from singa_dask.ops.cpu.kernels import numba_codec
+    from singa_dask.ops.cpu.elementwise import codec_kernels
 
-    return numba_codec
+    return codec_kernels
 
 
 class Codec(ABC):

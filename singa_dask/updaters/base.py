@@ -124,6 +124,13 @@ class Updater(Description, ABC):
         step: how many updates were made before this one.
         """
 
+    def _run(
+        self, rule: str, w: Array, g: Array, states: Sequence[Array], weight_decay: float, **hyperparameters: float
+    ) -> None:
+        """Run a rule of singa_dask.ops.update with this updater's clipping."""
+        clip = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        self.ops.update(rule, w, g, states, weight_decay=weight_decay, **clip, **hyperparameters)
+
     @property
     def state(self) -> dict[str, Array]:
         """The arrays, as long as the slice, that the rule keeps between updates; for checkpoints."""

@@ -105,13 +105,13 @@ def test_an_exchange_with_a_neighbour_leaves_replies_alone():
 
 def test_warming_up_compiles_the_updater_and_changes_nothing(monkeypatch):
     sizes = []
-    original = cpu.CpuOps.sgd_update
+    original = cpu.CpuOps.update
 
-    def seen(self, w, *rest):
+    def seen(self, rule, w, *rest, **hyperparameters):
         sizes.append((w.size, w.dtype))
-        original(self, w, *rest)
+        original(self, rule, w, *rest, **hyperparameters)
 
-    monkeypatch.setattr(cpu.CpuOps, "sgd_update", seen)
+    monkeypatch.setattr(cpu.CpuOps, "update", seen)
     plan = server_plan(partition(64, 1, 2, beside=False), server=1)
     plan.warm_up()
     assert sizes == [(16, np.float32)]
