@@ -61,7 +61,10 @@ GOOD = {"p0": np.zeros((2, 3)), "p1": np.zeros(4)}
         ({"p0": GOOD["p0"], "p11": GOOD["p1"]}, "the given arrays lack the parameters p1. Did you mean p11?"),
         ({"p0": GOOD["p0"], "other": 1, "p11": 2}, "the given arrays lack the parameters p1. Did you mean p11?"),
         ({"p0": GOOD["p0"], "other": GOOD["p1"]}, "the given arrays lack the parameters p1. Valid: other."),
-        ({**GOOD, "p0": np.zeros((3, 2))}, "parameter 'p0' has shape (2, 3) in this net, but (3, 2) in the given arrays"),
+        (
+            {**GOOD, "p0": np.zeros((3, 2))},
+            "parameter 'p0' has shape (2, 3) in this net, but (3, 2) in the given arrays",
+        ),
     ],
     ids=["missing", "all missing", "unknown", "unlike any", "renamed", "renamed among others", "replaced", "shape"],
 )
