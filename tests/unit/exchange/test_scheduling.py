@@ -43,11 +43,11 @@ def test_a_thread_has_short_slices_and_all_others_keep_theirs():
 @granted
 def test_that_of_the_exchange_does():
     called = []
-    lane = CollectiveExecutor(SoloCommunicator(), threaded=True, initializer=lambda: called.append(slice_s()))
+    executor = CollectiveExecutor(SoloCommunicator(), threaded=True, initializer=lambda: called.append(slice_s()))
     try:
-        assert lane.run(slice_s) == pytest.approx(SLICE_S)
+        assert executor.run(slice_s) == pytest.approx(SLICE_S)
     finally:
-        lane.close()
+        executor.close()
     assert called == [pytest.approx(SLICE_S)]
 
 
