@@ -61,8 +61,8 @@ def main(name: str) -> None:
     workload = WORKLOADS[name]
     features, labels = data_of(workload)
     ops, clock = get_ops("cpu", threads=1), Clock()
-    replica = Replica(job_of(workload), SoloCommunicator(), ops)
-    replica.initialise()
+    replica = Replica.form(job_of(workload), SoloCommunicator(), ops)
+    replica.group_state.initialise()
     net = replica.net
     net.wrap_calls(lambda layer, which, call: clock.timed((layer, which), call))
     ops.update = clock.timed(UPDATE, ops.update)

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.codec import ErrorFeedback
-from singa_dask.comm.codecs import codec
+from singa_dask.comm.codecs import ErrorFeedback, codec
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.server.link import Link
 from singa_dask.server.messages import (

@@ -30,7 +30,7 @@ from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
-from singa_dask.training.feed import group_stream
+from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.placement import parameter_partition
 from singa_dask.updaters import make_updater
@@ -124,11 +124,6 @@ def check_given(prepared: Prepared) -> None:
     """The checkpoints that a fresh run starts from (`checkpoint_path`) are there and fit. Raises CheckpointError."""
     if prepared.job.checkpoint_path:
         fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
-
-
-def data_key(phase: int, layer: str) -> str:
-    """The key of a fingerprint in `Prepared.data`."""
-    return f"{PHASE_NAMES[phase]}/{layer}"
 
 
 def training_data(data: Mapping[str, str]) -> dict[str, str]:

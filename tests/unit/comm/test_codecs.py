@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from singa_dask.comm.codec import ErrorFeedback
-from singa_dask.comm.codecs import CODECS, BFloat16, Full, Half, Partial, codec
-from singa_dask.comm.sparse import Threshold, TopK
+from singa_dask.comm.codecs import CODECS, BFloat16, ErrorFeedback, Full, Half, Partial, Threshold, TopK, codec
 from singa_dask.errors import ConfigError
 from singa_dask.ops.cpu.elementwise import codec_kernels
 

@@ -306,7 +306,7 @@ def test_an_update_takes_until_its_reply_is_here_and_not_until_it_is_wanted(one)
     link.answer()
     time.sleep(0.5)
     stub.pull(ones(0.0))
-    taken = stub.take_figures()
+    taken = stub.take_traffic()
     assert taken.update_s < 0.4 and taken.stall_s < 0.4
 
 

@@ -1,4 +1,4 @@
-"""Checks of the arrays that a collective is called with: MPI itself would read or write past their ends."""
+"""Checks of the arguments of a collective: MPI itself would read or write past the end of an array."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_target(recv: np.ndarray | None, root: int, counts: Sequence[int]) -> n
     return recv
 
 
-def check_runs(
+def check_parts(
     send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int], size: int
 ) -> None:
     """Raise ValueError unless these can be the arguments of an all_to_all between `size` ranks."""
@@ -59,13 +59,3 @@ def check_met(sender: int, sent: int, receiver: int, expected: int) -> None:
             f"rank {receiver}, all_to_all: recv_counts[{sender}] must be what rank {sender} sends here, "
             f"{sent} elements. Received: {expected}."
         )
-
-
-def run_of(rank: int, counts: Sequence[int]) -> slice:
-    """The run of the flat array that `rank` owns.
-
-    >>> run_of(2, [4, 0, 3])
-    slice(4, 7, None)
-    """
-    start = sum(counts[:rank])
-    return slice(start, start + counts[rank])

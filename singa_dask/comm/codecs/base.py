@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_flat
+from singa_dask.comm.checks import check_flat
 from singa_dask.errors import ConfigError, Problem
 
 INDEX = np.dtype(np.uint32)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singa_dask.comm.codec import INDEX, Codec, ErrorFeedback, is_number, kernels, share_of
+from singa_dask.comm.codecs.base import INDEX, Codec, ErrorFeedback, is_number, kernels, share_of
 from singa_dask.errors import ConfigError, Problem
 
 # kTopK looks at every 61st of so many elements to know where about its limit is; a prime meets no width of a layer.

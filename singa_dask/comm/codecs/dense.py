@@ -1,4 +1,4 @@
-"""How a vector of floats travels: in full, in 16 bits a value, a run of it, or its elements of largest magnitude."""
+"""Codecs that send values by their position: all of them, in full or in 16 bits, or one range of elements."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.comm.codec import INDEX, Codec, check_alike, check_values, kernels, share_of
-from singa_dask.comm.sparse import Threshold, TopK
-from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.comm.codecs.base import INDEX, Codec, check_alike, check_values, kernels, share_of
 
 
 class Full(Codec):
@@ -89,7 +87,7 @@ class BFloat16(_SixteenBits):
 
 
 class Partial(Codec):
-    """A run of elements, another one at every step: the number of the first as uint32, then their own bytes.
+    """One range of elements, another one at every step: the index of the first as uint32, then their own bytes.
 
         width = ceil(share * n);   first = min(width * (step mod ceil(n / width)), n - width)
 
@@ -121,46 +119,21 @@ class Partial(Codec):
             payload[INDEX.itemsize :] = values[first : first + width].view(np.uint8)
 
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
-        run, values = self._run(payload, out)
+        where, values = self._range(payload, out)
         out[:] = 0
-        out[run] = values
+        out[where] = values
 
     def _add(self, payload: np.ndarray, out: np.ndarray) -> None:
-        run, values = self._run(payload, out)
-        out[run] += values
+        where, values = self._range(payload, out)
+        out[where] += values
 
     def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
-        residual[self._run(payload, residual)[0]] = 0
+        residual[self._range(payload, residual)[0]] = 0
 
-    def _run(self, payload: np.ndarray, out: np.ndarray) -> tuple[slice, np.ndarray]:
+    def _range(self, payload: np.ndarray, out: np.ndarray) -> tuple[slice, np.ndarray]:
         """Where the elements of a payload belong, and what they are."""
         values = payload[INDEX.itemsize :].view(out.dtype)
         first = int(payload[: INDEX.itemsize].view(INDEX)[0]) if payload.size else 0
         if first + values.size > out.size:
             raise ValueError(f"payload must begin at {out.size - values.size} at most. Received: {first}.")
         return slice(first, first + values.size), values
-
-
-CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloat16, Partial, TopK, Threshold)}
-
-
-def codec(name: str, **settings: Any) -> Codec:
-    """The codec of that name. settings: sparsity, the share of kPartial and kTopK or the threshold of kThreshold,
-    None where it is not given.
-
-    Raises ConfigError for an unknown name, and a setting that is missing, out of range or without effect.
-
-    >>> codec("kTopK", sparsity=0.01).nbytes(1000)
-    44
-    """
-    if name not in CODECS:
-        raise ConfigError(Problem("cluster.codec", "there is no such codec", str(name), nearest(str(name), CODECS)))
-    kind = CODECS[name]
-    given = {key: value for key, value in settings.items() if value is not None}
-    problems = [Problem(f"cluster.{key}", f"must be given for {name}") for key in kind.settings if key not in given]
-    for key, value in given.items():
-        if key not in kind.settings:
-            problems.append(Problem(f"cluster.{key}", f"has no meaning for {name}", repr(value), "Leave it out."))
-    if problems:
-        raise ConfigError(problems)
-    return kind(*(given[key] for key in kind.settings))
