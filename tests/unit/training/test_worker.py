@@ -155,6 +155,7 @@ def test_what_is_tested_and_saved_has_all_updates(prepared, tmp_path, monkeypatc
         "cluster.nservers_per_group=1",
         "cluster.server_worker_separate=true",
         "cluster.one_behind=true",
+        "test_freq=3",
     )
     under_way = []
 
@@ -170,7 +171,7 @@ def test_what_is_tested_and_saved_has_all_updates(prepared, tmp_path, monkeypatc
     monkeypatch.setattr(GroupState, "snapshot", noted(GroupState.snapshot))
     ran = run_topology(job, tmp_path / "run")
     assert ran.reports[0]["metrics"]["test"] and ran.reports[0]["step"] == 8
-    assert under_way == [0] * 15  # of three workers: three tests, and two checkpoints
+    assert under_way == [0] * 18  # of three workers: four tests, and two checkpoints
 
 
 def test_divergence_ends_every_rank_at_the_same_step(prepared, tmp_path):
