@@ -195,24 +195,34 @@ def test_run_members_raises_what_came_first():
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_thread_that_is_late_is_a_timeout_of_all_in_its_process(late):
+    failed = threading.Event()
+
     def member(comm):
         if comm.rank == late:
-            time.sleep(1.0)
-        comm.all_reduce(np.ones(4))
+            assert failed.wait(10)
+        try:
+            comm.all_reduce(np.ones(4))
+        finally:
+            failed.set()
 
-    failures = _failures(1, 3, member, timeout_s=0.3)
+    failures = _failures(1, 3, member, timeout_s=0.1)
     for rank, (error, seconds) in enumerate(failures):
         assert isinstance(error, CommTimeout) and f"rank {late} is lost or late" in str(error)
         assert seconds < 0.9 or rank == late
 
 
 def test_a_late_process_is_a_timeout():
+    failed = threading.Event()
+
     def member(comm):
         if comm.rank > 1:
-            time.sleep(1.5)
-        comm.reduce_scatter(np.ones(8), np.ones(2), [2] * 4)
+            assert failed.wait(10)
+        try:
+            comm.reduce_scatter(np.ones(8), np.ones(2), [2] * 4)
+        finally:
+            failed.set()
 
-    failures = _failures(2, 2, member, timeout_s=0.3)
+    failures = _failures(2, 2, member, timeout_s=0.1)
     # The thread that waits for the one in time hears of it either way.
     assert any(isinstance(error, CommTimeout) for error, _ in failures[:2])
     assert all(isinstance(error, ClusterError) for error, _ in failures)
@@ -222,15 +232,20 @@ def test_a_late_process_is_a_timeout():
 def test_each_rank_has_its_own_patience():
     """The thread that waits for the leader gives up while the leader waits for another process, and takes it along."""
 
+    failed = threading.Event()
+
     def member(comm):
-        comm.timeout_s = 0.3 if comm.rank == 1 else 20.0
+        comm.timeout_s = 0.1 if comm.rank == 1 else 20.0
         if comm.rank < 2:
-            comm.barrier()
+            try:
+                comm.barrier()
+            finally:
+                failed.set()
         else:
-            time.sleep(1.0)
+            assert failed.wait(10)
 
     failures = _failures(2, 2, member, timeout_s=20.0)
-    assert isinstance(failures[1][0], CommTimeout) and "barrier did not finish within 0.3 s" in str(failures[1][0])
+    assert isinstance(failures[1][0], CommTimeout) and "barrier did not finish within 0.1 s" in str(failures[1][0])
     assert isinstance(failures[0][0], ClusterError) and failures[0][1] < 0.9
 
 
@@ -238,12 +253,12 @@ def test_a_longer_patience_reaches_the_outer_communicator_and_is_taken_back():
     def member(comm):
         comm.timeout_s = 20.0
         if comm.rank < 2:
-            time.sleep(0.6)
+            time.sleep(0.3)
         comm.all_reduce(np.ones(1))
         return True
 
-    results, outers = run_nested(2, 2, member, timeout_s=0.2)
-    assert all(results) and all(outer.timeout_s == 0.2 for outer in outers)
+    results, outers = run_nested(2, 2, member, timeout_s=0.1)
+    assert all(results) and all(outer.timeout_s == 0.1 for outer in outers)
 
 
 class _FailingOuter(SoloCommunicator):
