@@ -42,9 +42,9 @@ def test_groups_are_disjoint_and_every_epoch_visits_each_sample_once(manifest, s
 
 @pytest.mark.parametrize("seed", range(5))
 def test_short_windows_even_out_the_groups(seed):
-    manifest = manifest_of([8, 4, 4, 12], 12)
-    assert [window.samples for window in manifest.windows] == [8, 4, 4, 12]
-    assert [stream.samples for stream in streams(manifest, 2, batchsize=1, seed=seed)] in ([12, 16], [16, 12])
+    manifest = manifest_of([4, 8, 4], 8)
+    assert [window.samples for window in manifest.windows] == [4, 8, 4]
+    assert [stream.samples for stream in streams(manifest, 2, batchsize=1, seed=seed)] == [8, 8]
 
 
 @settings(max_examples=60, deadline=None)
