@@ -62,6 +62,8 @@ def test_each_kind_of_change(source, expected):
         "raise NotImplementedError",
         "def f(timeout_s=10.0, *, deadline=5, x: 'a | b' = None) -> 'a | b': ...",
         "x = f(timeout=3)",
+        "x = max(a, b)",
+        "x = np.maximum(a, b)",
         "@dataclass(frozen=True)\nclass A:\n    wait_s: float = 3.0",
     ],
 )
