@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -42,6 +42,9 @@ test-slow: setup  ## run the tests that take minutes: published accuracies on re
 
 test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as far as this CPU has them
+	$(BIN)/python tests/isa.py $(ARGS)
 
 test-peers: peers  ## run the tests that compare with PyTorch
 	$(BIN)/python -m pytest tests/peers $(ARGS)

@@ -480,15 +480,15 @@ def test_untouched_parameters_get_zero():
 def test_a_gradient_that_was_not_claimed_is_an_error():
     net = build(Feed("x"), Unclaimed("a", "x"), Against("loss", ["a", "x"]))
     loss_of(net, {"x": batch()})
-    with pytest.raises(TrainingError, match=r"'a_weight': backward wrote its gradient without asking claim\(\)"):
+    with pytest.raises(TrainingError, match=r"'a_weight': backward wrote its gradient without calling claim\(\)"):
         net.backward()
 
 
 @pytest.mark.parametrize(
     ("gives", "says"),
     [
-        (lambda x: x[:, :2], r"forward returned rows of shape \(2,\), where setup said \(3,\)"),
-        (lambda x: None, "forward returned None, but other layers read what it gives"),
+        (lambda x: x[:, :2], r"forward returned rows of shape \(2,\), but setup returned \(3,\)"),
+        (lambda x: None, "forward returned None, but other layers read its output"),
     ],
 )
 def test_an_output_of_another_shape_than_promised_is_an_error(gives, says, monkeypatch):
@@ -602,7 +602,10 @@ def scale(layer_name, source="x", **param):
     [
         ([scale("a", share_from="b_weigth"), scale("b")], ["share_from", "b_weigth", "Did you mean b_weight?"]),
         ([scale("a", name="w"), scale("b", name="w")], ["'w'.name", "share_from"]),
-        ([scale("a", share_from="b_weight"), scale("b", share_from="a_weight")], ["circle", "a_weight <- b_weight"]),
+        (
+            [scale("a", share_from="b_weight"), scale("b", share_from="a_weight")],
+            ["forms a cycle", "a_weight <- b_weight"],
+        ),
         (
             [scale("a"), Halves("h", "x"), scale("b", "h", share_from="a_weight"), scale("c", "h")],
             ["(2,)", "(4,)", "'a_weight'"],

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 from distributed.protocol import dumps, to_serialize
-from support.servers import ones, server_plan, shard
+from support.servers import ones, protocol, server_plan
 
 from singa_dask.ops.cpu import ops as cpu
 from singa_dask.server import Server, partition
@@ -19,15 +19,15 @@ ORIGIN = Origin(0)
 
 @pytest.fixture
 def server(monkeypatch) -> Server:
-    made = Server(shard())
+    made = Server(protocol())
     made.copies = 0
-    part_with = made.shard.part_with
+    part_with = made.protocol.part_with
 
     def counted(index: int) -> None:
         made.copies += 1
         part_with(index)
 
-    monkeypatch.setattr(made.shard, "part_with", counted)
+    monkeypatch.setattr(made.protocol, "part_with", counted)
     ask(made, Put(0, ones(0)))
     return made
 
@@ -91,7 +91,7 @@ def test_parameters_written_in_place_are_not_lent(server):
 
 
 def test_an_exchange_with_a_neighbour_leaves_replies_alone():
-    left, right = Server(shard(accounts={"right": (0, 0)})), Server(shard(accounts={"left": (0, 0)}))
+    left, right = Server(protocol(accounts={"right": (0, 0)})), Server(protocol(accounts={"left": (0, 0)}))
     for server in (left, right):
         ask(server, Put(0, ones(0)))
     update(right, 0)
@@ -105,13 +105,13 @@ def test_an_exchange_with_a_neighbour_leaves_replies_alone():
 
 def test_warming_up_compiles_the_updater_and_changes_nothing(monkeypatch):
     sizes = []
-    original = cpu.CpuOps.sgd_update
+    original = cpu.CpuOps.update
 
-    def seen(self, w, *rest):
+    def seen(self, rule, w, *rest, **hyperparameters):
         sizes.append((w.size, w.dtype))
-        original(self, w, *rest)
+        original(self, rule, w, *rest, **hyperparameters)
 
-    monkeypatch.setattr(cpu.CpuOps, "sgd_update", seen)
+    monkeypatch.setattr(cpu.CpuOps, "update", seen)
     plan = server_plan(partition(64, 1, 2, beside=False), server=1)
     plan.warm_up()
     assert sizes == [(16, np.float32)]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.servers import ones, shard
+from support.servers import ones, protocol
 
 from singa_dask.errors import ClusterError
 from singa_dask.server import LocalLink, Server, link, link_to
@@ -156,7 +156,7 @@ def loop():
 
 
 def test_a_server_in_this_process_is_called_directly(loop):
-    server = Server(shard())
+    server = Server(protocol())
     publish("here", server)
     own = link_to(Address("tcp://here:1", "here"), None, 1.0)
     assert isinstance(own, LocalLink) and own.local
