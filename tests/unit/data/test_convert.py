@@ -330,6 +330,9 @@ def test_impossible_sizes_are_errors(tmp_path, resize):
         (np.zeros((6, 5, 4, 3), np.uint8), (5, 4, 3)),
         (np.zeros((6, 5, 4)), (20,)),
         (np.zeros((6, 5), np.int16), (5,)),
+        (np.zeros((6, 3, 5, 3), np.uint8), (3, 5, 3)),
+        (np.zeros((6, 1, 5, 4), np.uint8), (1, 5, 4)),
+        (np.zeros((6, 3, 5, 5)), (75,)),
     ],
 )
 def test_npz_arrays_become_images_or_flat_samples(tmp_path, x, shape):
@@ -354,6 +357,8 @@ def test_npz_archives_may_hold_two_splits(tmp_path):
         ({"x": np.ones((3, 2)), "y": np.array([0.5, 1, 2])}, "whole numbers"),
         ({"x": np.array([{}, {}])}, "cannot be read"),
         ({"x": np.ones(3)}, "features: must be"),
+        ({"x": np.ones((6, 3, 5, 5), np.uint8)}, r"looks channels-first.*transpose\(0, 2, 3, 1\)"),
+        ({"x": np.ones((6, 1, 5, 5), np.uint8)}, "looks channels-first"),
     ],
 )
 def test_faults_of_npz_files_are_errors(tmp_path, arrays, fault):
