@@ -57,5 +57,5 @@ def test_checkpoints_of_another_net_are_refused():
         flat.flattened({**good, "p2": good["p1"]})
     with pytest.raises(CheckpointError, match=r"'p0' has shape \(2, 3\) in this net, but \(3, 2\)"):
         flat.flattened({**good, "p0": np.zeros((3, 2))})
-    with pytest.raises(CheckpointError, match="32 elements"):
+    with pytest.raises(CheckpointError, match=r"shape \(32,\)"):
         flat.named(np.zeros(31))
