@@ -1,9 +1,9 @@
-"""The same training in PyTorch: the net of job.conf, its initial weights, its mini-batches and its updater.
+"""The job in PyTorch: the net of job.conf with the same initial weights, mini-batches and updater.
 
     pip install torch
     python examples/char-rnn/pytorch.py [steps]
 
-Prints the validation loss where `singa-dask train examples/char-rnn/job.conf` does.
+Prints the validation loss at the same steps as `singa-dask train examples/char-rnn/job.conf`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GATES = ("r", "z", "c")  # the order of torch.nn.GRU
 
 
 class Text:
-    """The mini-batches of the job's data in one phase: (T + 1, B) numbers of characters."""
+    """The mini-batches of the job's data in one phase: (T + 1, B) character numbers."""
 
     def __init__(self, job, phase):
         (layer,) = (x for x in job.neuralnet.layer if x.name == "data" and runs_in(x, phase))
@@ -58,10 +58,10 @@ class Model(torch.nn.Module):
             self.gru.bias_hh_l0.zero_()
             self.out.weight.copy_(torch.tensor(weights["w"].T))
             self.out.bias.copy_(torch.tensor(weights["b"]))
-        self.gru.bias_hh_l0.requires_grad_(False)  # one bias a gate
+        self.gru.bias_hh_l0.requires_grad_(False)  # one bias per gate
 
     def loss(self, batch, state):
-        """The loss summed over the characters, and the state after the last."""
+        """The loss summed over the characters, and the final state."""
         onehot = torch.nn.functional.one_hot(batch[:-1], self.symbols).float()
         hidden, state = self.gru(onehot, state)
         scores = self.out(hidden).flatten(0, 1)
