@@ -123,7 +123,7 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
 
 def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:
     logger.info("downloading %s (%.1f MB)", source.url, source.size / 1e6)
-    done, told = 0, 0
+    done, logged = 0, 0
     with urllib.request.urlopen(source.url, timeout=timeout_s) as response:
         while chunk := response.read(_CHUNK_NBYTES):
             done += len(chunk)
@@ -132,9 +132,9 @@ def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:
                     f"{source.url}: is larger than the published {source.size:,} bytes. Check the address."
                 )
             file.write(chunk)
-            if done * 10 // source.size > told:
-                told = done * 10 // source.size
-                logger.info("%s: %d %%", source.file, told * 10)
+            if done * 10 // source.size > logged:
+                logged = done * 10 // source.size
+                logger.info("%s: %d %%", source.file, logged * 10)
 
 
 def checksum_fits(path: Path, checksum: tuple[str, str]) -> bool:
