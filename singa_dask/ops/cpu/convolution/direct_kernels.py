@@ -122,18 +122,13 @@ def convolve(x, span, tables, panels, start, out):
             for g in range(tables.regions.shape[0]):
                 low, high, a, count, length, weight, c = tables.regions[g]
                 at = OFFSET * low
-                pixels = x.ctypes.data + FLOAT * (b * image + a)
-                target = out.ctypes.data + FLOAT * (b * result + c + k)
-                products(
-                    Gathered(pixels, tables.rows.ctypes.data + at, 1),
-                    high - low,
-                    Runs(tables.runs.ctypes.data, count, length),
-                    Panel(panel + FLOAT * weight * PANEL, run, PANEL),
-                    0,
-                    Placed(start.ctypes.data + FLOAT * k, tables.starts.ctypes.data + at),
-                    Placed(target, tables.targets.ctypes.data + at),
-                    min(PANEL, filters - k),
-                )
+                pixels = Gathered(x.ctypes.data + FLOAT * (b * image + a), tables.rows.ctypes.data + at, 1)
+                runs = Runs(tables.runs.ctypes.data, count, length)
+                right = Panel(panel + FLOAT * weight * PANEL, run, PANEL)
+                bias = Placed(start.ctypes.data + FLOAT * k, tables.starts.ctypes.data + at)
+                result_at = out.ctypes.data + FLOAT * (b * result + c + k)
+                target = Placed(result_at, tables.targets.ctypes.data + at)
+                products(pixels, high - low, runs, right, 0, bias, target, min(PANEL, filters - k))
 
 
 @kernel
@@ -167,14 +162,11 @@ def convolve_backward_weight(x, dy, span, tables, padded, panel, accumulate, dwe
                     copy_lines(gradient + FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
                 gradient, line = panel.ctypes.data, PANEL
             for g in range(0, count * oh, lines):
-                _add_products(
-                    Gathered(a, tables.rows.ctypes.data, tables.step),
-                    tables.rows.size,
-                    Runs(tables.runs.ctypes.data + OFFSET * g, min(lines, count * oh - g), ow),
-                    Panel(gradient + FLOAT * g * ow * line, ow * line, line),
-                    Placed(dweight.ctypes.data + FLOAT * j, tables.targets.ctypes.data),
-                    min(PANEL, filters - j),
-                )
+                pixels = Gathered(a, tables.rows.ctypes.data, tables.step)
+                runs = Runs(tables.runs.ctypes.data + OFFSET * g, min(lines, count * oh - g), ow)
+                right = Panel(gradient + FLOAT * g * ow * line, ow * line, line)
+                sums = Placed(dweight.ctypes.data + FLOAT * j, tables.targets.ctypes.data)
+                _add_products(pixels, tables.rows.size, runs, right, sums, min(PANEL, filters - j))
 
 
 @kernel
