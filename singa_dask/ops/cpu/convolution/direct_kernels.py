@@ -1,5 +1,6 @@
 """Sums of matrix products over tables of offsets, by tiles of the micro-kernel side by side; and their panels."""
 
+from singa_dask.ops.cpu.convolution.direct_tables import Gather, Scatter, WeightSums
 from singa_dask.ops.cpu.convolution.micro_kernel import (
     FLOAT,
     OFFSET,
@@ -111,7 +112,7 @@ def convolve(x, span, tables, panels, start, out):
 
     tables: a Gather, of at most stop - first images a block; the last block overlaps the one before. panels: whole.
     """
-    first, stop = span
+    (first, stop), tables = span, Gather(*tables)
     filters, lines = out.shape[3], panels.size // (-(-out.shape[3] // PANEL) * PANEL)
     image, result = x.size // x.shape[0], out.size // out.shape[0]
     run = lines // tables.runs.size * PANEL
@@ -139,7 +140,7 @@ def convolve_backward_weight(x, dy, span, tables, padded, panel, accumulate, dwe
     dy's columns of a tile, at all positions of a block, since lines a power of two apart would share few sets of the
     first-level cache; empty where they are read in place.
     """
-    first, stop = span
+    (first, stop), tables = span, WeightSums(*tables)
     _, height, width, channels = x.shape
     oh, ow, filters = dy.shape[1:]
     image, result = height * width * channels, oh * ow * filters
@@ -175,7 +176,7 @@ def scatter(dy, span, tables, panels, padded, dx):
 
     tables: a Scatter; blocks as in `convolve`. padded: as in `convolve_backward_weight`.
     """
-    first, stop = span
+    (first, stop), tables = span, Scatter(*tables)
     filters = dy.shape[3]
     _, height, width, channels = dx.shape
     image, result = height * width * channels, dy.size // dy.shape[0]

@@ -3,6 +3,9 @@
 Arrays of points have them first, (SIZE^2, tiles, C), (SIZE^2, tiles, O) or (SIZE^2, C, O), and may be padded. `images`
 (n, H', W', C) have a border of zeros, and zeros at the lower right that complete the last tiles; `outputs`
 (n, H', W', O) are whole tiles. Tiles of images overlap by the size of a window less one; tiles of outputs do not.
+
+Kernels take Tables and Buffers as plain tuples, because Numba takes several microseconds to type a NamedTuple that
+Python passes.
 """
 
 from typing import NamedTuple
@@ -218,6 +221,7 @@ def fold_filters(points, accumulate, zeros, weight):
 @kernel
 def convolve(x, span, tables, panels, bias, buffers, out):
     """out = bias + the convolution of the images in `span` (first, stop) of x.   tables: Tables; buffers: Buffers."""
+    tables, buffers = Tables(*tables), Buffers(*buffers)
     images, outputs, xs, ys, down, across = _opened(tables, buffers)
     block, chunk, (top, left) = buffers.images.shape[0], buffers.xs.shape[1], tables.corner
     for b in range(span[0], span[1], block):
@@ -235,6 +239,7 @@ def convolve(x, span, tables, panels, bias, buffers, out):
 @kernel
 def convolve_backward_input(dy, span, tables, panels, buffers, dx):
     """dx = the gradient for the images in `span`, as in `convolve`."""
+    tables, buffers = Tables(*tables), Buffers(*buffers)
     images, outputs, xs, ys, down, across = _opened(tables, buffers)
     block, chunk, (top, left) = buffers.images.shape[0], buffers.xs.shape[1], tables.corner
     for b in range(span[0], span[1], block):
@@ -253,6 +258,7 @@ def convolve_backward_input(dy, span, tables, panels, buffers, dx):
 @kernel
 def convolve_backward_weight(x, dy, span, tables, buffers, sums):
     """sums[k] = the sum over the tiles t of the images in `span` of xs[k, t]' ys[k, t], at every point k."""
+    tables, buffers = Tables(*tables), Buffers(*buffers)
     images, outputs, xs, ys, down, across = _opened(tables, buffers)
     block, chunk, (top, left) = buffers.images.shape[0], buffers.xs.shape[1], tables.corner
     zero_rows, places = tables.zero_rows.ctypes.data, tables.sums_channels.ctypes.data
