@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-peers test-openmpi check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -43,6 +43,9 @@ test-slow: setup  ## run the tests that take minutes: published accuracies on re
 test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
+test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as far as this CPU has them
+	$(BIN)/python tests/isa.py $(ARGS)
+
 test-peers: peers  ## run the tests that compare with PyTorch
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
@@ -58,6 +61,21 @@ $(OPENMPI)/.ready: requirements.lock pyproject.toml
 
 test-openmpi: $(OPENMPI)/.ready  ## run the tests of MPI jobs with Open MPI, in .venv-openmpi
 	$(OPENMPI)/bin/python -m pytest tests/e2e/test_hpc.py tests/e2e/test_hpc_scripts.py tests/parallel/test_mpiexec.py $(ARGS)
+
+# The oldest versions that pyproject.toml allows.
+LOWEST := .venv-lowest
+
+$(LOWEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[mpich,datasets,dev]'
+	@touch $@
+
+test-lowest: $(LOWEST)/.ready  ## run the unit tests with the oldest dependencies that are allowed, in .venv-lowest
+	NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/kernels $(LOWEST)/bin/python -m pytest tests/unit $(ARGS)
+
+mutants: setup  ## break the code at random and count what the unit tests notice (ARGS="--seed 1 --count 100 --rooms server")
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 check: setup  ## check format, lint and types
 	$(BIN)/ruff format --check .
@@ -82,5 +100,5 @@ bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchang
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
-	rm -rf $(VENV) $(OPENMPI) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""singa_dask: a trainer in which how training is distributed is configuration.
+"""singa_dask: distributed training of neural networks on Dask, where the distribution is configuration.
 
 from singa_dask import ClusterTopology, Job, layers, train, updaters
 """

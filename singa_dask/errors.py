@@ -2,11 +2,11 @@
 
 SingaError
 ├── ConfigError        the job cannot run as written; holds one Problem per fault
-├── DataError          a shard, manifest or data set is missing, damaged or not what it says
+├── DataError          a shard, manifest or data set is missing, damaged or inconsistent
 ├── CheckpointError    a checkpoint is missing, damaged or of another net
 ├── ClusterError       workers are missing, a group cannot form, a rank was lost
 │   └── CommTimeout    a collective did not finish in time
-└── TrainingError      training itself failed (a layer raised, the loss is not finite)
+└── TrainingError      training failed (a layer raised an exception, the loss is not finite)
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class SingaError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a job: where (`key`), what (`message`), what was `received` and the way out (`hint`).
+    """One fault of a job: the `key`, the `message`, the `received` value and the way out (`hint`).
 
-    file, line, column: where the key, or the nearest block around it, stands in the text of the job.
+    file, line, column: the place of the key, or of the nearest block around it, in the text of the job.
 
     >>> print(Problem("cluster.nworker_groups", "must be at least 1", received="0", hint="Leave it out for 1."))
     cluster.nworker_groups: must be at least 1. Received: 0. Leave it out for 1.
@@ -52,7 +52,7 @@ class Problem:
 
 
 class ConfigError(SingaError):
-    """The job cannot run as written. `problems` holds every fault that was found, not only the first."""
+    """The job cannot run as written. `problems` holds every fault found."""
 
     def __init__(self, problems: Problem | Iterable[Problem]):
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
@@ -63,7 +63,7 @@ class ConfigError(SingaError):
 
 
 class DataError(SingaError):
-    """A shard, manifest or data set is missing, damaged or not what it says."""
+    """A shard, manifest or data set is missing, damaged or inconsistent."""
 
 
 class CheckpointError(SingaError):
@@ -79,11 +79,11 @@ class CommTimeout(ClusterError):
 
 
 class TrainingError(SingaError):
-    """Training failed: a layer raised, or the loss is not finite."""
+    """Training failed: a layer raised an exception, or the loss is not finite."""
 
 
 def nearest(value: str, valid: Iterable[str]) -> str:
-    """A hint that names the valid spelling nearest to `value`, or all of them where none is near.
+    """A hint with the valid name nearest to `value`, or with all valid names if none is near.
 
     >>> nearest("kSDG", ["kSGD", "kAdam"])
     'Did you mean kSGD?'

@@ -24,6 +24,7 @@ from singa_dask.cluster.bootstrap import join_world, unlink_segments
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
 from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
@@ -103,13 +104,13 @@ class Rank:
         return answer
 
     def _note_spent(self, replica: Replica) -> None:
-        for part in ("_prepare", "_start", "_update", "_gather"):
-            setattr(replica, part, self._timed(getattr(replica, part)))
+        for part in ("prepare", "start", "update", "gather"):
+            setattr(replica.stages, part, self._timed(getattr(replica.stages, part)))
 
     def _timed(self, part: Callable[..., None]) -> Callable[..., None]:
-        def timed(bucket: int, *more: Any) -> None:
+        def timed(bucket: int) -> None:
             before = np.array([time.perf_counter(), self.comm.wait_s])
-            part(bucket, *more)
+            part(bucket)
             seconds, waited = np.array([time.perf_counter(), self.comm.wait_s]) - before
             self.spent[bucket] = self.spent.get(bucket, 0) + np.array([seconds, seconds - waited])
 
@@ -123,9 +124,9 @@ class Rank:
             if field == "codec":
                 value = job.cluster.Codec.Value(value)
             setattr(job.cluster, field, value)
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
-        replica.fetch()
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
+        replica.group_state.fetch()
         return replica
 
     def _add(
@@ -133,18 +134,19 @@ class Rank:
         name: str,
         replica: Replica,
         size: int,
-        lane: CollectiveExecutor | None = None,
+        executor: CollectiveExecutor | None = None,
         *,
-        ahead: bool | None = None,
+        ahead: bool = True,
     ) -> None:
         feed = {replica.net.input_layers[0]: Batch(self.features, self.labels)}
-        lane = lane or replica._lane
-        ahead = replica._ahead if ahead is None else ahead
-        number = 0
+        pipeline, number = replica.pipeline, 0
+        if executor is not None:
+            ahead = ahead and self.comm.goes_on
+            pipeline = GradientPipeline(executor, replica.exchange.buckets, replica.net.flat.entries, ahead=ahead)
 
         def step() -> None:
             nonlocal number
-            replica._lane, replica._ahead = lane, ahead
+            replica.pipeline = pipeline
             replica.train_step(feed, Step(Phase.kTrain, number, total_rows=size * self.workload.batch))
             number += 1
 

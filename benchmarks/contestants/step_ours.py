@@ -21,8 +21,8 @@ def main(name: str, threads: int) -> None:
     workload = WORKLOADS[name]
     features, labels = data_of(workload)
     with threadpool_limits(1):
-        replica = Replica(job_of(workload), SoloCommunicator(), get_ops("cpu", threads=threads))
-        replica.initialise()
+        replica = Replica.form(job_of(workload), SoloCommunicator(), get_ops("cpu", threads=threads))
+        replica.group_state.initialise()
         feed = {replica.net.input_layers[0]: Batch(features, None if workload.cell else labels)}
         number = 0
 

@@ -61,11 +61,11 @@ def main(name: str) -> None:
     workload = WORKLOADS[name]
     features, labels = data_of(workload)
     ops, clock = get_ops("cpu", threads=1), Clock()
-    replica = Replica(job_of(workload), SoloCommunicator(), ops)
-    replica.initialise()
+    replica = Replica.form(job_of(workload), SoloCommunicator(), ops)
+    replica.group_state.initialise()
     net = replica.net
     net.wrap_calls(lambda layer, which, call: clock.timed((layer, which), call))
-    ops.sgd_update = clock.timed(UPDATE, ops.sgd_update)
+    ops.update = clock.timed(UPDATE, ops.update)
     feed = {net.input_layers[0]: Batch(features, None if workload.cell else labels)}
 
     def step(number: int) -> tuple[float, dict[Key, float]]:

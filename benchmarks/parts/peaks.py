@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from singa_dask.ops.cpu import row_products
-from singa_dask.ops.cpu.kernels import numba_update, packed_product
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
-from singa_dask.ops.cpu.workspace import aligned
+from singa_dask.ops.cpu.elementwise import update_kernels
+from singa_dask.ops.cpu.gemm import packed_product, row_products
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
+from singa_dask.ops.cpu.toolkit.workspace import aligned
 
 SQUARE = 2048
 # Bytes of the arrays together.
@@ -90,7 +90,7 @@ def _moving(nbytes: int) -> float:
     rates = (
         _rate(nbytes, lambda: np.dot(a, b)),
         _rate(nbytes, lambda: np.copyto(a, b)),
-        _rate(nbytes * 5 / 3, lambda: numba_update.sgd(w, g, v, 1e-6, 0.9, 0.0, -np.inf, np.inf)),
+        _rate(nbytes * 5 / 3, lambda: update_kernels.sgd(w, g, v, 1e-6, 0.9, 0.0, -np.inf, np.inf)),
     )
     return max(rates)
 

@@ -1,10 +1,10 @@
-"""The deep auto-encoder of Hinton and Salakhutdinov (Science, 2006) on MNIST, as Apache SINGA's five jobs.
+"""The deep autoencoder of Hinton and Salakhutdinov (Science, 2006) on MNIST, as Apache SINGA's five jobs.
 
     python examples/autoencoder/run.py                                                   # in the project's folder
     python examples/autoencoder/run.py --cluster examples/clusters/allreduce.conf
 
-Four RBMs are trained one upon the other, then the auto-encoder that they initialise. It is compared with itself
-without pre-training, and with a linear code of the same size (PCA), by the mean squared error of a test pixel.
+Trains a stack of four RBMs, then the autoencoder that they initialise. Compares the mean squared error per test pixel
+with that of the same net without pre-training, and with PCA of the same code size.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def images(split: str) -> np.ndarray:
 
 
 def pca_error(known: np.ndarray, test: np.ndarray) -> float:
-    """What is lost by keeping the components of largest variance."""
+    """The mean squared error per pixel if only the components of largest variance are kept."""
     mean = known.mean(axis=0)
     _, vectors = np.linalg.eigh(np.cov((known - mean).T))
     basis = vectors[:, -CODE:]

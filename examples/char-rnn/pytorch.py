@@ -1,9 +1,9 @@
-"""The same training in PyTorch: the net of job.conf, its initial weights, its mini-batches and its updater.
+"""The training of job.conf in PyTorch: the same net, initial weights, mini-batches and updater.
 
     pip install torch
     python examples/char-rnn/pytorch.py [steps]
 
-Prints the validation loss where `singa-dask train examples/char-rnn/job.conf` does.
+Prints the validation loss at the same steps as `singa-dask train examples/char-rnn/job.conf`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Model(torch.nn.Module):
             self.gru.bias_hh_l0.zero_()
             self.out.weight.copy_(torch.tensor(weights["w"].T))
             self.out.bias.copy_(torch.tensor(weights["b"]))
-        self.gru.bias_hh_l0.requires_grad_(False)  # one bias a gate
+        self.gru.bias_hh_l0.requires_grad_(False)  # one bias per gate
 
     def loss(self, batch, state):
         """The loss summed over the characters, and the state after the last."""
@@ -101,7 +101,7 @@ def main(steps):
         (loss / batch.shape[1]).backward()
         rate = rule.learning_rate
         lr = rate.base_lr * rate.step_conf.gamma ** (step // rate.step_conf.change_freq)
-        with torch.no_grad():  # SINGA's RMSProp has delta under the root
+        with torch.no_grad():  # SINGA's RMSProp adds delta inside the root
             for weight, square in zip(weights, squares, strict=True):
                 gradient = weight.grad.clamp(rule.clip_low, rule.clip_high)
                 square.mul_(rule.rmsprop_conf.rho).addcmul_(gradient, gradient, value=1 - rule.rmsprop_conf.rho)

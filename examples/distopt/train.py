@@ -1,9 +1,9 @@
-"""A training loop of one's own, without Dask: Apache SINGA 3.x's MNIST recipe with its DistOpt.
+"""A custom training loop without Dask: Apache SINGA 3.x's MNIST recipe with its DistOpt.
 
     mpiexec -n 3 python examples/distopt/train.py --codec half --epochs 2
     python examples/distopt/train.py --nprocs 3 --codec half --epochs 2
 
-Under mpiexec set OMP_NUM_THREADS=1 where there are more ranks than cores; launch does so by itself.
+Under mpiexec, set OMP_NUM_THREADS=1 if there are more ranks than cores. `launch` sets it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ CODECS = {
     "topk": ("backward_and_sparse_update", {"spars": 0.05, "topK": True}),
     "threshold": ("backward_and_sparse_update", {"spars": 1e-3}),
 }
-LARGEST = {"mnist": 255, "digits": 16}  # value of a pixel
+LARGEST = {"mnist": 255, "digits": 16}  # pixel value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nprocs", type=int, default=0, help="start so many processes; without it mpiexec has")
+    parser.add_argument("--nprocs", type=int, default=0, help="processes to start; leave it out under mpiexec")
     parser.add_argument("--codec", choices=CODECS, default="full")
     parser.add_argument("--data", choices=LARGEST, default="mnist")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="samples per rank and step")
     parser.add_argument("--lr", type=float, default=0.005, help="learning rate per 64 samples of the mini-batch")
-    parser.add_argument("--threshold", type=int, default=2097152, help="elements above which a parameter goes alone")
+    parser.add_argument("--threshold", type=int, default=2097152, help="larger parameters are sent alone (elements)")
     parser.add_argument("--seed", type=int, default=0)
     settings = vars(parser.parse_args())
     nprocs = settings.pop("nprocs")
-    resolve(f"dataset:{settings['data']}/train")  # once, not by every rank at once
+    resolve(f"dataset:{settings['data']}/train")  # once, before the ranks start
     if nprocs:
         launch(train, nprocs, settings)
     else:
@@ -53,7 +53,7 @@ def train(settings: dict) -> float:
     x, y = samples(settings["data"], "train")
     x_test, y_test = samples(settings["data"], "test")
     ranks = world().size
-    # As in SINGA's recipe every rank's samples count; with "partial" a rank follows its own gradients alone.
+    # As in SINGA's recipe, the rate grows with the ranks. With "partial" a rank applies its own gradients.
     lr = settings["lr"] * (1 if settings["codec"] == "partial" else ranks)
     model = build(x.shape[1:], settings["seed"])
     opt = DistOpt(SGD(lr=lr, momentum=0.9, weight_decay=1e-5), model)

@@ -1,9 +1,9 @@
-"""What each codec of the exchange saves in bytes and costs in accuracy: MNIST on three workers, once per codec.
+"""Bytes sent and test accuracy for each codec: MNIST on three workers, one run per codec.
 
     python examples/mnist/codecs.py                        # in the project's folder; draws runs/codecs/curves.png
     python examples/mnist/codecs.py --epochs 1 --codec kFull --codec kHalf
 
-The same seed, mini-batches and learning rate for all: what is compared is the exchange alone.
+All runs have the same seed, mini-batches and learning rate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from singa_dask import Job, train
 HERE = Path(__file__).parent
 STEPS_PER_EPOCH = 312  # 192 of 60,000 images each
 TESTS_PER_EPOCH = 2
-# The sparse ones send 5 % of the gradients' elements, kThreshold about as many as time goes on.
+# kTopK sends 5 % of the gradients' elements; kThreshold sends about as many after a while.
 CODECS = {
     "kFull": [],
     "kHalf": [],

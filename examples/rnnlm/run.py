@@ -3,8 +3,8 @@
     python examples/rnnlm/run.py                                                         # in the project's folder
     python examples/rnnlm/run.py --cluster examples/clusters/allreduce.conf --full
 
-Makes word shards of a text, trains, and prints the perplexity of a word of the validation text, exp(loss), beside that
-of the unigram model; with --full also that of the same net with a softmax over the whole vocabulary.
+Writes word shards of a text, trains, and prints the perplexity per word of the validation text, exp(loss). Compares it
+with the unigram model and, with --full, with the same net with a softmax over the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ WORDS, CLASSES = 3720, 100
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--text", type=Path, help="a text of at least 3,720 different words; default: tinyshakespeare")
-    parser.add_argument("--full", action="store_true", help="train with a softmax over the whole vocabulary too")
+    parser.add_argument("--text", type=Path, help="a text of 3,720 or more distinct words; default: tinyshakespeare")
+    parser.add_argument("--full", action="store_true", help="also train with a softmax over the whole vocabulary")
     parser.add_argument("--cluster", help="file with a cluster block; default: one worker")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for every job")
     args = parser.parse_args()

@@ -15,9 +15,8 @@ BY_TYPE: dict[str, type[TrainOneBatch]] = {cls.type: cls for cls in (BP, BPTT, C
 
 
 def algorithm(alg: AlgProto) -> TrainOneBatch:
-    """The algorithm that `train_one_batch` of a job names.
+    """The algorithm of a job's `train_one_batch`. kUserAlg imports the class that `user_alg` names as "module:Class".
 
-    kUserAlg imports the TrainOneBatch subclass that `user_alg` names as "module:Class".
-    Raises ConfigError where it names none.
+    Raises ConfigError if it names none.
     """
     return class_of(alg, BY_TYPE, TrainOneBatch, KEY).from_proto(alg)

@@ -1,4 +1,4 @@
-"""What an algorithm is."""
+"""The base class of training algorithms."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ KEY = "train_one_batch"
 class TrainOneBatch(Description, ABC):
     """Computes the gradients of one mini-batch.
 
-    As a description it wraps an AlgProto: `BP().proto`. A class of your own is named by the job's `user_alg`; it may
-    have keyword arguments, numbers and text, which reach the workers as `user_conf`.
+    As a description it wraps an AlgProto: `BP().proto`. A job names a user class in `user_alg`. Its keyword arguments,
+    numbers and text, reach the workers as `user_conf`.
 
-    carries: whether recurrent layers start a mini-batch from the state that the last one left (`Net.carries`).
+    carries: whether recurrent layers start a mini-batch from the final state of the last one (`Net.carries`).
     """
 
     type: ClassVar[str] = "kUserAlg"
@@ -40,7 +40,7 @@ class TrainOneBatch(Description, ABC):
 
     @classmethod
     def from_proto(cls, proto: AlgProto) -> Self:
-        # One of the user's own may keep things in __init__.
+        # A user class may set attributes in __init__.
         made = cls(**json.loads(proto.user_conf)) if proto.user_conf else cls()
         made._adopt(proto)
         return made
@@ -50,10 +50,10 @@ class TrainOneBatch(Description, ABC):
         self.prepare()
 
     def prepare(self) -> None:
-        """Read and check the settings, where an algorithm of one's own has any."""
+        """Read and check the settings of a user class."""
 
     def check(self, net: Net) -> None:
-        """Raise ConfigError where this net is none that it can train; before a job starts."""
+        """Raise ConfigError if it cannot train this net. Called before a job starts."""
 
     @abstractmethod
     def train_one_batch(
@@ -63,21 +63,21 @@ class TrainOneBatch(Description, ABC):
         step: Step,
         on_gradient: Callable[[Param], None] | None = None,
     ) -> dict[str, Metric]:
-        """Fill `net.flat.grads` from the rows in `feed`; returns what was measured on the way.
+        """Fill `net.flat.grads` from the rows in `feed`. Returns the metrics.
 
-        on_gradient: called once with each parameter as soon as its gradient is complete, so that sending it can start;
-        from then on its value may become the next step's.
+        on_gradient: called once with each parameter when its gradient is complete. The exchange may then send the
+        gradient and update the value.
         """
 
     def test_one_batch(self, net: Net, feed: Mapping[str, Any], step: Step) -> dict[str, Metric]:
-        """Measure the rows in `feed`; gradients stay as they are."""
+        """Measure the rows in `feed` without changing gradients."""
         net.carries = self.carries
         net.forward(feed, step)
         return net.metrics()
 
 
 def _check_kept(cls: type[TrainOneBatch], settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a class of the user's own has arguments of which the job would not know."""
+    """Raise ConfigError if a user class has constructor arguments that the job would not record."""
     if cls.__init__ is TrainOneBatch.__init__:
         return
     kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
@@ -85,6 +85,6 @@ def _check_kept(cls: type[TrainOneBatch], settings: Mapping[str, Any]) -> None:
         p.name for p in inspect.signature(cls).parameters.values() if p.kind not in kinds and p.name not in settings
     ]
     if lost:
-        hint = "Hand them to super().__init__ as keyword arguments, and read self.user_conf in prepare()."
-        message = "settings that it keeps to itself do not reach the workers"
+        hint = "Pass them to super().__init__ as keyword arguments, and read self.user_conf in prepare()."
+        message = "its constructor arguments do not reach the workers"
         raise ConfigError(Problem(f"{KEY} {cls.__name__}", message, ", ".join(lost), hint))

@@ -32,7 +32,7 @@ class BP(TrainOneBatch):
 class BPTT(BP):
     """Back-propagation through the time steps of an unrolled net (Werbos 1990), truncated at the mini-batch.
 
-    Recurrent layers start from the state that the mini-batch before left, since its rows go on in this one. Under kBP
+    Recurrent layers start from the final state of the previous mini-batch, whose rows continue in this one. Under kBP
     they start every mini-batch from zero.
     """
 

@@ -10,12 +10,13 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import AlgProto
 from singa_dask.layers import RBMHid, RBMVis
 from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.param import Array, Param
+from singa_dask.layers.param import Param
 from singa_dask.net import Net
+from singa_dask.ops.arrays import Array
 
 
 class CD(TrainOneBatch):
-    """CD-k for the restricted Boltzmann machines of a net (Hinton 2002); what is below them stays as it is.
+    """CD-k for the restricted Boltzmann machines of a net (Hinton 2002). Layers below them are not trained.
 
     Positive phase: v, h = E(h | v). Then k times: s ~ p(h | v), v' = E(v | s), h' = E(h | v').
 
@@ -53,13 +54,13 @@ class CD(TrainOneBatch):
 
 
 class _Machine:
-    """One RBM of a net, and what its layers remember."""
+    """One RBM of a net and the contexts of its layers."""
 
     def __init__(self, vis: RBMVis, hid: RBMHid, vis_ctx: Context, hid_ctx: Context) -> None:
         self.vis, self.hid, self.vis_ctx, self.hid_ctx = vis, hid, vis_ctx, hid_ctx
 
     def chain(self, k: int) -> tuple[Array, Array]:
-        """k steps of Gibbs sampling from the data; measures the first reconstruction."""
+        """Run k steps of Gibbs sampling from the data, and measure the first reconstruction."""
         hidden = self.hid_ctx.mean
         for number in range(k):
             visible = self.vis.reconstruct(self.vis_ctx, self.hid.sample(self.hid_ctx, hidden, number))

@@ -2,7 +2,7 @@
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.mpi import MpiCommunicator
-from singa_dask.comm.nccl import NcclCommunicator, nccl_beside
+from singa_dask.comm.nccl import NcclCommunicator, form_nccl
 from singa_dask.comm.nested import NestedCommunicator
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.comm.threads import ThreadCommunicator, run_members, run_threads
@@ -14,7 +14,7 @@ __all__ = [
     "NestedCommunicator",
     "SoloCommunicator",
     "ThreadCommunicator",
-    "nccl_beside",
+    "form_nccl",
     "run_members",
     "run_threads",
 ]

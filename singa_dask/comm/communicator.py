@@ -1,29 +1,40 @@
-"""What a worker group talks through. A communicator moves flat host arrays and never sees a net."""
+"""How the workers of a group exchange arrays. A communicator moves flat arrays and never sees a net."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-# Waits for the end of an operation that was started.
-Finish = Callable[[], None]
+
+class Request(ABC):
+    """An operation that was started and may still be under way."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when the operation is complete. Raises what the operation would raise."""
+
+
+class Completed(Request):
+    """An operation that was complete before its request came back."""
+
+    def wait(self) -> None:
+        """Return at once."""
 
 
 class Communicator(ABC):
-    """Collectives of one group. Every member calls the same operations in the same order.
+    """Collectives of one group. All ranks call the same operations in the same order.
 
-    counts: elements owned by each rank; rank i owns the i-th run of the flat array. They may be 0.
-    nbytes: bytes handed to each operation so far, by name, without the own run of reduce_scatter, all_gather and
-    all_to_all, which goes nowhere. seconds: spent inside each so far; wait_s: their sum.
-    goes_on: whether an operation that was started goes on while the member does something else, at the latest when it
-    is nudged.
-    hurried: whether the member can do nothing else until the operation in progress is done, and may take more of a
-    processor to wait for it. Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a member is
-    known to be lost.
+    counts: elements of each rank's part of a flat array, in rank order; a part may be empty.
+    nbytes: bytes handed to each operation so far, by name. reduce_scatter, all_gather and all_to_all leave out the own
+    part, which is not sent. seconds: spent in each operation so far; wait_s: their sum.
+    goes_on: whether a started operation proceeds while the rank does something else, at the latest on `progress`.
+    hurried: whether the rank can do nothing until the current operation is complete, and may use more processor time
+    to wait for it. Operations raise CommTimeout after `timeout_s` seconds and ClusterError when a rank is known to be
+    lost.
     """
 
     rank: int
@@ -31,7 +42,7 @@ class Communicator(ABC):
     timeout_s: float
     goes_on: bool = False
     hurried: bool = True
-    kind: str  # for people
+    kind: str  # for display
 
     def __init__(self) -> None:
         self.nbytes: Counter[str] = Counter()
@@ -39,7 +50,7 @@ class Communicator(ABC):
 
     @contextmanager
     def patiently(self, timeout_s: float) -> Iterator[None]:
-        """Inside, members are waited for that do something alone, and that may take longer than a step."""
+        """Inside, operations have this deadline: other ranks may be busy for longer than a step."""
         usual, self.timeout_s = self.timeout_s, timeout_s
         try:
             yield
@@ -48,7 +59,7 @@ class Communicator(ABC):
 
     @property
     def wait_s(self) -> float:
-        return sum(list(self.seconds.values()))  # a copy: another thread may be in its first operation of a name
+        return sum(list(self.seconds.values()))  # a copy: another thread may be adding a name
 
     @property
     def operations(self) -> dict[str, dict[str, float]]:
@@ -58,50 +69,50 @@ class Communicator(ABC):
 
     @abstractmethod
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
-        """recv = the own run of the sum of every rank's `send`. send: (sum(counts),); recv: (counts[rank],)."""
+        """recv = the own part of the sum of all `send`. send: (sum(counts),); recv: (counts[rank],)."""
 
     @abstractmethod
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
-        """Every rank's own run of `buffer` reaches every rank, in place. buffer: (sum(counts),)."""
+        """Every rank's own part of `buffer` reaches every rank, in place. buffer: (sum(counts),)."""
 
     @abstractmethod
     def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
-        """Every rank's `send` arrives at the root, one after another in `recv` (None elsewhere)."""
+        """Every rank's `send` arrives at the root, in rank order in `recv` (None elsewhere)."""
 
     @abstractmethod
     def all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
-        """Run i of every rank's `send` arrives at rank i, in its `recv` as run r, r being the sender.
+        """Part i of every rank's `send` arrives at rank i, as part r of its `recv`, where r is the sender.
 
-        send: (sum(send_counts),); recv: (sum(recv_counts),), of the same dtype, any, apart from `send`.
-        recv_counts[r] is what rank r sends here. Where it is not, threads raise ClusterError; MPI need not notice, and
-        then leaves a part of `recv` as it was.
+        send: (sum(send_counts),); recv: (sum(recv_counts),), of the same dtype, any, and not overlapping `send`.
+        recv_counts[r] must be what rank r sends here. Threads raise ClusterError if it is not; MPI may not notice, and
+        then leaves a part of `recv` unchanged.
         """
 
-    def start_reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> Finish:
-        """Begin a reduce_scatter; `recv` holds the sum when the call that comes back has returned.
+    def start_reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> Request:
+        """Start a reduce_scatter. `recv` holds the sum once the request was waited for.
 
-        Until then the member leaves both arrays alone, and may call other operations, in the order of all members.
-        Where operations do not go on by themselves this one is over before anything comes back.
+        Until then the rank leaves both arrays alone. It may call other operations, in the order of all ranks. Where
+        `goes_on` is false the operation is complete when this returns.
         """
         self.reduce_scatter(send, recv, counts)
-        return _over
+        return Completed()
 
-    def start_all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> Finish:
-        """Begin an all_gather, as start_reduce_scatter does."""
+    def start_all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> Request:
+        """Start an all_gather, as start_reduce_scatter does."""
         self.all_gather(buffer, counts)
-        return _over
+        return Completed()
 
     def start_all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
-    ) -> Finish:
-        """Begin an all_to_all, as start_reduce_scatter does."""
+    ) -> Request:
+        """Start an all_to_all, as start_reduce_scatter does."""
         self.all_to_all(send, send_counts, recv, recv_counts)
-        return _over
+        return Completed()
 
-    def nudge(self) -> bool:
-        """Let operations that were started go on, waiting for nobody; whether any of them is unfinished."""
+    def progress(self) -> bool:
+        """Let started operations proceed, without waiting; returns whether any is incomplete."""
         return False
 
     @abstractmethod
@@ -117,15 +128,15 @@ class Communicator(ABC):
         """Return when every rank has called it."""
 
     def one_machine(self) -> bool:
-        """Whether operations are copies in memory that all ranks share, made by the processors that compute: there is
-        no waiting for a network to be hidden. Every rank must call it; where it is not known, False."""
+        """Whether all ranks share memory, so that operations are copies by the processors that compute: no network
+        latency can be hidden. Collective. False where it is not known."""
         return False
 
     def split(self, color: int) -> Communicator:
-        """A new communicator of the ranks that give the same color, in the order of this one. Every rank must call it.
+        """A new communicator of the ranks that give the same color, in the order of this one. Collective.
 
-        An abort of this one ends the operations of its parts, not the other way round. A part stays its caller's to
-        close, before this one.
+        An abort of this one ends the operations of its parts, but not the reverse. The caller closes a part, before
+        this one.
         """
         colors = np.zeros(self.size, np.int64)
         colors[self.rank] = color
@@ -134,24 +145,30 @@ class Communicator(ABC):
 
     @abstractmethod
     def _of_color(self, colors: list[int]) -> Communicator:
-        """The part of a split that this rank is in. colors: by rank."""
+        """The communicator of the ranks of this one's color. colors: by rank."""
 
     @property
     @abstractmethod
     def aborted(self) -> str:
-        """Why operations fail from now on; "" while the communicator was not aborted."""
+        """Why operations fail from now on; "" unless the communicator was aborted."""
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Make this member's operation in progress and all later ones raise ClusterError. Any thread may call it."""
+        """Make this rank's current operation and all later ones raise ClusterError. Any thread may call it."""
 
     def _alike(self, colors: list[int]) -> list[int]:
         """The ranks of this one's color."""
         return [rank for rank, color in enumerate(colors) if color == colors[self.rank]]
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what the communicator holds; the last call."""
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release what the communicator holds; the last call."""
 
 
-def _over() -> None:
-    """The operation was over when it came back."""
+def part_of(rank: int, counts: Sequence[int]) -> slice:
+    """Where the part of `rank` lies in a flat array.
+
+    >>> part_of(2, [4, 0, 3])
+    slice(4, 7, None)
+    """
+    start = sum(counts[:rank])
+    return slice(start, start + counts[rank])

@@ -1,28 +1,26 @@
-"""A group of processes, or threads, with a GPU each: collectives that never leave the GPUs.
+"""A group of processes, or threads, with a GPU each: collectives between GPUs.
 
 Tested with a stand-in for CuPy and NCCL on processors (tests/support/nccl_on_cpu.py); it has not met a GPU.
 """
 
 from __future__ import annotations
 
-import hashlib
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.calling_thread import CallingThread
+from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
+from singa_dask.comm.communicator import Communicator, part_of
+from singa_dask.comm.nccl_library import UNIQUE_ID_NBYTES, device_identity, libraries, shared_id
 from singa_dask.comm.polled import PolledCommunicator
 from singa_dask.errors import ClusterError
 
 Array = Any
 
-UNIQUE_ID_NBYTES = 128
 _SUCCESS, _NOT_READY = 0, 600  # cudaError_t
 # What can be added up. Everything else travels as bytes.
 _TYPES = {
@@ -35,70 +33,70 @@ _TYPES = {
 }
 
 
-def unique_id() -> bytes:
-    """What the members of a new communicator must all have: made by one of them. Raises ClusterError without NCCL."""
-    return bytes(_libraries()[1].get_unique_id())
-
-
 class NcclCommunicator(PolledCommunicator):
     """Collectives over cupy.cuda.nccl, on CuPy's arrays; NumPy's are staged through a buffer on the GPU.
 
-    An operation begins when the work that its caller's current stream had until then is done; it has ended when the
-    call returns. NCCL's calls block where it connects to others, at creation and at first use, so a thread of the
-    communicator makes them, and the deadline holds for them too. An error, a deadline or an abort ends in
-    ncclCommAbort, which also stops kernels that wait for others; where even that hangs, only the end of the process
-    helps, and cluster/rank.py sees to it.
+    An operation begins after the work that is already in the caller's current stream; it is complete when the call
+    returns. NCCL's calls block while it connects to other ranks, at creation and at first use. A thread of the
+    communicator makes them, so that they have deadlines too. An error, a deadline or an abort calls ncclCommAbort,
+    which also stops kernels that wait for other ranks. If even that hangs, cluster/rank.py ends the process.
 
-    unique_id: the same on all ranks. device: by number; NCCL wants one for every rank. interrupted: why operations
-    must end, told from outside; "" while there is no reason.
-
-    Making one is collective: it meets the other ranks. Raises CommTimeout where a rank does not come, ClusterError
-    where NCCL fails or there is none. A rank that has timed out cannot take its call back: the process should end.
+    device: by number; NCCL wants one for every rank. interrupted: returns why operations must end, or "".
+    `form` makes one.
     """
 
     kind = "NCCL"
 
-    def __init__(
-        self,
+    def __init__(self, size: int, rank: int, device: int, timeout_s: float, interrupted: Callable[[], str]) -> None:
+        check_root(rank, size)
+        super().__init__(rank, size, timeout_s)
+        self._cupy, self._nccl = libraries()
+        self._interrupted = interrupted
+        self._device = self._cupy.cuda.Device(device)
+        self._caller = CallingThread(f"nccl-{rank}")
+        self._handle: Any = None
+        self._in_handle = threading.Lock()
+        self._buffers: dict[str, Array] = {}
+
+    @classmethod
+    def form(
+        cls,
         unique_id: bytes,
         size: int,
         rank: int,
         device: int,
         timeout_s: float = 30.0,
         interrupted: Callable[[], str] = str,
-    ) -> None:
+    ) -> NcclCommunicator:
+        """Connect to the other ranks. Collective.
+
+        unique_id: the same on all ranks. Raises CommTimeout if a rank does not come, ClusterError if NCCL fails or is
+        missing. A rank that has timed out cannot cancel its call: the process should end.
+        """
         if len(unique_id) != UNIQUE_ID_NBYTES:
             raise ValueError(f"unique_id must be {UNIQUE_ID_NBYTES} bytes. Received: {len(unique_id)}.")
-        check_root(rank, size)
-        super().__init__(rank, size, timeout_s)
-        self._cupy, self._nccl = _libraries()
-        self._interrupted = interrupted
-        self._device = self._cupy.cuda.Device(device)
-        self._caller = _Caller(f"nccl-{rank}")
-        self._handle: Any = None
-        self._in_handle = threading.Lock()
-        self._buffers: dict[str, Array] = {}
+        made = cls(size, rank, device, timeout_s, interrupted)
+        made._wait_for("connect", lambda: made._connect(unique_id))
+        return made
 
-        def connect() -> None:
-            self._device.use()
-            self._stream = self._cupy.cuda.Stream(non_blocking=True)
-            self._before, self._after = (self._cupy.cuda.Event(disable_timing=True) for _ in range(2))
-            handle = self._nccl.NcclCommunicator(size, unique_id, rank)
-            with self._in_handle:
-                self._handle = handle
-            if self._broken:  # nobody waits for it any more
-                self._stop()
-
-        self._wait_for("connect", connect)
+    def _connect(self, unique_id: bytes) -> None:
+        self._device.use()
+        self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._before, self._after = (self._cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        handle = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
+        with self._in_handle:
+            self._handle = handle
+        if self._broken:  # `form` has given up
+            self._stop()
 
     @property
     def _errors(self) -> tuple[type[Exception], ...]:
         return self._nccl.NcclError, self._cupy.cuda.runtime.CUDARuntimeError
 
     def _wait_for(self, operation: str, fn: Callable[[], None]) -> None:
-        """A call that is no operation between ranks' arrays, with the deadline of one."""
+        """Make a call that moves no arrays, with the deadline of an operation."""
         try:
-            self._finish(operation, self._caller.call(fn))
+            self._poll(operation, self._caller.call(fn))
         except BaseException as error:
             self._break(f"a failed {operation}")
             self._caller.end()
@@ -127,7 +125,7 @@ class NcclCommunicator(PolledCommunicator):
             with self._group():
                 for rank, count in enumerate(counts):
                     if count:
-                        begin = source + item * run_of(rank, counts).start
+                        begin = source + item * part_of(rank, counts).start
                         handle.reduce(begin, target if rank == self.rank else 0, count, kind, add, rank, stream)
 
         self._call("reduce_scatter", send.nbytes - recv.nbytes, calls, (send,), (recv,))
@@ -140,12 +138,12 @@ class NcclCommunicator(PolledCommunicator):
 
         def calls(handle: Any, stream: int, place: int) -> None:
             if len(set(counts)) == 1:
-                handle.allGather(place + run_of(self.rank, nbytes).start, place, nbytes[0], kind, stream)
+                handle.allGather(place + part_of(self.rank, nbytes).start, place, nbytes[0], kind, stream)
                 return
             with self._group():
                 for rank, count in enumerate(nbytes):
                     if count:
-                        begin = place + run_of(rank, nbytes).start
+                        begin = place + part_of(rank, nbytes).start
                         handle.broadcast(begin, begin, count, kind, rank, stream)
 
         self._call("all_gather", buffer.nbytes - nbytes[self.rank], calls, (), (buffer,))
@@ -165,10 +163,10 @@ class NcclCommunicator(PolledCommunicator):
         self._call("gather", send.nbytes, calls, (send,), targets)
 
     def all_to_all(self, send: Array, send_counts: Sequence[int], recv: Array, recv_counts: Sequence[int]) -> None:
-        check_runs(send, send_counts, recv, recv_counts, self.size)
+        check_parts(send, send_counts, recv, recv_counts, self.size)
         check_met(self.rank, send_counts[self.rank], self.rank, recv_counts[self.rank])
         leaving, arriving = ([n * send.itemsize for n in counts] for counts in (send_counts, recv_counts))
-        starts = [run_of(rank, leaving).start for rank in range(self.size)]
+        starts = [part_of(rank, leaving).start for rank in range(self.size)]
 
         def calls(handle: Any, stream: int, source: int, target: int) -> None:
             self._trade(handle, stream, source, starts, leaving, target, arriving)
@@ -208,8 +206,8 @@ class NcclCommunicator(PolledCommunicator):
             self.all_gather(every.reshape(-1), [own.size] * self.size)
             return every[members[0]]
 
-        made, rank = _shared_id(self.rank == members[0], spread), members.index(self.rank)
-        return NcclCommunicator(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
+        made, rank = shared_id(self.rank == members[0], spread), members.index(self.rank)
+        return NcclCommunicator.form(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
 
     def close(self) -> None:
         if self._handle is not None:  # neither broken nor aborted
@@ -235,7 +233,7 @@ class NcclCommunicator(PolledCommunicator):
                 if leaving[rank]:
                     handle.send(source + starts[rank], leaving[rank], kind, rank, stream)
                 if arriving[rank]:
-                    handle.recv(target + run_of(rank, arriving).start, arriving[rank], kind, rank, stream)
+                    handle.recv(target + part_of(rank, arriving).start, arriving[rank], kind, rank, stream)
 
     @contextmanager
     def _group(self) -> Iterator[None]:
@@ -279,7 +277,7 @@ class NcclCommunicator(PolledCommunicator):
             return lambda: called() and self._over()
 
         with self._device:
-            self._run(operation, nbytes, start)
+            self._start(operation, nbytes, start).wait()
             for place, array in zip(places[len(sources) :], targets, strict=True):
                 if place is not array:
                     place.get(stream=self._stream, out=array)
@@ -325,59 +323,14 @@ class NcclCommunicator(PolledCommunicator):
             threading.Thread(target=handle.abort, name=f"nccl-abort-{self.rank}", daemon=True).start()
 
 
-class _Caller(threading.Thread):
-    """Makes calls one after another; nothing waits for it, not even the end of the process."""
+def form_nccl(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclCommunicator | None:
+    """The NCCL communicator of the ranks of `comm`; None if two ranks share a GPU, or any has no NCCL. Collective.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.start()
-
-    def call(self, fn: Callable[[], None]) -> Callable[[], bool]:
-        """Returns what tells whether the call has returned; it raises what the call raised."""
-        job = _Job(fn)
-        self._jobs.put(job)
-        return job.done
-
-    def end(self) -> None:
-        """After the calls so far."""
-        self._jobs.put(None)
-
-    def run(self) -> None:
-        for job in iter(self._jobs.get, None):
-            job.run()
-
-
-class _Job:
-    def __init__(self, fn: Callable[[], None]) -> None:
-        self._fn = fn
-        self._error: BaseException | None = None
-        self._returned = threading.Event()
-
-    def run(self) -> None:
-        try:
-            self._fn()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._returned.set()
-
-    def done(self) -> bool:
-        if not self._returned.is_set():
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
-
-def nccl_beside(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclCommunicator | None:
-    """The NCCL communicator of the ranks of `comm`; None where two of them share a GPU, or any has no NCCL.
-
-    device: of this rank, by number. Collective. An abort of `comm` ends its operations. Raises ClusterError on all
-    ranks where NCCL fails on one.
+    device: this rank's GPU, by number. An abort of `comm` ends its operations. Raises ClusterError on all ranks if
+    NCCL fails on one.
     """
     gpus = np.zeros(comm.size, np.int64)
-    gpus[comm.rank] = _identity(device)
+    gpus[comm.rank] = device_identity(device)
     comm.all_gather(gpus, [1] * comm.size)
     if not gpus.all() or len(np.unique(gpus)) < comm.size:
         return None
@@ -386,46 +339,5 @@ def nccl_beside(comm: Communicator, device: int, timeout_s: float = 30.0) -> Ncc
         comm.broadcast(own)
         return own
 
-    made = _shared_id(comm.rank == 0, spread)
-    return NcclCommunicator(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)
-
-
-def _shared_id(makes: bool, spread: Callable[[np.ndarray], np.ndarray]) -> bytes:
-    """What one member makes, on every member. spread: gives all of them that one's array.
-
-    Raises ClusterError on all where it could not be made: the others wait for it.
-    """
-    own, fault = np.zeros(UNIQUE_ID_NBYTES, np.uint8), None
-    if makes:
-        try:
-            own[:] = np.frombuffer(unique_id(), np.uint8)
-        except Exception as error:
-            fault = error
-    found = spread(own)
-    if not found.any():
-        why = f": {fault}" if fault else " on the first rank, whose error says why"
-        raise ClusterError(f"NCCL made no unique id{why}") from fault
-    return found.tobytes()
-
-
-def _identity(device: int) -> int:
-    """A number that no other GPU has; 0 where there is no NCCL."""
-    try:
-        cupy, _ = _libraries()
-    except ClusterError:
-        return 0
-    runtime = cupy.cuda.runtime
-    # CuPy takes the uuid for a C string, and cuts it at its first zero byte.
-    known = runtime.getDeviceProperties(device)["uuid"] + runtime.deviceGetPCIBusId(device).encode()
-    return int.from_bytes(hashlib.sha256(known).digest()[:7], "big") + 1
-
-
-def _libraries() -> tuple[Any, Any]:
-    """CuPy and its NCCL. Raises ClusterError where one is missing."""
-    try:
-        cupy, nccl = import_module("cupy"), import_module("cupy.cuda.nccl")
-    except ImportError as error:
-        raise ClusterError(f"NCCL needs CuPy and the NCCL library: {error}") from error
-    if not getattr(nccl, "available", True):
-        raise ClusterError("CuPy finds no NCCL library. Install nvidia-nccl-cu13, or the system's libnccl.")
-    return cupy, nccl
+    made = shared_id(comm.rank == 0, spread)
+    return NcclCommunicator.form(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)

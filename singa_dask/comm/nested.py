@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
+from singa_dask.comm.communicator import Communicator, part_of
 from singa_dask.comm.rendezvous import Rendezvous, RendezvousOperation, add_up
 from singa_dask.errors import ClusterError
 
@@ -85,7 +85,7 @@ class NestedCommunicator(Communicator):
             operation.meet()
             self._lead(operation, self._outer.reduce_scatter, total, share, of_processes)
         # Nobody writes into the leader's buffers before all threads have come to the next operation.
-        recv[:] = share[run_of(self._thread, of_threads)]
+        recv[:] = share[part_of(self._thread, of_threads)]
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
@@ -93,12 +93,12 @@ class NestedCommunicator(Communicator):
         with self._operation("all_gather", buffer, tuple(counts), own=counts[self.rank]) as (operation, arrays, _):
             if self._leads:
                 for thread, array in enumerate(arrays[1:], 1):
-                    own = run_of(self.rank + thread, counts)
+                    own = part_of(self.rank + thread, counts)
                     buffer[own] = array[own]
             self._lead(operation, self._outer.all_gather, buffer, self._shares(counts)[0])
             operation.meet()
             if not self._leads:
-                own = run_of(self.rank, counts)
+                own = part_of(self.rank, counts)
                 buffer[: own.start] = arrays[0][: own.start]
                 buffer[own.stop :] = arrays[0][own.stop :]
 
@@ -119,7 +119,7 @@ class NestedCommunicator(Communicator):
     def all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
-        check_runs(send, send_counts, recv, recv_counts, self.size)
+        check_parts(send, send_counts, recv, recv_counts, self.size)
         places: list[np.ndarray] = []
         with self._operation(
             "all_to_all", send, own=send_counts[self.rank], aside=(send_counts, recv_counts, places)
@@ -133,13 +133,13 @@ class NestedCommunicator(Communicator):
                 places += [self._buffer("out", out.sum(), send.dtype), self._buffer("in", into.sum(), send.dtype)]
             operation.meet()
             packed, arrived = places
-            for own, shared in _runs(out, self._thread):
+            for own, shared in _parts(out, self._thread):
                 packed[shared] = send[own]
             operation.meet()
             of_processes = into.reshape(self._outer.size, -1).sum(1).tolist()
             self._lead(operation, self._outer.all_to_all, packed, out.sum(1).tolist(), arrived, of_processes)
         # As in reduce_scatter.
-        for own, shared in _runs(into, self._thread):
+        for own, shared in _parts(into, self._thread):
             recv[own] = arrived[shared]
 
     def all_reduce(self, buffer: np.ndarray) -> None:
@@ -261,10 +261,10 @@ def _ended(whole: Communicator, outer: Communicator) -> str:
     return whole.aborted or outer.aborted
 
 
-def _runs(sizes: np.ndarray, thread: int) -> Iterator[tuple[slice, slice]]:
-    """Where the runs of one thread lie: in an array of its own, and in the one that holds those of all threads.
+def _parts(sizes: np.ndarray, thread: int) -> Iterator[tuple[slice, slice]]:
+    """Where the parts of one thread lie: in its own array, and in the array that holds the parts of all threads.
 
-    sizes: (runs, threads), elements; the shared array holds run 0 of every thread, then run 1 of every thread, ...
+    sizes: (parts, threads), elements; the shared array holds part 0 of every thread, then part 1 of every thread, ...
     """
     starts = np.cumsum(sizes).reshape(sizes.shape)[:, thread] - sizes[:, thread]
     begin = 0

@@ -1,4 +1,4 @@
-"""Operations that go on by themselves once they are started, and are asked whether they are done."""
+"""Operations that proceed once they are started, and are polled for completion."""
 
 from __future__ import annotations
 
@@ -7,42 +7,39 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
-from singa_dask.comm.communicator import Communicator, Finish
+from singa_dask.comm.communicator import Communicator, Request
 from singa_dask.errors import ClusterError, CommTimeout
 
-# Ranks may be more than cores, so a waiting rank must give its core away. Milliseconds per step of 3 ranks on 2 cores,
-# each 10 ms of matrix products, then reduce-scatter and all-gather (medians of 15 rounds, MPICH 5.0.2;
-# benchmarks/poll.py measures it):
+# There may be more ranks than cores, so a waiting rank must yield its core. Milliseconds per step of 3 ranks on 2
+# cores: 10 ms of matrix products each, then reduce-scatter and all-gather (medians of 15 rounds, MPICH 5.0.2;
+# benchmarks/poll.py):
 #
 #   buffer    blocking   Test without pause   sched_yield   0.2 ms of sched_yield, then sleeps of 50 us
 #   40 KB       20.6            36.4              20.9            17.9
 #   2 MB        21.5            41.0              21.5            19.5
 #   48 MB       56.9            50.3              41.0            35.4
 #
-# Test without a pause holds the core that a computing rank needs; a blocking call can have no deadline and is slowest
-# for large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, hence the yields first. On 2
-# cores of an Intel Xeon they cost 1 ms in 13, so a rank goes on yielding, for up to 5 ms, while nobody else wants its
-# core, which shows in that a yield takes next to no time; with 3 ranks there it is as with sleeps. Who shares an
-# allowance of processor time, or the halves of a core, with others does not show.
-# MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no difference to any of them beyond the noise.
+# Test without a pause holds the core that a computing rank needs. A blocking call has no deadline and is slowest for
+# large buffers. With a core per rank (2 ranks) the sleeps cost 0.4 ms in 10.2 ms, so a rank yields first. On 2 cores
+# of an Intel Xeon they cost 1 ms in 13, so a rank keeps yielding, for up to 5 ms, while no other thread wants its
+# core: a yield then returns almost at once. CPU quotas and hyperthreads are not detected this way.
+# MPIR_CVAR_POLLS_BEFORE_YIELD (0, 1, default) makes no measurable difference.
 #
-# Where a rank waits in a thread beside the one that computes, yields and sleeps of 50 us take a fifth of the core. So
-# it never yields, and sleeps grow with the waiting, which may then end late by a sixteenth of it, and only so far that
-# sockets do not run full.
+# In a thread beside the computing one, yields and sleeps of 50 us take a fifth of the core. So it never yields, and
+# its sleeps grow to a sixteenth of the time waited, up to a limit at which sockets do not fill up.
 YIELD_S, LONGEST_YIELDING_S = 2e-4, 5e-3
-# A yield that takes longer gave the core to others.
+# A yield that takes longer gave the core to another thread.
 WANTED_S = 2e-5
 _SLEEP_S, _LONGEST_SLEEP_S = 5e-5, 2e-4
 
 
 class PolledCommunicator(Communicator):
-    """Collectives with a deadline, of a library that cannot take an unfinished one back.
+    """Collectives with a deadline, by a library that cannot cancel an operation.
 
-    timeout_s: seconds after which an operation raises CommTimeout. After an error the communicator is broken: every
-    later call raises ClusterError, and what was under way stays referenced here, because the library may still write
-    into its buffers. The deadline is that of the waiting for an operation.
+    timeout_s: seconds of waiting after which an operation raises CommTimeout. After an error the communicator is
+    broken: every later call raises ClusterError. Incomplete operations stay referenced here, because the library may
+    still write into their buffers.
     """
 
     def __init__(self, rank: int, size: int, timeout_s: float) -> None:
@@ -51,51 +48,48 @@ class PolledCommunicator(Communicator):
         self._under_way: dict[int, Callable[[], bool]] = {}  # by number
         self._broken = ""
         self._aborted = ""
-        self._awaited = 0  # the number of the operation that is waited for
+        self._awaited = 0  # the number of the current operation
         self._number = 0  # of the last operation that was started, the same on all ranks
 
     @property
     def broken(self) -> bool:
-        """Whether an operation failed, so that the library may still use its buffers."""
+        """Whether an operation failed. The library may still use its buffers."""
         return bool(self._broken)
 
     @property
     @abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
-        """What the library raises."""
+        """The exceptions of the library."""
 
     def _answer(self) -> None:
-        """Half of the deadline has passed: tell the others which operation this rank has come to."""
+        """Tell the other ranks which operation this one has reached; called after half of the deadline."""
 
     def _missing(self) -> list[int]:
-        """The ranks that have not come to the operation that is waited for; empty where that is not known."""
+        """The ranks that have not reached the current operation; empty where that is not known."""
         return []
 
-    def _run(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> None:
-        """Start an operation and wait for it. start: returns what tells, without waiting, whether it is done."""
-        self._start(operation, nbytes, start)()
-
-    def _start(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> Finish:
-        """As _run; the call that comes back waits."""
+    def _start(self, operation: str, nbytes: int, start: Callable[[], Callable[[], bool]]) -> Request:
+        """Start an operation. start: returns a test, which does not wait, of whether the operation is complete."""
         self._check_whole(operation)
         self._number += 1
         with self._timed(operation):
             self._under_way[self._number] = start()
-        return partial(self._end, operation, nbytes, self._number)
+        return _PolledRequest(self, operation, nbytes, self._number)
 
-    def _end(self, operation: str, nbytes: int, number: int) -> None:
+    def _wait(self, operation: str, nbytes: int, number: int) -> None:
+        """Return when a started operation is complete."""
         self._check_whole(operation)
         done, self._awaited = self._under_way[number], number
         with self._timed(operation):
             try:
-                self._finish(operation, done)
+                self._poll(operation, done)
             except (KeyboardInterrupt, SystemExit):
                 self._break(f"an unfinished {operation}")
                 raise
         del self._under_way[number]
         self.nbytes[operation] += nbytes
 
-    def nudge(self) -> bool:
+    def progress(self) -> bool:
         if self._broken or self.aborted or not self._under_way:
             return False
         with self._guarded("operation"):
@@ -109,7 +103,7 @@ class PolledCommunicator(Communicator):
 
     @contextmanager
     def _timed(self, operation: str) -> Iterator[None]:
-        """As _guarded, and the seconds inside are those of the operation."""
+        """As _guarded; adds the time inside to the seconds of the operation."""
         began = time.perf_counter()
         try:
             with self._guarded(operation):
@@ -126,8 +120,8 @@ class PolledCommunicator(Communicator):
             self._break(f"a failed {operation}")
             raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
 
-    def _finish(self, operation: str, done: Callable[[], bool]) -> None:
-        """Poll until the operation is done, the deadline passes, or the group is told to abort."""
+    def _poll(self, operation: str, done: Callable[[], bool]) -> None:
+        """Poll until the operation is complete, the deadline passes, or the communicator is aborted."""
         began, answered, patience = time.perf_counter(), False, LONGEST_YIELDING_S
         while not done():
             waited = time.perf_counter() - began
@@ -152,6 +146,14 @@ class PolledCommunicator(Communicator):
 
     def _break(self, what: str) -> None:
         self._broken = what
+
+
+class _PolledRequest(Request):
+    def __init__(self, comm: PolledCommunicator, operation: str, nbytes: int, number: int) -> None:
+        self._comm, self._operation, self._nbytes, self._number = comm, operation, nbytes, number
+
+    def wait(self) -> None:
+        self._comm._wait(self._operation, self._nbytes, self._number)
 
 
 def _named(ranks: list[int]) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from singa_dask.comm.communicator import Communicator
 
 
-def share_memory(comm: Communicator, size: int, dtype: Any) -> list[np.ndarray] | None:
+def form_shared_memory(comm: Communicator, size: int, dtype: Any) -> list[np.ndarray] | None:
     """Zeroed arrays (size,), one of every rank, by rank, which all ranks see; None where any cannot see them all.
 
     Every rank must call it. A rank makes its own by memfd_create (Linux), and the others open it by way of /proc: no
@@ -34,9 +34,9 @@ def share_memory(comm: Communicator, size: int, dtype: Any) -> list[np.ndarray] 
     return [np.frombuffer(memory, dtype, size) for memory in found if memory is not None]
 
 
-def share_flat(comm: Communicator, size: int, dtype: Any) -> tuple[np.ndarray, list[np.ndarray]] | None:
-    """Zeroed arrays (size,): one for all ranks together, and one of every rank, by rank; see `share_memory`."""
-    arrays = share_memory(comm, 2 * size, dtype)
+def form_shared_flat(comm: Communicator, size: int, dtype: Any) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """Zeroed arrays (size,): one for all ranks together, and one of every rank, by rank; see `form_shared_memory`."""
+    arrays = form_shared_memory(comm, 2 * size, dtype)
     return None if arrays is None else (arrays[0][:size], [array[size:] for array in arrays])
 
 

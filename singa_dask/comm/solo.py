@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_runs, check_target
+from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_target
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 
-# Operations whose array has the own run alone.
-_OF_RUNS = ("reduce_scatter", "all_gather", "all_to_all")
+# Operations whose array holds nothing but the part of this rank.
+_OF_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
 
 
 class SoloCommunicator(Communicator):
@@ -49,7 +49,7 @@ class SoloCommunicator(Communicator):
     def all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
-        check_runs(send, send_counts, recv, recv_counts, self.size)
+        check_parts(send, send_counts, recv, recv_counts, self.size)
         check_met(0, send_counts[0], 0, recv_counts[0])
         self._checked("all_to_all", send)
         np.copyto(recv, send)
@@ -73,5 +73,5 @@ class SoloCommunicator(Communicator):
         check_flat("buffer", array, None if counts is None else counts[0])
         if self.aborted:
             raise ClusterError(f"rank 0, {operation}: {self.aborted}")
-        self.nbytes[operation] += 0 if operation in _OF_RUNS else array.nbytes
+        self.nbytes[operation] += 0 if operation in _OF_PARTS else array.nbytes
         self.seconds[operation] += 0.0

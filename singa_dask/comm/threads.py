@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.buffers import check_counts, check_flat, check_met, check_root, check_runs, check_target, run_of
-from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
+from singa_dask.comm.communicator import Communicator, part_of
 from singa_dask.comm.rendezvous import Rendezvous, add_up
 from singa_dask.errors import ClusterError
 
@@ -45,7 +45,7 @@ class ThreadCommunicator(Communicator):
         check_counts(counts, self.size)
         check_flat("send", send, sum(counts))
         check_flat("recv", recv, counts[self.rank])
-        own = run_of(self.rank, counts)
+        own = part_of(self.rank, counts)
         with self._operation("reduce_scatter", send, tuple(counts), own=counts[self.rank]) as arrays:
             add_up([array[own] for array in arrays], recv)
 
@@ -55,7 +55,7 @@ class ThreadCommunicator(Communicator):
         with self._operation("all_gather", buffer, tuple(counts), own=counts[self.rank]) as arrays:
             for rank, array in enumerate(arrays):
                 if rank != self.rank:
-                    buffer[run_of(rank, counts)] = array[run_of(rank, counts)]
+                    buffer[part_of(rank, counts)] = array[part_of(rank, counts)]
 
     def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
         check_counts(counts, self.size)
@@ -69,11 +69,11 @@ class ThreadCommunicator(Communicator):
     def all_to_all(
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
-        check_runs(send, send_counts, recv, recv_counts, self.size)
+        check_parts(send, send_counts, recv, recv_counts, self.size)
         with self._operation("all_to_all", send, own=send_counts[self.rank], aside=send_counts) as shown:
             for rank, (array, sent) in enumerate(shown):
                 check_met(rank, sent[self.rank], self.rank, recv_counts[rank])
-                recv[run_of(rank, recv_counts)] = array[run_of(self.rank, sent)]
+                recv[part_of(rank, recv_counts)] = array[part_of(self.rank, sent)]
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)

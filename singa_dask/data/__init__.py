@@ -2,7 +2,7 @@
 
 from singa_dask.data.convert import shard
 from singa_dask.data.dask_submit import dask_submit
-from singa_dask.data.loader import Batch, Future, Loader, Submit
+from singa_dask.data.loader import Future, LoadedBatch, Loader, Submit
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.resolve import resolve
@@ -15,8 +15,8 @@ from singa_dask.data.writer import write_shards
 
 __all__ = [
     "AnyStream",
-    "Batch",
     "Future",
+    "LoadedBatch",
     "Loader",
     "Manifest",
     "SequenceStream",

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from singa_dask.data.buffers import BufferPool
+from singa_dask.data.buffer_pool import BufferPool
 from singa_dask.data.manifest import LABEL_DTYPE, Manifest
 from singa_dask.data.normalise import Normaliser
 from singa_dask.data.plan import StreamConf, share_rows
@@ -42,7 +42,7 @@ Submit = Callable[..., Future]
 
 
 @dataclass(frozen=True)
-class Batch:
+class LoadedBatch:
     """One worker's share of a mini-batch: rows [first_row, first_row + len(features)) of `total_rows`.
 
     features: (rows, height, width, channels) or (rows, values), normalised. labels: (rows,) int64, or None.
@@ -126,7 +126,7 @@ class Loader:
         self._labels: np.ndarray | None = None
         self._read_ahead()
 
-    def next(self) -> Batch:
+    def next(self) -> LoadedBatch:
         """The share of the next step's batch: views of what was loaded, valid until they are dropped.
 
         Raises DataError for damaged shards and if loading takes longer than `timeout_s`, IndexError at `stop_step`.
@@ -140,7 +140,9 @@ class Loader:
         features, labels = self._features, self._labels
         if features is None:
             _closed()
-        return Batch(features[rows], None if labels is None else labels[rows], self.first_row, self.stream.batchsize)
+        return LoadedBatch(
+            features[rows], None if labels is None else labels[rows], self.first_row, self.stream.batchsize
+        )
 
     def close(self) -> None:
         """Cancel what is still loading and give back all memory."""

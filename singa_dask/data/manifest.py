@@ -51,7 +51,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Window:
+class ShardWindow:
     """Samples [start, start + samples) of the whole data set; they lie in `shard` from sample `position` on."""
 
     shard: int
@@ -97,13 +97,15 @@ class Manifest:
         return np.cumsum([0, *(shard.samples for shard in self.shards)], dtype=np.int64)
 
     @cached_property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[ShardWindow, ...]:
         """Every window in the order of the files."""
         found = []
         for index, shard in enumerate(self.shards):
             start = int(self.shard_starts[index])
             for position in range(0, shard.samples, self.window):
-                found.append(Window(index, position, start + position, min(self.window, shard.samples - position)))
+                found.append(
+                    ShardWindow(index, position, start + position, min(self.window, shard.samples - position))
+                )
         return tuple(found)
 
     @cached_property

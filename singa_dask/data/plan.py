@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.manifest import Manifest, Window
+from singa_dask.data.manifest import Manifest, ShardWindow
 from singa_dask.errors import ConfigError, Problem
 
 BLOCK_WINDOWS = 8
@@ -156,7 +156,7 @@ def share_rows(total: int, rank: int, nranks: int) -> tuple[int, int]:
     return total * rank // nranks, total * (rank + 1) // nranks
 
 
-def group_windows(windows: Sequence[Window], conf: StreamConf) -> list[Window]:
+def group_windows(windows: Sequence[ShardWindow], conf: StreamConf) -> list[ShardWindow]:
     """The windows of one worker group, in the order of the files.
 
     All groups' windows are disjoint and make up the whole; their numbers of samples differ by at most one window.

@@ -1,27 +1,28 @@
-"""An updater over all ranks of a training loop of one's own: Apache SINGA's DistOpt."""
+"""An updater over all ranks of a hand-written training loop: Apache SINGA's DistOpt."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from singa_dask.comm import Communicator
-from singa_dask.comm.codecs import Half
-from singa_dask.comm.shared_memory import share_flat
-from singa_dask.comm.sparse import Threshold, TopK
+from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.model import Loss, Model
-from singa_dask.distopt.sums import CodedSum, FullSum, SharedSum, Sum, even_counts, fused_buckets
+from singa_dask.distopt.stages import SumStages
 from singa_dask.distopt.worlds import machine, world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
-from singa_dask.exchange import Bucket
-from singa_dask.exchange.buckets import Readiness, Stage, due
+from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
+from singa_dask.exchange.buckets import even_counts, fused_buckets
+from singa_dask.exchange.coded import CodedSums
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.overlap import OverlapTuner
+from singa_dask.exchange.pipeline import GradientPipeline
+from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
@@ -63,11 +64,11 @@ class DistOpt:
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
-        self._lane = CollectiveExecutor(
-            self.comm, threaded=self.comm.size > 1 and not self._one_machine, trial=OverlapTuner()
+        self._executor = CollectiveExecutor(
+            self.comm, threaded=self.comm.size > 1 and not self._one_machine, tuner=OverlapTuner()
         )
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
-        self._sums: tuple[Any, Sum, Readiness] | None = None
+        self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with what it was made for
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1
         self._residual: np.ndarray | None = None
@@ -81,21 +82,21 @@ class DistOpt:
         Raises ConfigError where another one has been, or the ranks' models differ.
         """
         if self.model is None:
-            self._adopt(model)
+            self._form_for(model)
         elif model is not self.model:
             hint = "Make a DistOpt for each model."
             raise ConfigError(Problem("model", "this DistOpt trains another one", repr(model), hint))
         values = self._host(model.net.flat.values)
-        self._lane.run(self.comm.broadcast, values)
+        self._executor.run(self.comm.broadcast, values)
         model.net.flat.values[...] = model.ops.asarray(values)
         step = np.array([self.step])
-        self._lane.run(self.comm.broadcast, step)
+        self._executor.run(self.comm.broadcast, step)
         self.step = model.number = int(step[0])
 
     def all_reduce(self, array: Any) -> np.ndarray:
         """The sum over all ranks of their arrays, of one shape and dtype: a new array."""
         total = np.array(array, order="C")
-        return self._lane.all_reduce(total)
+        return self._executor.all_reduce(total)
 
     def backward_and_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
         """w = update(w, sum of gradients): the gradients of all ranks, in full.
@@ -119,7 +120,7 @@ class DistOpt:
         share = loss.rows / self._total_rows if clipping else 1.0
         clip = clip_Value * share if clipping else None
         self._update(
-            loss, threshold, ("half",), lambda comm, buckets, dtype: CodedSum(comm, buckets, Half(), dtype), clip
+            loss, threshold, ("half",), lambda comm, buckets, dtype: CodedSums(comm, buckets, Half(), dtype), clip
         )
 
     def backward_and_partial_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
@@ -130,11 +131,11 @@ class DistOpt:
         """
         _check_threshold(threshold)
         net = self._backward(loss, None, own_mean=True)
-        self._apply(net)
+        self._apply(net.flat.grads)
         if self.world_size > 1:
             chunks = max(self.world_size, -(-net.flat.size // threshold))
             chunk = (self.step - 1) % chunks
-            self._lane.run(self._average, net.flat.size * chunk // chunks, net.flat.size * (chunk + 1) // chunks)
+            self._executor.run(self._average, net.flat.size * chunk // chunks, net.flat.size * (chunk + 1) // chunks)
 
     def backward_and_sparse_update(
         self, loss: Loss, threshold: int = THRESHOLD, spars: float = 0.05, topK: bool = False, corr: bool = True
@@ -142,13 +143,14 @@ class DistOpt:
         """As backward_and_update, with only the elements of largest magnitude on the wire, both ways.
 
         topK: the share `spars` of them; else those above `spars`. corr: what does not travel is kept as a residual and
-        added to the gradients of the next step; else it is dropped. See sums.CodedSum.
+        added to the gradients of the next step; else it is dropped. See exchange.coded.CodedSums.
         """
         codec = TopK(spars) if topK else Threshold(spars)
 
-        def coded(comm: Communicator, buckets: Any, dtype: Any) -> Sum:
-            kept = self._kept(tuple(bucket.start for bucket in buckets)) if corr else (None, None)
-            return CodedSum(comm, buckets, codec, dtype, kept[0], kept[1], aside=self._statistics())
+        def coded(comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
+            residual, owed = self._residuals(tuple(bucket.start for bucket in buckets)) if corr else (None, None)
+            statistics = self._flat.places(lambda entry: entry.statistic)
+            return CodedSums(comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
 
         self._update(loss, threshold, ("sparse", spars, topK, corr), coded)
 
@@ -173,16 +175,17 @@ class DistOpt:
         self._updater.load_state({name: flat.flattened(arrays) for name, arrays in state["updater"].items()})
         self._residual = flat.flattened(state["residual"]) if state["residual"] else None
         self._owed = flat.flattened(state["owed"]) if state["owed"] else None
-        self._cut, self._sums = tuple(state["cut"]), None
+        self._cut, self._in_use = tuple(state["cut"]), None
         self.step = int(state["step"])
         assert self.model is not None
         self.model.number = self.step
 
-    def _adopt(self, model: Model) -> None:
+    def _form_for(self, model: Model) -> None:
+        """Check that all ranks have this model, and share memory with them where that is possible. Collective."""
         described = [(entry.name, entry.shape) for entry in model.net.flat.entries]
         marks = np.zeros(self.world_size, np.int64)
         marks[self.rank_in_global] = zlib.crc32(repr((described, str(model.ops.dtype))).encode())
-        self._lane.run(self.comm.all_gather, marks, [1] * self.world_size)
+        self._executor.run(self.comm.all_gather, marks, [1] * self.world_size)
         other = np.flatnonzero(marks != marks[0])
         if other.size:
             what = f"rank {other[0]} has a model of other parameters than rank 0"
@@ -191,33 +194,34 @@ class DistOpt:
         self._updater = make_updater(self._proto, model.ops)
         self._updater.bind(model.net.flat.entries, 0, model.net.flat.size)
         flat = model.net.flat
-        on_host = np.array([float(self._host(flat.grads) is flat.grads)])
+        self._on_host = self._host(flat.grads) is flat.grads
         if self._one_machine:
-            self._lane.run(self.comm.all_reduce, on_host)
-        if self._one_machine and on_host[0] == self.world_size:
-            self._shared = share_flat(self.comm, flat.size, flat.grads.dtype)
+            on_host = np.array([float(self._on_host)])
+            self._executor.run(self.comm.all_reduce, on_host)
+            if on_host[0] == self.world_size:
+                self._shared = form_shared_flat(self.comm, flat.size, flat.grads.dtype)
         if self._shared is not None:
             flat.move(flat.values, self._shared[1][self.rank_in_global])
-        grads = flat.grads
-        # Communicators work on the host.
-        self._on_host = self._host(grads) is grads
-        self._staged = grads if self._on_host else np.empty(grads.shape, grads.dtype)
         model.rows_of_all = self._rows
-        model.share_sums(self._lane.all_reduce)
+        model.share_sums(self._executor.all_reduce)
 
-    def _statistics(self) -> np.ndarray:
-        return self._flat.places(lambda entry: entry.statistic)
+    def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
+        return FullExchange(comm, buckets) if self._shared is None else SharedExchange(comm, buckets, self._shared[1])
 
-    def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> Sum:
-        if self._shared is None:
-            return FullSum(comm, buckets, self._flat.size, dtype)
-        total, grads = self._shared
-        return SharedSum(comm, buckets, grads, total)
+    def _staging(self, exchange: BucketExchange) -> Staging:
+        """Where the exchange finds gradients and leaves their sum."""
+        grads = self._flat.grads
+        if not self._on_host:
+            return ThroughHost(self._ops, grads, grads)
+        if isinstance(exchange, SharedExchange):
+            assert self._shared is not None
+            return InPlace(grads, self._shared[0])
+        return InPlace(grads, grads if exchange.in_place else self._ops.empty(grads.shape))
 
     @property
     def overflows(self) -> int:
-        """Values so far that the codec in use could not hold and sent as the largest it can; float16: 65504."""
-        return 0 if self._sums is None else self._sums[1].overflows
+        """Values so far that the codec in use could not hold and sent as its largest; float16: 65504."""
+        return 0 if self._in_use is None else self._in_use[1].exchange.overflows
 
     @property
     def _flat(self) -> FlatParams:
@@ -229,81 +233,42 @@ class DistOpt:
     def _rows(self, own: int) -> tuple[int, int]:
         rows = np.zeros(self.world_size, np.int64)
         rows[self.rank_in_global] = own
-        self._lane.run(self.comm.all_gather, rows, [1] * self.world_size)
+        self._executor.run(self.comm.all_gather, rows, [1] * self.world_size)
         self._total_rows = int(rows.sum())
         return int(rows[: self.rank_in_global].sum()), self._total_rows
 
     def _update(
-        self, loss: Loss, threshold: int, key: tuple[Any, ...], make: Callable[..., Sum], clip: float | None = None
+        self,
+        loss: Loss,
+        threshold: int,
+        key: tuple[Any, ...],
+        make: Callable[[Communicator, Sequence[Bucket], Any], BucketExchange],
+        clip: float | None = None,
     ) -> None:
-        """Backward, with every bucket on its way as soon as it is complete; then the update by the sum."""
+        """Backward, with every bucket sent as soon as it is complete; then the update by the sum."""
         _check_threshold(threshold)
         flat = self._flat
         if self.world_size == 1:
-            net = self._backward(loss, None)
+            self._backward(loss, None)
             if clip is not None:
                 flat.grads.clip(-clip, clip, out=flat.grads)
-            return self._apply(net)
-        sums, readiness = self._sum_by((*key, threshold), threshold, make)
-        readiness.begin()
-        self._lane.begin_step()
-        beside, buckets = self._lane.beside, len(sums.buckets)
-        stages = {"start": self._start, "update": self._sum, "gather": self._gather}
-        under_way: list[Future[None]] = []
+            return self._apply(flat.grads)
+        stages, pipeline = self._pipeline((*key, threshold), threshold, make)
+        stages.clip = clip
+        pipeline.run(stages, lambda on_gradient: self._backward(loss, on_gradient))
+        self._apply(stages.staging.values if self._on_host else flat.grads)
 
-        def go_on(calls: Iterable[tuple[Stage, int]]) -> None:
-            for stage, bucket in calls:
-                stages[stage](sums, bucket, clip)
-
-        def send(leaving: Iterable[int]) -> None:
-            for bucket in leaving:
-                if self._on_host:  # as in a Replica
-                    self._prepare(sums, bucket, clip)
-                calls = due(bucket, buckets, ahead=self.comm.goes_on, beside=beside)
-                under_way.append(self._lane.submit(go_on, calls))
-
-        def on_gradient(param: Param) -> None:
-            send(readiness.done(param.name))
-
-        net = self._backward(loss, on_gradient if beside else None)
-        send(readiness.rest())
-        for future in under_way:
-            self._lane.wait(future)
-        self._lane.end_step()
-        self._apply(net)
-
-    def _sum_by(self, key: tuple[Any, ...], threshold: int, make: Callable[..., Sum]) -> tuple[Sum, Readiness]:
-        if self._sums is None or self._sums[0] != key:
+    def _pipeline(
+        self, key: tuple[Any, ...], threshold: int, make: Callable[..., BucketExchange]
+    ) -> tuple[SumStages, GradientPipeline]:
+        """The pipeline in use, or a new one where the last step had another method or other settings."""
+        if self._in_use is None or self._in_use[0] != key:
             flat = self._flat
             buckets = fused_buckets(flat.entries, flat.size, threshold, self.world_size)
-            readiness = Readiness(buckets)
-            for entry in flat.entries:
-                readiness.expect(entry.name, entry.start)
-            self._sums = key, make(self.comm, buckets, flat.values.dtype), readiness
-        return self._sums[1:]
-
-    def _prepare(self, sums: Sum, bucket: int, clip: float | None) -> None:
-        elements, staged = sums.buckets[bucket].elements, self._staged
-        if not self._on_host:
-            staged[elements] = self._host(self._flat.grads[elements])
-        if clip is not None:
-            np.clip(staged[elements], -clip, clip, out=staged[elements])
-        sums.prepare(bucket, staged)
-
-    def _start(self, sums: Sum, bucket: int, clip: float | None) -> None:
-        if not self._on_host:
-            self._ops.use()  # the thread of the exchange began before there was a model
-            self._prepare(sums, bucket, clip)
-        sums.start(bucket, self._staged)
-
-    def _sum(self, sums: Sum, bucket: int, clip: float | None) -> None:
-        sums.sum(bucket, self._staged)
-
-    def _gather(self, sums: Sum, bucket: int, clip: float | None) -> None:
-        sums.gather(bucket, self._staged)
-        if not self._on_host:
-            elements = sums.buckets[bucket].elements
-            self._flat.grads[elements] = self._ops.asarray(self._staged[elements])
+            exchange = make(self.comm, buckets, flat.values.dtype)
+            pipeline = GradientPipeline(self._executor, buckets, flat.entries, ahead=self.comm.goes_on)
+            self._in_use = key, SumStages(exchange, self._staging(exchange), self._ops), pipeline
+        return self._in_use[1:]
 
     def _backward(self, loss: Loss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False) -> Net:
         """Fill the gradients: of the loss's mean over the rows of all ranks, or over the own ones."""
@@ -316,14 +281,14 @@ class DistOpt:
         try:
             model.net.backward(on_gradient)
         except BaseException as error:
-            # Buckets that are under way would keep this process until their deadline.
+            # Buckets that are under way would wait for this rank until their deadline.
             if self.world_size > 1:
                 self.comm.abort(f"rank {self.rank_in_global} failed in its backward pass: {error}")
             raise
         return model.net
 
-    def _apply(self, net: Net) -> None:
-        self._updater.update(self.step, net.flat.values, net.flat.grads)
+    def _apply(self, gradients: Any) -> None:
+        self._updater.update(self.step, self._flat.values, gradients)
         self.step += 1
         assert self.model is not None
         self.model.number = self.step
@@ -339,8 +304,8 @@ class DistOpt:
         self.comm.all_gather(chunk, counts)
         values[start:stop] = self._ops.asarray(chunk)
 
-    def _kept(self, cut: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """The residuals; where buckets are cut anew, and elements have other owners, what is owed is sent again."""
+    def _residuals(self, cut: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """What was not sent, and what is owed. Where another cut changes owners, what is owed is sent again."""
         flat = self._flat
         if self._residual is None or self._owed is None:
             self._residual, self._owed = (np.zeros(flat.size, flat.values.dtype) for _ in range(2))

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.algorithms import BP
+from singa_dask.algorithms.evaluation import Evaluator, means
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Metric, Step
-from singa_dask.layers.param import Array
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
+from singa_dask.ops.arrays import Array
 
 
 class Loss:
@@ -81,7 +83,7 @@ class Model:
         proto = layers if isinstance(layers, NetProto) else NetProto(layer=assemble(layers))
         self.ops = get_ops(device, dtype, device_id=device_id)
         self.net = Net(proto, Phase.kTrain, self.ops)
-        self._test_net = Net(proto, Phase.kTest, self.ops, share=self.net)
+        self._evaluator = Evaluator(Net(proto, Phase.kTest, self.ops, share=self.net), BP())
         self.net.initialise(seed)
         self.seed = seed
         self.number = 0
@@ -101,32 +103,19 @@ class Model:
 
     def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
         """Mean metrics over test data, `batchsize` rows at a time, on this rank alone."""
-        summed: dict[str, Metric] = {}
-        for _ in self._tested(x, y, batchsize):
-            for name, metric in self._test_net.metrics().items():
-                summed[name] = summed.get(name, Metric()) + metric
-        return {name: metric.mean for name, metric in summed.items()}
+        return means(self._evaluator.measure(self._mini_batches(x, y, batchsize)))
 
     def predict(self, x: Any, *, batchsize: int = 500) -> np.ndarray:
-        """What the net gives for every row of x, `batchsize` rows at a time: of a softmax loss the probabilities of
-        the classes, else the output of its loss or last layer. -> (B, ...), on the host.
+        """The net's output for every row of x, `batchsize` rows at a time: class probabilities of a softmax loss, else
+        the output of the loss or the last layer. -> (B, ...), on the host.
 
-        Raises ConfigError where the net has no output to predict with, or gives several rows for one, as of sequences.
+        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
-        name, _ = self._test_net.scores()
-        labels = np.zeros(len(next(iter(x.values())) if isinstance(x, Mapping) else x), np.int64)
-        outputs = []
-        for count in self._tested(x, labels, batchsize):
-            output = self.ops.to_host(self._test_net.output(name))
-            if len(output) != count:
-                received = f"{len(output)} for {count}"
-                hint = "Text comes from `singa-dask sample`; evaluate() measures."
-                raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
-            outputs.append(output.copy())
-        return np.concatenate(outputs)
+        mini_batches = self._mini_batches(x, None, batchsize)
+        return np.concatenate([self._evaluator.predict(feed, step).copy() for feed, step in mini_batches])
 
-    def _tested(self, x: Any, y: Any, batchsize: int) -> Iterator[int]:
-        """Run the test net on `batchsize` rows after the other; gives how many they are."""
+    def _mini_batches(self, x: Any, y: Any, batchsize: int) -> Iterator[tuple[dict[str, Batch], Step]]:
+        """Test data, `batchsize` rows at a time."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
         feed, rows = self._feed(x, y)
@@ -136,9 +125,7 @@ class Model:
                 name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
                 for name, batch in feed.items()
             }
-            count = min(batchsize, rows - start)
-            self._test_net.forward(part, Step(Phase.kTest, 0, self.seed, start, count))
-            yield count
+            yield part, Step(Phase.kTest, 0, self.seed, start, min(batchsize, rows - start))
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""

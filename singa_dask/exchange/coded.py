@@ -1,34 +1,28 @@
-"""An exchange of gradients and values that a codec has made smaller."""
+"""The exchange through a codec: one way out, and two ways back, for new values and for sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from singa_dask.comm import codecs
-from singa_dask.comm.buffers import run_of
-from singa_dask.comm.codec import ErrorFeedback
-from singa_dask.comm.communicator import Communicator, Finish
-from singa_dask.comm.sparse import Threshold, TopK
+from singa_dask.comm.codecs import Codec
+from singa_dask.comm.communicator import Communicator, Request, part_of
+from singa_dask.exchange.base import BucketExchange
 from singa_dask.exchange.buckets import Bucket
-from singa_dask.exchange.full import BucketExchange, FullExchange
-from singa_dask.exchange.scatter import CodedScatter, inside, within
 
 
 class CodedExchange(BucketExchange):
-    """Both ways through a codec, whatever is lost being made up for later.
+    """The way out: every rank encodes its gradients of each other rank's part; the owner of the part adds them up.
 
-    Out, every rank encodes its gradient of the others' runs with error feedback (Seide et al. 2014), and the owner
-    adds what arrives to its own. Back, the owner encodes what its new values differ by from those that all ranks have,
-    so that what one step loses is part of the next one's difference (Tang et al. 2019). All ranks have the same values
-    at any step.
+        payload_rj = encode(gradients_r[part j] + residual_r[part j])            from rank r to rank j: all-to-all
+        sums[part j] = gradients_j[part j] + sum over r != j of decode(payload_rj)            on rank j, in rank order
 
-    A threshold is one for gradients: back travel as many of the largest differences as elements arrived or, of the own
-    gradient, would have, and all of them where `shared`, since the updates of other groups have not arrived here.
-    aside: elements that nothing may be kept back of, which travel as they are (running statistics: what is sent is
-    their distance from where they shall be, and would be sent again). still: elements that do not change.
+    residual: what this rank has not sent yet (error feedback, Seide et al. 2014); None drops it. uncoded: elements,
+    ascending, that travel as they are: running statistics, of which nothing may be delayed.
     """
 
     exact = False
@@ -38,136 +32,261 @@ class CodedExchange(BucketExchange):
         self,
         comm: Communicator,
         buckets: Sequence[Bucket],
-        codec: Any,
+        codec: Codec,
         dtype: Any = np.float32,
         *,
-        aside: np.ndarray | None = None,
-        still: np.ndarray | None = None,
-        shared: bool = False,
+        residual: np.ndarray | None = None,
+        uncoded: np.ndarray | None = None,
     ) -> None:
         super().__init__(comm, buckets)
-        self._still = [inside(still, bucket.elements) for bucket in buckets]
-        self.codec, self.dtype = codec, np.dtype(dtype)
-        self._out = [
-            {rank: ErrorFeedback(codec, count, dtype) for rank, count in enumerate(bucket.counts) if rank != comm.rank}
-            for bucket in buckets
-        ]
-        self._by_count = isinstance(codec, Threshold)
-        self._exactly_back = self._by_count and shared
-        self._scatter = CodedScatter(comm, buckets, codec, self.dtype, aside)
-        self._scratch = np.empty(self._scatter.longest, self.dtype)
-        self._arrived = [0] * len(buckets)
-        # By bucket: what waits for it, and the payloads that will have come, with their codec and where they belong.
-        self._gathering: dict[int, tuple[Finish, list[tuple[Any, np.ndarray, slice]]]] = {}
+        self.dtype, self.residual = np.dtype(dtype), residual
+        # One for the thread that prepares a bucket, one for the thread that exchanges earlier buckets meanwhile: each
+        # has scratch of its own.
+        self._encoder, self._decoder = codec, deepcopy(codec)
+        self._uncoded = [inside(uncoded, bucket.elements) for bucket in buckets]
+        self._uncoded_sums: dict[int, np.ndarray] = {}
+        self._longest = max((count for bucket in buckets for count in bucket.counts), default=0)
+        # Either way, one bucket may arrive while the one before it is decoded.
+        longest = comm.size * codec.max_nbytes(self._longest, self.dtype)
+        self._received, self._gathered = np.empty((2, 2, longest), np.uint8)
+        # One for each bucket: the next one is encoded while this one travels.
+        self._sent = [np.empty(sum(self._max_sizes(bucket)), np.uint8) for bucket in buckets]
+        self._sizes: dict[int, list[int]] = {}
+        self._sizes_known = codec.nbytes(1, self.dtype) is not None  # else ranks tell each other
+        # By bucket: the request, and the payloads that have arrived when it is complete.
+        self._arriving: dict[int, tuple[Request, list[np.ndarray]]] = {}
+        # The payloads of the way back, with the codec of each and where it belongs.
+        self._returning: dict[int, tuple[Request, list[tuple[Codec, np.ndarray, slice]]]] = {}
 
-    def begin(self, step: int) -> None:
-        self._scatter.begin(step)
+    @property
+    def transport(self) -> str:
+        return f"{self.comm.kind}, {self._encoder.name}"
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
-        return self._scatter.overflows
-
-    @property
-    def residual(self) -> np.ndarray:
-        flat = np.zeros(self.buckets[-1].stop if self.buckets else 0, self.dtype)
-        for bucket, feedback in zip(self.buckets, self._out, strict=True):
-            for rank, each in feedback.items():
-                flat[bucket.run(rank)] = _residual(each)
-        return flat
-
-    def take_over(self, residual: np.ndarray) -> np.ndarray:
-        rest = residual.copy()
-        for bucket, feedback in zip(self.buckets, self._out, strict=True):
-            for rank, each in feedback.items():
-                _residual(each)[...] = residual[bucket.run(rank)]
-                rest[bucket.run(rank)] = 0
-        return rest
-
-    def prepare(self, index: int, grads: np.ndarray) -> None:
-        bucket, run, out = self.buckets[index], self.runs[index], self._out[index]
-        self._scatter.set_aside(index, grads)
-        grads[self._still[index]] = 0
-        self._scatter.prepare(index, lambda rank, place: out[rank].encode(grads[bucket.run(rank)], place))
-        if self._by_count:
-            self._arrived[index] = self.codec.exceeding(grads[run])
-
-    def start(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
-        self._scatter.start(index)
-
-    def reduce_scatter(self, index: int, grads: np.ndarray, own: np.ndarray) -> None:
-        run, aside, exact = self.runs[index], self._scatter.aside[index], self._scatter.sum_aside(index)
-        if own is not grads:
-            own[run] = grads[run]
-        payloads = self._scatter(index, own[run])
-        if self._by_count:
-            self._arrived[index] += sum(map(self.codec.elements, payloads))
-        mine = within(aside, run)
-        own[aside[mine]] = exact[mine]
-
-    def start_all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
-        if self._exactly_back:
-            self._gathering[index] = self._start_exactly(index, values, own), []
-            return
-        comm, bucket, run = self.comm, self.buckets[index], self.runs[index]
-        aside = self._scatter.aside[index]
-        if aside.size:
-            mine = within(aside, run)
-            exact = np.zeros(aside.size, self.dtype)
-            exact[mine] = own[aside[mine]]
-            comm.all_reduce(exact)
-            values[aside] = exact
-        ways = [self._back(n, count) for n, count in zip(self._all_arrived(index), bucket.counts, strict=True)]
-        sizes = [codec.nbytes(count, self.dtype) for codec, count in zip(ways, bucket.counts, strict=True)]
-        payloads = self._scatter.gathered(index)[: sum(sizes)]
-        place = payloads[run_of(comm.rank, sizes)]
-        ways[comm.rank].encode_change(own[run], values[run], place, self._scratch)
-        arriving = [(codec, payloads[run_of(rank, sizes)], bucket.run(rank)) for rank, codec in enumerate(ways)]
-        del arriving[comm.rank]
-        self._gathering[index] = comm.start_all_gather(payloads, sizes), arriving
-
-    def all_gather(self, index: int, values: np.ndarray, own: np.ndarray) -> None:
-        if index not in self._gathering:
-            self.start_all_gather(index, values, own)
-        finish, arriving = self._gathering.pop(index)
-        finish()
-        for codec, payload, run in arriving:
-            codec.decode(payload, values[run], add=True)
+        return self._encoder.overflows + self._decoder.overflows
 
     def warm_up(self) -> None:
-        """Compile what the codec needs."""
-        self.codec.warm_up(self.dtype)
+        self._encoder.warm_up(self.dtype)
 
-    def _all_arrived(self, index: int) -> list[int]:
-        """How many elements of every rank's run have changed; by rank."""
-        if not self._by_count:
-            return [0] * self.comm.size
-        arrived = np.zeros(self.comm.size)
-        arrived[self.comm.rank] = self._arrived[index]
-        self.comm.all_reduce(arrived)
-        return [int(n) for n in arrived]
+    def begin(self, step: int) -> None:
+        self._encoder.begin(step)
+        self._decoder.begin(step)
 
-    def _back(self, arrived: int, count: int) -> Any:
-        return TopK(min(1.0, max(arrived, 1) / max(count, 1))) if self._by_count else self._scatter.decoder
+    def prepare(self, index: int, gradients: np.ndarray) -> None:
+        bucket, uncoded = self.buckets[index], self._uncoded[index]
+        self._uncoded_sums[index] = gradients[uncoded]
+        gradients[uncoded] = 0
+        sizes, end = [], 0
+        for rank in range(self.comm.size):
+            payload = self._sent[index][:0]
+            if rank != self.comm.rank:
+                part = bucket.part(rank)
+                payload = encoded(self._encoder, gradients[part], self.residual, part, self._sent[index][end:])
+            sizes.append(payload.size)
+            end += payload.size
+        self._sizes[index] = sizes
+
+    def start_reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
+        comm, sizes = self.comm, self._sizes.pop(index)
+        arriving = self._arriving_sizes(sizes, self.buckets[index].counts[comm.rank])
+        received = self._received[index % 2][: sum(arriving)]
+        payloads = [received[part_of(rank, arriving)] for rank in range(comm.size) if rank != comm.rank]
+        request = comm.start_all_to_all(self._sent[index][: sum(sizes)], sizes, received, arriving)
+        self._arriving[index] = request, payloads
+
+    def reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
+        if self._uncoded[index].size:
+            self.comm.all_reduce(self._uncoded_sums[index])
+        part = self.parts[index]
+        if sums is not gradients:
+            sums[part] = gradients[part]
+        if index not in self._arriving:
+            self.start_reduce_scatter(index, gradients, sums)
+        request, payloads = self._arriving.pop(index)
+        request.wait()
+        for payload in payloads:
+            self._decoder.decode(payload, sums[part], add=True)
+        self._arrived(index, payloads)
+
+    def _arrived(self, index: int, payloads: Sequence[np.ndarray]) -> None:
+        """The payloads of bucket `index` from the other ranks are decoded."""
+
+    @abstractmethod
+    def start_all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
+        """Encode the own part, and start to gather every rank's payload."""
+
+    def all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
+        if index not in self._returning:
+            self.start_all_gather(index, values, new)
+        request, payloads = self._returning.pop(index)
+        request.wait()
+        self._decode_returned(index, values, payloads)
+
+    @abstractmethod
+    def _decode_returned(
+        self, index: int, values: np.ndarray, payloads: list[tuple[Codec, np.ndarray, slice]]
+    ) -> None: ...
+
+    def _max_sizes(self, bucket: Bucket) -> list[int]:
+        """The most bytes that this rank can send each rank of a bucket."""
+        sizes = [self._encoder.max_nbytes(count, self.dtype) for count in bucket.counts]
+        sizes[self.comm.rank] = 0
+        return sizes
+
+    def _arriving_sizes(self, sizes: Sequence[int], count: int) -> list[int]:
+        """Bytes that every rank sends here. sizes: that this rank sends."""
+        comm = self.comm
+        if self._sizes_known:
+            one = self._encoder.max_nbytes(count, self.dtype)
+            return [one if rank != comm.rank else 0 for rank in range(comm.size)]
+        told, ones = np.empty(comm.size, np.int64), [1] * comm.size
+        comm.all_to_all(np.array(sizes, np.int64), ones, told, ones)
+        return told.tolist()
 
 
-def _residual(feedback: Any) -> np.ndarray:
-    assert feedback.residual is not None, "an exact codec keeps nothing back"
-    return feedback.residual
+class CodedValues(CodedExchange):
+    """Back travel differences: of an owner's new values from those that all ranks have.
 
+        values[part j] += decode(encode(new_j[part j] - values[part j]))            from rank j to all: all-gather
 
-def bucket_exchange(
-    comm: Communicator,
-    buckets: Sequence[Bucket],
-    settings: Mapping[str, Any],
-    dtype: Any = np.float32,
-    **options: Any,
-) -> BucketExchange:
-    """The exchange that a job's cluster block asks for. settings: of `codecs.codec`, with `name`; options: of
-    CodedExchange.
-
-    A rank on its own sends nothing, so nothing is lost. Raises ConfigError where the settings are wrong.
+    What a difference loses is part of the next step's difference (Tang et al. 2019). All ranks have the same values in
+    any step. frozen: elements, ascending, that are not updated.
     """
-    if settings["name"] == "kFull":
-        return FullExchange(comm, buckets)
-    made = codecs.codec(**settings)
-    return FullExchange(comm, buckets) if comm.size == 1 else CodedExchange(comm, buckets, made, dtype, **options)
+
+    residual: np.ndarray
+
+    def __init__(
+        self,
+        comm: Communicator,
+        buckets: Sequence[Bucket],
+        codec: Codec,
+        dtype: Any = np.float32,
+        *,
+        uncoded: np.ndarray | None = None,
+        frozen: np.ndarray | None = None,
+    ) -> None:
+        residual = np.zeros(max((bucket.stop for bucket in buckets), default=0), dtype)
+        super().__init__(comm, buckets, codec, dtype, residual=residual, uncoded=uncoded)
+        self._frozen = [inside(frozen, bucket.elements) for bucket in buckets]
+        self._scratch = np.empty(self._longest, self.dtype)
+
+    def take_over(self, residual: np.ndarray) -> np.ndarray:
+        """Adopt the residual of another exchange. Returns that of this rank's own parts: it is not sent."""
+        rest = np.zeros_like(residual)
+        self.residual[...] = residual
+        for part in self.parts:
+            rest[part], self.residual[part] = residual[part], 0
+        return rest
+
+    def prepare(self, index: int, gradients: np.ndarray) -> None:
+        gradients[self._frozen[index]] = 0
+        super().prepare(index, gradients)
+
+    def reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
+        super().reduce_scatter(index, gradients, sums)
+        uncoded = self._uncoded[index]
+        own = within(uncoded, self.parts[index])
+        sums[uncoded[own]] = self._uncoded_sums.pop(index)[own]
+
+    def start_all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
+        comm, bucket, part = self.comm, self.buckets[index], self.parts[index]
+        uncoded = self._uncoded[index]
+        if uncoded.size:
+            own = within(uncoded, part)
+            exact = np.zeros(uncoded.size, self.dtype)
+            exact[own] = new[uncoded[own]]
+            comm.all_reduce(exact)
+            values[uncoded] = exact
+        codecs = self._codecs_back(index)
+        sizes = [codec.max_nbytes(count, self.dtype) for codec, count in zip(codecs, bucket.counts, strict=True)]
+        payloads = self._gathered[index % 2][: sum(sizes)]
+        codecs[comm.rank].encode_change(new[part], values[part], payloads[part_of(comm.rank, sizes)], self._scratch)
+        returning = [(codec, payloads[part_of(rank, sizes)], bucket.part(rank)) for rank, codec in enumerate(codecs)]
+        del returning[comm.rank]
+        self._returning[index] = comm.start_all_gather(payloads, sizes), returning
+
+    def _codecs_back(self, index: int) -> Sequence[Codec]:
+        """The codec of every rank's part on the way back, in rank order."""
+        return [self._decoder] * self.comm.size
+
+    def _decode_returned(
+        self, index: int, values: np.ndarray, payloads: list[tuple[Codec, np.ndarray, slice]]
+    ) -> None:
+        for codec, payload, part in payloads:
+            codec.decode(payload, values[part], add=True)
+
+
+class CodedSums(CodedExchange):
+    """Back travel the sums themselves.
+
+        sums[part j] = gradients_j[part j] + residual_j[part j] + ...            on rank j, as above
+        sum[part j] = decode(encode(sums[part j] + owed_j[part j]))                from rank j to all: all-gather
+
+    owed: what this rank, as an owner, has not passed on; flat, of all elements, kept for the next step (DoubleSqueeze,
+    Tang et al. 2019). None drops it. The own part of `residual` is what another cut of the buckets has left there.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        buckets: Sequence[Bucket],
+        codec: Codec,
+        dtype: Any = np.float32,
+        *,
+        residual: np.ndarray | None = None,
+        owed: np.ndarray | None = None,
+        uncoded: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(comm, buckets, codec, dtype, residual=residual, uncoded=uncoded)
+        self.owed = owed
+        self._back = np.empty(codec.max_nbytes(self._longest, self.dtype), np.uint8)
+
+    def reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
+        part = self.parts[index]
+        if self.residual is not None:
+            gradients[part] += self.residual[part]
+            self.residual[part] = 0
+        super().reduce_scatter(index, gradients, sums)
+
+    def start_all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
+        comm, bucket, part = self.comm, self.buckets[index], self.parts[index]
+        payload = encoded(self._decoder, new[part], self.owed, part, self._back)
+        sizes = self._returning_sizes(payload.size, bucket)
+        payloads = self._gathered[index % 2][: sum(sizes)]
+        payloads[part_of(comm.rank, sizes)] = payload
+        returning = [(self._decoder, payloads[part_of(rank, sizes)], bucket.part(rank)) for rank in range(comm.size)]
+        self._returning[index] = comm.start_all_gather(payloads, sizes), returning
+
+    def _decode_returned(
+        self, index: int, values: np.ndarray, payloads: list[tuple[Codec, np.ndarray, slice]]
+    ) -> None:
+        for codec, payload, part in payloads:
+            codec.decode(payload, values[part])
+        values[self._uncoded[index]] = self._uncoded_sums.pop(index)
+
+    def _returning_sizes(self, size: int, bucket: Bucket) -> list[int]:
+        """Bytes that every rank passes on."""
+        if self._sizes_known:
+            return [self._encoder.max_nbytes(count, self.dtype) for count in bucket.counts]
+        told = np.zeros(self.comm.size, np.int64)
+        told[self.comm.rank] = size
+        self.comm.all_gather(told, [1] * self.comm.size)
+        return told.tolist()
+
+
+def encoded(codec: Codec, values: np.ndarray, residual: np.ndarray | None, part: slice, out: np.ndarray) -> np.ndarray:
+    """The payload of the values, in `out`; with what was kept back of this part, if there is a residual."""
+    return codec.encode(values, out) if residual is None else codec.encode_sum(values, residual[part], out)
+
+
+def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
+    """Those of the ascending indices that lie in this range."""
+    if indices is None:
+        return np.empty(0, np.int64)
+    return indices[within(indices, elements)]
+
+
+def within(indices: np.ndarray, elements: slice) -> np.ndarray:
+    """Which of the indices lie in this range. (n,) of bool."""
+    return (indices >= elements.start) & (indices < elements.stop)

@@ -1,4 +1,4 @@
-"""The way of a worker's operations to its group: one after another, beside the computing where that pays."""
+"""Runs a rank's collectives in order, beside the computing where that is faster."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.overlap import OverlapTuner
-from singa_dask.exchange.scheduling import shorten_slices
 
-# Between looks at what is under way while there is nothing else to do.
-_LOOK_S = 2e-4
+# Between two polls of what is under way while there is nothing else to do.
+_POLL_S = 2e-4
 
 
 class CollectiveExecutor:
-    """Runs operations of a communicator in the order in which they are given, which must be that of all ranks.
+    """Runs a rank's collectives in the order in which they are submitted, which must be the same on all ranks.
 
-        lane.begin_step()
-        future = lane.submit(call, ...)     as soon as there is something to send, if `beside`; else after computing
-        lane.wait(future)
-        lane.end_step()
+        executor.begin_step()
+        future = executor.submit(call, ...)     during the computing if `overlaps`, else after it
+        executor.wait(future)
+        executor.end_step()
 
-    threaded: whether there is a thread in which operations can go on beside the computing. trial: in which steps they
-    do; in all where there is none. initializer: called in that thread first. wait_s: seconds so far in which the
-    caller could not go on for waiting for the group. An operation that fails breaks the communicator, so that those
-    behind it fail too.
+    threaded: whether a thread can run them beside the computing. tuner: decides in which steps it does; without one in
+    all. initializer: called in that thread first. wait_s: seconds so far in which the caller could do nothing but wait
+    for the group. An operation that fails aborts the communicator, so that those behind it fail too.
     """
 
     def __init__(
@@ -37,93 +35,87 @@ class CollectiveExecutor:
         comm: Communicator,
         *,
         threaded: bool,
-        trial: OverlapTuner | None = None,
+        tuner: OverlapTuner | None = None,
         initializer: Callable[[], None] | None = None,
     ) -> None:
-        self._comm = comm
-        self._pool = ThreadPoolExecutor(1, "exchange", initializer=self._begin) if threaded else None
-        self._initializer = initializer
-        self._trial = trial if threaded else None
+        self.comm = comm
+        self._pool = ThreadPoolExecutor(1, "exchange", initializer=initializer) if threaded else None
+        self._tuner = tuner if threaded else None
         self._under_way: list[Future[Any]] = []
         self._submitted = 0
         self.wait_s = 0.0
 
     @property
-    def beside(self) -> bool:
-        """Whether operations of this step go on beside the computing, the same on all ranks."""
-        return self._pool is not None and (self._trial is None or self._trial.first)
+    def overlaps(self) -> bool:
+        """Whether collectives run beside the computing in this step; the same on all ranks."""
+        return self._pool is not None and (self._tuner is None or self._tuner.first)
 
     def begin_step(self) -> None:
-        """Before the computing of a step, on every rank."""
-        if self._trial is not None:
-            self._trial.begin()
+        """Call before the computing of a step, on every rank."""
+        if self._tuner is not None:
+            self._tuner.begin()
 
     def end_step(self) -> None:
-        """When all that the step has submitted is done, on every rank."""
-        if self._trial is not None and self._trial.end():
-            seconds = self._trial.seconds
-            self.run(self._comm.all_reduce, seconds)
-            self._trial.settle(seconds)
+        """Call when everything that the step has submitted is complete, on every rank."""
+        if self._tuner is not None and self._tuner.end():
+            seconds = self._tuner.seconds
+            self.run(self.comm.all_reduce, seconds)
+            self._tuner.settle(seconds)
 
     def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Run an operation after those that are under way."""
+        """Run a call after those that are under way."""
         self._under_way = [future for future in self._under_way if not future.done()]
-        if self._pool is None or not (self.beside or self._under_way):
+        if self._pool is None or not (self.overlaps or self._under_way):
             done: Future[Any] = Future()
-            waited = self._comm.wait_s
+            waited = self.comm.wait_s
             done.set_result(self._run(call, *args))
-            self.wait_s += self._comm.wait_s - waited
+            self.wait_s += self.comm.wait_s - waited
             return done
-        self._comm.hurried = False
+        self.comm.hurried = False
         self._submitted += 1
         future = self._pool.submit(copy_context().run, self._run_beside, self._submitted, call, *args)
         self._under_way.append(future)
         return future
 
     def wait(self, future: Future[Any]) -> Any:
-        """What an operation returned, once it is done; each of them has a deadline of its own."""
-        self._comm.hurried = True
-        began, waited = time.perf_counter(), self._comm.wait_s
+        """What a call returned, once it has. Each operation in it has a deadline."""
+        self.comm.hurried = True
+        began, waited = time.perf_counter(), self.comm.wait_s
         result = future.result()
-        # Of what the thread did in the meantime only the waiting for others counts.
-        self.wait_s += min(time.perf_counter() - began, self._comm.wait_s - waited)
+        # Of what the thread did meanwhile, only waiting for other ranks counts.
+        self.wait_s += min(time.perf_counter() - began, self.comm.wait_s - waited)
         return result
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
-        """What `call(*args)` returns, after what was submitted before."""
+        """What `call(*args)` returns, run after what was submitted before."""
         return self.wait(self.submit(call, *args))
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
-        """The array, of any shape, which has become the sum of the group's."""
-        self.run(self._comm.all_reduce, array.reshape(-1))
+        """The array, of any shape; it has become the sum over the group."""
+        self.run(self.comm.all_reduce, array.reshape(-1))
         return array
 
     def close(self) -> None:
-        """End the thread; what is under way, because the worker failed elsewhere, is broken off."""
+        """End the thread. Operations that are under way, because the worker failed elsewhere, are aborted."""
         if self._pool is None:
             return
         if any(not future.done() for future in self._under_way):
-            self._comm.abort("the worker's step was broken off")
+            self.comm.abort("the worker's step was broken off")
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self) -> None:
-        shorten_slices()
-        if self._initializer is not None:
-            self._initializer()
-
     def _run_beside(self, number: int, call: Callable[..., Any], *args: Any) -> Any:
-        """Run an operation; what it has started goes on until there is another to run, or somebody waits for it."""
+        """Run a call; then drive what it has started until there is another call, or the caller waits."""
         result = self._run(call, *args)
-        deadline = time.monotonic() + self._comm.timeout_s
-        while self._submitted == number and not self._comm.hurried and self._run(self._comm.nudge):
+        deadline = time.monotonic() + self.comm.timeout_s
+        while self._submitted == number and not self.comm.hurried and self._run(self.comm.progress):
             if time.monotonic() > deadline:
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return result
 
     def _run(self, call: Callable[..., Any], *args: Any) -> Any:
         try:
             return call(*args)
         except BaseException as error:
-            self._comm.abort(f"{type(error).__name__}: {error}")
+            self.comm.abort(f"{type(error).__name__}: {error}")
             raise

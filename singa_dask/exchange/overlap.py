@@ -1,4 +1,4 @@
-"""Which of two ways of taking a step is the faster one here: both are tried, in turns."""
+"""Whether overlap makes a step faster here: steps with it and without it are timed in turns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WARM_UP, TURNS, LASTS = 4, 8, 1000
 
 
 class OverlapTuner:
-    """Two ways of a step that end with the same result; those who take it together go the same way.
+    """Chooses between two ways of a step that give the same result; all ranks choose the same one.
 
-    After WARM_UP steps the ways take TURNS turns each, and the one with the smaller median of seconds goes on until,
-    LASTS steps after the trial began, the next one begins: networks and their other users change. Until the first
-    trial it is the first way.
+    After WARM_UP steps each way gets TURNS turns. The way with the smaller median of seconds is used until the next
+    trial begins, LASTS steps after this one: networks and their load change. The first way is used before
+    the first trial.
 
-        trial.begin(); a step, by the first way if trial.first; if trial.end(): trial.settle(sum of all ranks' seconds)
+        tuner.begin(); a step, by the first way if tuner.first; if tuner.end(): tuner.settle(sum of all ranks' seconds)
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -30,11 +30,11 @@ class OverlapTuner:
 
     def begin(self) -> None:
         if 0 <= self._step < 2 * TURNS:
-            self.first = self._step % 4 in (0, 3)  # neither of them always after the other
+            self.first = self._step % 4 in (0, 3)  # neither always follows the other
         self._began = self._clock()
 
     def end(self) -> bool:
-        """Whether both ways have had their turns, so that `settle` must come next."""
+        """Returns whether both ways have had their turns, so that `settle` must follow."""
         if 0 <= self._step < 2 * TURNS:
             self._found[self.first].append(self._clock() - self._began)
         self._step += 1
@@ -42,11 +42,11 @@ class OverlapTuner:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Of a step by the first way and by the second, here. Shape (2,)."""
+        """Median seconds of a step by the first way and by the second, on this rank. Shape (2,)."""
         return np.array([statistics.median(self._found[first]) for first in (True, False)])
 
     def settle(self, seconds: np.ndarray) -> None:
-        """seconds: as above, the same on all ranks."""
+        """Choose. seconds: as `seconds`, summed over all ranks."""
         self.first = bool(seconds[0] <= seconds[1])
         self._step = 2 * TURNS - LASTS
         self._found = {True: [], False: []}

@@ -1,1 +1,1 @@
-"""Trained nets in the formats of other systems."""
+"""Export of trained nets to other formats."""

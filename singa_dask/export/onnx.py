@@ -1,15 +1,15 @@
 """A net with its parameters as an ONNX model (opset 17).
 
-The model takes raw samples, as the job declares them: images as channels, height, width. What the loader and the
-layers do to them in evaluation is inside. A layer of a user's own takes part with a method
+The model takes raw samples in the shape that the job declares: images as channels, height, width. It includes the
+normalisation of the loader and the evaluation behaviour of the layers. A user layer is exported by a method
 
     def to_onnx(self, graph, *inputs):            # names of ONNX tensors, images as (batch, channels, height, width)
         return graph.add("Relu", inputs)          # the name of its output
 
-A folded net over time (net/fold.py) takes and gives (batch, time, ...), any number of both; inside, the rows of all
-time steps lie one step after another, and to_onnx sees those. Symbols are int64. Every recurrent layer whose state no
-other layer gives has an input "<layer>.h" (batch, units), zero where it is left out, and an output "<layer>.h_out",
-the state after the last step; a kLSTM has "<layer>.cell" and "<layer>.cell_out" too.
+A folded net over time (net/fold.py) has inputs and outputs (batch, time, ...), both dimensions free. Inside, as in
+to_onnx, rows are ordered by time step. Symbols are int64. A recurrent layer without an initial state from another
+layer has an optional input "<layer>.h" (batch, units), zero by default, and an output "<layer>.h_out", the final
+state. A kLSTM also has "<layer>.cell" and "<layer>.cell_out".
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ TIMED = ("batch", "time")
 
 
 def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.ModelProto:
-    """The ONNX model of a net of an evaluation phase. outputs: the layers whose outputs it gives, under their names.
+    """The ONNX model of a net of an evaluation phase. outputs: names of the output layers.
 
-    Raises ConfigError where there is no such layer, for layers that ONNX has no counterpart for, and for nets that are
-    unrolled but not folded.
+    Raises ConfigError for unknown layers, layers without an ONNX counterpart, and unrolled nets that are not folded.
     """
     from onnx import checker, helper
 
     graph = Graph(net)
     tensors: dict[str, str | list[str]] = {}
     wanted = _needed(net, outputs)
-    timed: set[str] = set()  # what has rows for every time step
+    timed: set[str] = set()  # layers with rows for every time step
     for layer_name, layer in net.layers.items():
         if layer_name not in wanted:
             continue
@@ -77,19 +76,17 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
         graph.give(carried.name, carried.tensor, ["batch", *carried.shape])
     made = helper.make_graph(graph.nodes, name, graph.inputs, graph.outputs, list(graph.constants.values()))
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="singa_dask")
-    model.ir_version = 8  # the one of opset 17's time, for older runtimes
+    model.ir_version = 8  # the IR version of opset 17, for older runtimes
     checker.check_model(model, full_check=True)
     return model
 
 
 def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
-    """The layers that the outputs depend on by their features."""
+    """The layers whose features the outputs depend on."""
     _refuse_unrolled([layer for layer in net.layers.values() if {layer.name, origin(layer.proto)} & set(outputs)])
     for output in outputs:
         if output not in net.layers or output in net.input_layers:
-            raise ConfigError(
-                Problem("output", "no such layer in this net", output, nearest(output, net.layers.keys()))
-            )
+            raise ConfigError(Problem("output", "unknown layer", output, nearest(output, net.layers.keys())))
     needed, open_ = set(), list(outputs)
     while open_:
         name = open_.pop()
@@ -106,9 +103,9 @@ def _refuse_unrolled(layers: Sequence[Layer]) -> None:
         raise ConfigError(
             Problem(
                 f"layer {origin(unrolled[0].proto)!r}",
-                "is unrolled: each time step is a layer of its own, but a model takes any number of steps",
+                "is unrolled into one layer per time step, but a model must take any number of steps",
                 ", ".join(layer.name for layer in unrolled[:3]) + (", ..." if len(unrolled) > 3 else ""),
-                "Steps become one where all unrolled layers have one unroll_len, treat every row alike and read the "
+                "Time steps can be folded if all unrolled layers have the same unroll_len, are rowwise and read the "
                 "same step of each other.",
             )
         )
@@ -121,7 +118,7 @@ def _features(layer: Layer) -> dict[int, str]:
 
 
 def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
-    """The tensors that a layer reads; of a source with several outputs, the layer's own piece."""
+    """The tensors that a layer reads: its own piece of a source with several outputs."""
     names = []
     for position, source in _features(layer).items():
         tensor = tensors[source]
@@ -130,14 +127,14 @@ def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
 
 
 def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> str:
-    """An input of the model: raw samples, or sequences of them, and what the loader does to them."""
+    """An input of the model: raw samples, or sequences of them, followed by normalisation."""
     shape = graph.net.shapes[layer.name]
     readers = [reader for reader in wanted if layer.name in _features(reader).values()]
     stepwise = [isinstance(reader, kinds.Frame) for reader in readers]
     if any(stepwise) and not all(stepwise):
         names = ", ".join(sorted(reader.name for reader in readers))
         raise layer.problem(
-            "is read as whole rows and step by step, so that a model has no free number of steps", names
+            "is read both as whole rows and step by step, so the number of steps cannot be free", names
         )
     sample = shape[1:] if any(stepwise) else shape
     operations = _normalisation(layer, (shape[1:] or (1,)) if layer.proto.store_conf.sequence else shape)
@@ -149,7 +146,7 @@ def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequenc
 
 
 def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> bool:
-    """Whether all that read the layer take its output for numbers of symbols."""
+    """Whether all consumers of the layer read its output as symbols."""
     readers = [reader for reader in wanted if layer.name in _features(reader).values()]
     return bool(readers and layer.name not in outputs) and all(
         isinstance(reader, kinds.OneHot | kinds.Embedding)
@@ -159,7 +156,7 @@ def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) 
 
 
 def _normalisation(layer: Layer, shape: Shape) -> list[tuple[str, np.ndarray]]:
-    """(x - mean) / std, as the loader does it: operators and their second operands. shape: of a record."""
+    """The loader's (x - mean) / std: operators and their second operands. shape: of a record."""
     store = layer.proto.store_conf
     manifest = Manifest.load(Path(store.path))
     rule = make_normaliser(store, manifest)
@@ -175,7 +172,7 @@ def _normalisation(layer: Layer, shape: Shape) -> list[tuple[str, np.ndarray]]:
     return operations
 
 
-# One function per layer: (graph, layer, names of the sources) -> name of the output, or names of several.
+# One function per layer: (graph, layer, names of the sources) -> name or names of its outputs.
 
 
 def _same(graph: Graph, layer: Layer, x: str) -> str:
@@ -270,7 +267,7 @@ def _split(graph: Graph, layer: Any, x: str) -> list[str]:
 def _slice(graph: Graph, layer: Any, x: str) -> list[str]:
     dim, shape = layer.conf.slice_dim, ["batch", *as_onnx(_shape(graph, layer))]
     if dim == 0:
-        raise layer.problem("cuts the batch, which a model for any batch cannot", "slice_dim: 0")
+        raise layer.problem("slices the batch, and a model must take any batch size", "slice_dim: 0")
     sizes = [stop - start for start, stop in piece_bounds(shape[dim], layer.conf.num_slices)]
     parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
     return graph.add_several("Split", [x, parts], len(sizes), axis=dim)
@@ -322,7 +319,7 @@ def _converter(layer: Layer) -> Callable[..., Any]:
         return lambda graph, _, *x: own(graph, *x)
     found = _CONVERTERS.get(type(layer))
     if found is None:
-        hint = "Export a layer below it, or give a class of your own a method to_onnx."
+        hint = "Export a layer below it, or give your class a method to_onnx."
         raise layer.problem("has no counterpart in ONNX", type(layer).__name__, hint)
     return found
 

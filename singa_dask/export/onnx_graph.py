@@ -1,7 +1,7 @@
-"""An ONNX graph in the making, and how rows stand in it.
+"""Builder of an ONNX graph.
 
-As in our nets the first axis of a tensor counts rows: samples, or (net/fold.py) the samples of T time steps, one step
-after another, so that layers that treat every row alike need not know of time. B: batch, a number known only at run.
+As in a Net, the first axis of a tensor counts rows: samples, or in a folded net (net/fold.py) the samples of T time
+steps, ordered by step. B: the batch size, known only at run time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from singa_dask.net import Net
 
 
 class Carried(NamedTuple):
-    """An array of the state of a recurrent layer after the last time step. shape: without the batch."""
+    """A state array of a recurrent layer after the last time step. shape: without the batch."""
 
     name: str
     tensor: str
@@ -25,7 +25,7 @@ class Carried(NamedTuple):
 
 
 class Graph:
-    """ONNX nodes and constants in the making. Tensors are known by name."""
+    """Collects ONNX nodes and constants. Tensors are identified by name."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
@@ -49,7 +49,7 @@ class Graph:
         return outputs
 
     def constant(self, name: str, array: Any) -> str:
-        """A constant of this name, which is the same one wherever it is used."""
+        """The constant of this name, created at its first use."""
         from onnx import numpy_helper
 
         if name not in self.constants:
@@ -57,7 +57,7 @@ class Graph:
         return name
 
     def parameter(self, param: Param | None, turn: tuple[int, ...] | None = None) -> list[str]:
-        """A parameter as a list of one name, none where the layer has none. turn: order of its axes in ONNX."""
+        """A parameter as a list with its name, empty for None. turn: order of its axes in ONNX."""
         if param is None:
             return []
         value = np.asarray(self.net.ops.to_host(param.value), np.float32)
@@ -65,7 +65,7 @@ class Graph:
         return [self.constant(name, value if turn is None else value.transpose(turn))]
 
     def flat(self, name: str, shape: Shape) -> str:
-        """Samples as vectors, in the order of our own: height, width, channels."""
+        """Samples as vectors, in singa_dask's order: height, width, channels."""
         last = len(shape)
         if last >= 3:
             name = self.add("Transpose", [name], perm=[*range(last - 2), last - 1, last, last - 2])
@@ -78,14 +78,14 @@ class Graph:
         return self.add("Transpose", [name], perm=[*range(last - 2), last, last - 2, last - 1]) if last >= 3 else name
 
     def reshape(self, name: str, shape: Shape) -> str:
-        """Samples of another shape."""
+        """Samples in another shape."""
         wanted = self.constant("shape_" + "x".join(map(str, shape)), np.array([-1, *shape], np.int64))
         return self.add("Reshape", [name, wanted])
 
     def take(self, name: str, shape: Sequence[Any], *, symbols: bool = False, value: Any = None) -> str:
-        """Declare an input of the model. shape: sizes, or names of sizes that are free. symbols: integers.
+        """Declare an input of the model. shape: sizes, or names of free sizes. symbols: whether it holds int64.
 
-        value: the default, of an input that may be left out.
+        value: the default of an optional input.
         """
         from onnx import TensorProto, helper
 
@@ -94,14 +94,14 @@ class Graph:
         return name if value is None else self.constant(name, value)
 
     def give(self, name: str, tensor: str, shape: Sequence[Any]) -> None:
-        """Declare an output of the model, which is this tensor."""
+        """Declare this tensor as an output of the model."""
         from onnx import TensorProto, helper
 
         self.nodes.append(helper.make_node("Identity", [tensor], [name]))
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def dims(self, first: int, shape: Shape) -> str:
-        """The shape (first, B, *shape), for nodes that take one. first: -1 for what is left."""
+        """The shape (first, B, *shape) as a tensor. first: -1 for the remaining size."""
         key = (first, *shape)
         if key not in self._dims:
             batch = self._dims.get(())
@@ -118,5 +118,5 @@ class Graph:
 
 
 def as_onnx(shape: Shape) -> Shape:
-    """A sample shape as ONNX has it: images, also in windows of several, as channels, height, width."""
+    """A sample shape in ONNX: images, and windows of images, as channels, height, width."""
     return (*shape[:-3], shape[-1], *shape[-3:-1]) if len(shape) >= 3 else shape

@@ -14,7 +14,7 @@ from singa_dask import layers as kinds
 from singa_dask.export.onnx_graph import Carried, Graph, as_onnx
 from singa_dask.layers import Layer
 
-# The operator and its order of the gates.
+# The ONNX operator and its order of gates.
 _CELLS: dict[type[Layer], tuple[str, tuple[str, ...]]] = {
     kinds.RNN: ("RNN", ("",)),
     kinds.GRU: ("GRU", ("z", "r", "c")),
@@ -25,8 +25,8 @@ _CELLS: dict[type[Layer], tuple[str, tuple[str, ...]]] = {
 def frame(graph: Graph, layer: Layer, x: str) -> str:
     """(B, T, ...) -> (T B, ...)."""
     if type(layer) is not kinds.Frame:
-        hint = "Export a layer that does not read it; as labels of a loss it is left out."
-        raise layer.problem("reads what comes next, which a model is not given", type(layer).__name__, hint)
+        hint = "Export a layer that does not depend on it. Labels of a loss are not exported."
+        raise layer.problem("reads the next symbols, which are not an input of a model", type(layer).__name__, hint)
     sample = as_onnx(graph.net.shapes[layer.name])
     turned = graph.add("Transpose", [x], perm=[1, 0, *range(2, len(graph.net.source_shape(layer.name, 0)) + 1)])
     return graph.reshape(turned, sample)
@@ -39,14 +39,14 @@ def last_step(graph: Graph, layer: Layer, x: str) -> str:
 
 
 def one_hot(graph: Graph, layer: Any, x: str) -> str:
-    """(T B, 1) numbers -> (T B, V)."""
+    """(T B, 1) symbols -> (T B, V)."""
     size = graph.constant(f"{layer.name}.depth", np.int64(layer.conf.vocab_size))
     values = graph.constant("off_on", np.array([0, 1], np.float32))
     return graph.add("OneHot", [_symbols(graph, x), size, values], axis=-1)
 
 
 def embedding(graph: Graph, layer: Any, x: str) -> str:
-    """(T B, 1) numbers -> (T B, D)."""
+    """(T B, 1) symbols -> (T B, D)."""
     return graph.add("Gather", [*graph.parameter(layer.table), _symbols(graph, x)], axis=0)
 
 
@@ -57,7 +57,7 @@ def _symbols(graph: Graph, x: str) -> str:
 
 
 def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str:
-    """(T B, ...) -> (T B, H). given: the state before (B, H); else the model takes and gives it."""
+    """(T B, ...) -> (T B, H). given: the initial state (B, H); otherwise it is an input and output of the model."""
     op, order = _CELLS[type(layer)]
     shape, name, units = graph.net.source_shape(layer.name, 0), layer.name, layer.conf.dim_hidden
     places = [layer.gates.index(gate) for gate in order]
@@ -85,7 +85,7 @@ def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str
 
 
 def _before(graph: Graph, name: str, units: int) -> str:
-    """The state (1, B, H) before the first step: an input (B, H) which is zero where it is left out."""
+    """The initial state (1, B, H): an optional input (B, H), zero by default."""
     zero = np.zeros((1, units), np.float32)
     return graph.add("Expand", [graph.take(name, ["batch_or_1", units], value=zero), graph.dims(1, (units,))])
 

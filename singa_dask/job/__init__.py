@@ -1,6 +1,6 @@
-"""The job: what to train, and how training is distributed. Pure data; needs neither MPI nor a GPU.
+"""The job: what to train, and how training is distributed. Pure data: needs neither MPI nor a GPU.
 
-SINGA's vocabulary in two spellings that build the same message: protobuf text (`load_job`) and Python (`Job`).
+A job file (`load_job`) and Python (`Job`) build the same protobuf message, with SINGA's field names.
 """
 
 from singa_dask.job.checks import check_job

@@ -1,4 +1,4 @@
-"""From layers as objects, chained in a list or called on each other, to the messages of a net: order and names."""
+"""Layer objects become the messages of a net: their order and their names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from singa_dask.job.phases import runs_in
 
 
 def assemble(layers: Iterable[Any]) -> list[LayerProto]:
-    """The messages of these layers and of all that they read, sources before their readers.
+    """The messages of these layers and of all their sources, sources first.
 
-    layers: messages, or descriptions (`.proto`), which may have `.inputs`, the layers or names that they read, and
-    `.follow(before)`, what they read in a list where they have none. Those without a name get one: the name of the
-    class in small letters, numbered from 1 in this order; an input next to one of other phases shares its name.
-    Raises ConfigError where a layer is listed twice, or reads nothing and cannot follow what stands before it.
+    layers: messages, or descriptions with `.proto`. A description may have `.inputs`, its sources as layers or names,
+    and `.follow(before)`, which chooses the sources from the layers listed before it.
+    A layer without a name is named after its class in lower case, numbered from 1. Adjacent input layers of different
+    phases share a name.
+    Raises ConfigError if a layer is listed twice, or has no sources and cannot follow the layers before it.
     """
     order: list[Any] = []
     reads: dict[int, tuple[Any, ...]] = {}
     listed: set[int] = set()
     for i, layer in enumerate(layers):
         if id(layer) in listed:
-            hint = "Make another one; param=[{'share_from': NAME}] lets two have one weight."
+            hint = "Create a second layer; param=[{'share_from': NAME}] shares the weights."
             raise ConfigError(Problem(f"layers[{i}]", "this layer is listed twice", repr(layer), hint))
         listed.add(id(layer))
         _collect(layer, order, reads)
@@ -33,13 +34,13 @@ def assemble(layers: Iterable[Any]) -> list[LayerProto]:
 
 
 def _collect(top: Any, order: list[Any], reads: dict[int, tuple[Any, ...]]) -> None:
-    """Append a layer to the order, after all that it reads."""
+    """Append a layer to the order, after all its sources."""
     stack, entered = [top], {id(layer) for layer in order}
     while stack:
         layer = stack[-1]
         if id(layer) not in reads:
             reads[id(layer)] = _sources(layer, order if layer is top else ())
-        # Two layers of a machine read each other: who was entered is not waited for.
+        # The two layers of an RBM read each other: do not wait for a layer that was entered.
         entered.add(id(layer))
         waiting = [s for s in reads[id(layer)] if not isinstance(s, str) and id(s) not in entered]
         if waiting:
@@ -60,7 +61,7 @@ def _sources(layer: Any, before: Sequence[Any]) -> tuple[Any, ...]:
 def _names(order: Sequence[Any], reads: dict[int, tuple[Any, ...]]) -> dict[int, str]:
     given = {id(layer): _proto(layer).name for layer in order}
     taken, counts = {*given.values()}, Counter[str]()
-    together: list[Any] = []  # inputs that stand next to each other, no two in one phase
+    together: list[Any] = []  # adjacent inputs, at most one per phase
     for layer in order:
         named = bool(given[id(layer)])
         joins = not reads[id(layer)] and all(_apart(layer, other) for other in together)
@@ -80,7 +81,7 @@ def _names(order: Sequence[Any], reads: dict[int, tuple[Any, ...]]) -> dict[int,
 
 
 def _apart(one: Any, other: Any) -> bool:
-    """Whether the two run in no phase together."""
+    """Whether the two share no phase."""
     return not any(runs_in(_proto(one), phase) and runs_in(_proto(other), phase) for phase in Phase.values())
 
 

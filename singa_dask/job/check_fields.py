@@ -1,4 +1,4 @@
-"""Checks of single values: the range of every number of a job, in one table."""
+"""Checks of single values: one table with the range of every number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from singa_dask.job.paths import Path, format_path
 
 
 class Range(NamedTuple):
-    """What a number must be, and its test."""
+    """The range of a number: its description and its test."""
 
     must: str
     holds: Callable[[Any], bool]
@@ -120,20 +120,20 @@ RANGES: dict[str, Range] = {
 
 
 def check_fields(findings: Findings) -> None:
-    """Every number that the job gives lies in its range, and is finite."""
+    """Check that every number of the job is finite and in its range."""
     for path, must, received in _faults(findings.job):
         findings.add(path, must, received)
 
 
 def check_numbers(message: Message, key: str) -> None:
-    """As `check_fields` for a message outside of a job, in Python. Raises ConfigError, of the block `key`."""
+    """As `check_fields`, for a message outside a job. Raises ConfigError for the block `key`."""
     problems = [Problem(format_path((key, *path), {}), must, received) for path, must, received in _faults(message)]
     if problems:
         raise ConfigError(problems)
 
 
 def _faults(message: Message) -> Iterator[tuple[Path, str, str]]:
-    """The numbers of a message that are out of range: where, what they must be, what they are."""
+    """The numbers of a message that are out of range: path, expected range, value."""
     for path, field, value in _values(message, ()):
         range_ = RANGES.get(f"{field.containing_type.name}.{field.name}")
         if isinstance(value, float) and not math.isfinite(value):
@@ -143,7 +143,7 @@ def _faults(message: Message) -> Iterator[tuple[Path, str, str]]:
 
 
 def _values(message: Message, path: Path) -> Iterator[tuple[Path, FieldDescriptor, Any]]:
-    """Every single value that is given, with its path."""
+    """Every value that is set, with its path."""
     for field, value in message.ListFields():
         entries = [((*path, field.name, i), v) for i, v in enumerate(value)] if field.is_repeated else None
         for where, entry in entries if entries is not None else [((*path, field.name), value)]:

@@ -1,4 +1,4 @@
-"""Checks of the net's graph: names, sources, circles, phases, shared parameters."""
+"""Checks of the net's graph: names, sources, cycles, phases, shared parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from singa_dask.errors import nearest
 from singa_dask.job.energy import without_feedback
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, LayerProto, LayerType, Phase
-from singa_dask.job.layer_facts import ENERGY, LOSSES, parameter_roles, type_name
+from singa_dask.job.layer_types import ENERGY, LOSSES, parameter_roles, type_name
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.phases import runs_in
 from singa_dask.job.unroll import Times, connections, faults, plain
@@ -22,7 +22,7 @@ class _Node(NamedTuple):
 
 
 def check_graph(findings: Findings, phases: Sequence[int]) -> None:
-    """The graph of each of these phases, and the parameters that layers share."""
+    """Check the graph of each phase, and shared parameters."""
     paths = [path for path, _ in layers_of(findings.job)]  # in the order of `plain`
     nodes = [_Node(path, layer) for path, layer in zip(paths, plain(findings.job.neuralnet).layer, strict=True)]
     layers = [node.layer for node in nodes]
@@ -42,7 +42,7 @@ def check_graph(findings: Findings, phases: Sequence[int]) -> None:
 
 
 def _check_unrolling(findings: Findings, present: Sequence[_Node]) -> None:
-    """The time steps that layers read of each other exist."""
+    """Check that every time step that a layer reads exists."""
     times = Times.of(layer for _, layer in present)
     for path, layer in present:
         for fault in faults(layer, times):
@@ -57,13 +57,13 @@ def _circles(layers: Sequence[LayerProto], phase: int) -> Iterator[WiringFault]:
 
 
 def _same_step_sources(layer: LayerProto) -> tuple[str, ...]:
-    """The sources that are not read at an earlier time step."""
+    """The sources read at the same time step."""
     times = Times(dict.fromkeys(layer.srclayers, layer.unroll_len), {})
     return tuple(connection.source for connection in connections(layer, times) if not connection.delayed)
 
 
 def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> None:
-    """A phase needs data, and training what its algorithm trains. A user's layer may be anything."""
+    """Check that a phase has data, and training something to train. A user's layer may be either."""
     types = {type_name(node.layer) for node in present}
     where: Path = ("neuralnet",)
     read = [node for node in present if not node.layer.srclayers and node.layer.type != LayerType.kDummy]
@@ -74,24 +74,27 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
         return
     for path, layer in present:
         if layer.type == LayerType.kRNNDummy and not layer.srclayers:
-            message, hint = "feeds a net with what it gave out, and cannot train it", "Use kCharRNN; sample with this."
+            message, hint = (
+                "feeds a net its own output, which cannot train it",
+                "Train with a kCharRNN and use this layer for sampling.",
+            )
             findings.add((*path, "type"), message, "kRNNDummy", hint)
     alg = findings.job.train_one_batch.alg
     if alg == AlgProto.kCD and not types >= ENERGY:
         hint = "Add a kRBMVis and a kRBMHid that read each other."
-        findings.add(where, "no RBM runs in phase kTrain, and alg: kCD trains nothing else", hint=hint)
+        findings.add(where, "alg: kCD trains RBMs only, and none runs in phase kTrain", hint=hint)
     back_propagates = alg in (AlgProto.kBP, AlgProto.kBPTT)
     if back_propagates and types & ENERGY:
-        hint = "Use train_one_batch { alg: kCD }, or layers of type kInnerProduct with the RBM's parameters."
+        hint = "Use train_one_batch { alg: kCD }, or kInnerProduct layers with the RBM's parameters."
         name = AlgProto.AlgType.Name(alg)
-        findings.add(where, f"an RBM runs in phase kTrain, and alg: {name} cannot train it", hint=hint)
+        findings.add(where, f"alg: {name} cannot train the RBM that runs in phase kTrain", hint=hint)
     elif back_propagates and not types & (LOSSES | {"kUserLayer"}):
         hint = "Add one of type kSoftmaxLoss or kEuclideanLoss."
-        findings.add(where, "no loss layer runs in phase kTrain, so there is nothing to learn from", hint=hint)
+        findings.add(where, "no loss layer runs in phase kTrain", hint=hint)
 
 
 def _check_sharing(findings: Findings, nodes: Sequence[_Node]) -> None:
-    """share_from names a parameter that has a value of its own."""
+    """Check that share_from names a parameter that does not share itself."""
     owners, open_prefixes, sharers = _parameters(nodes)
     for path, target, own_name in sharers:
         if target == own_name:
@@ -99,14 +102,14 @@ def _check_sharing(findings: Findings, nodes: Sequence[_Node]) -> None:
         elif target in owners:
             owner = owners[target]
             if owner:
-                findings.add(path, f"{target!r} itself shares another parameter's value", target, f"Name {owner!r}.")
+                findings.add(path, f"{target!r} shares another parameter itself", target, f"Name {owner!r}.")
         elif not target.startswith(open_prefixes):
             hint = nearest(target, owners.keys() - {own_name})
             findings.add(path, "no parameter has this name", target, hint)
 
 
 def _parameters(nodes: Sequence[_Node]) -> tuple[dict[str, str], tuple[str, ...], list[tuple[Path, str, str]]]:
-    """Parameter name -> the one it shares from or ""; prefixes of names only a layer's class knows; who shares."""
+    """Parameter name -> share_from or ""; prefixes of names that only the class knows; who shares."""
     owners: dict[str, str] = {}
     prefixes: list[str] = []
     sharers: list[tuple[Path, str, str]] = []

@@ -1,4 +1,4 @@
-"""Checks of each layer by itself: its type, its own block, its parameters' settings, its data."""
+"""Checks of single layers: type, settings, parameters, data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from singa_dask.job.check_user import check_user, check_user_conf
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase, StoreProto
-from singa_dask.job.layer_facts import (
+from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
     LOSSES,
@@ -27,12 +27,12 @@ _UNIFORM = (ParamGenProto.kUniform, ParamGenProto.kUniformSqrtFanIn, ParamGenPro
 
 
 def check_layers(findings: Findings) -> None:
-    """Every layer by itself."""
+    """Check every layer on its own."""
     for path, layer in layers_of(findings.job):
         _check_type(findings, path, layer)
         _check_phases(findings, path, layer)
         if type_name(layer) in DEPRECATED or type_name(layer) in LAYER_TYPES:
-            continue  # nothing that its settings say could be put right
+            continue  # its settings cannot be checked
         _check_confs(findings, path, layer)
         _check_source_count(findings, path, layer)
         _check_params(findings, path, layer)
@@ -48,7 +48,7 @@ def check_layers(findings: Findings) -> None:
 
 def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
     if type_name(layer) in DEPRECATED:
-        message = "SINGA deprecated this layer type, and it is gone here"
+        message = "SINGA deprecated this layer type; singa_dask does not have it"
         findings.add((*path, "type"), message, type_name(layer), DEPRECATED[type_name(layer)])
     if layer.type == LayerType.kUserLayer and not layer.user_type:
         findings.missing((*path, "type"), 'type: kReLU, or another, or user_type: "module:Class"')
@@ -58,7 +58,7 @@ def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
 
 def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
     if layer.include and layer.exclude:
-        findings.add((*path, "exclude"), "give either include or exclude", "both")
+        findings.add((*path, "exclude"), "include and exclude exclude each other: give one of them", "both")
     for field in ("include", "exclude"):
         if Phase.kUnknown in getattr(layer, field):
             findings.add((*path, field), "is no phase", "kUnknown", "Use kTrain, kVal or kTest.")
@@ -70,24 +70,24 @@ def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
     ):
         if getattr(layer, field) != default:
             value = str(getattr(layer, field))
-            findings.add((*path, field), f"is set by the {setter} itself", value, "Leave it out.")
+            findings.add((*path, field), f"is set by the {setter}; a job must not set it", value, "Leave it out.")
 
 
 def _check_confs(findings: Findings, path: Path, layer: LayerProto) -> None:
-    """What the type needs is there; blocks that it does not read are not."""
+    """Check that required fields are given, and that no block is given that the type does not read."""
     name = type_name(layer)
     for conf, field, example in REQUIRED.get(name, ()):
         block = getattr(layer, conf)
         given = field in (f.name for f, _ in block.ListFields())
         if not given or getattr(block, field) == "":
-            why = f"is missing, which {name} needs"
+            why = f"is missing: {name} needs it"
             findings.missing((*path, conf, field), f"{conf} {{ {field}: {example} }}", why)
     for conf in _CONF_FIELDS:
         if layer.HasField(conf) and conf != CONF.get(name):
             hint = f"It reads {CONF[name]}." if name in CONF else "Leave it out."
             if name == "kUserLayer":
                 if not layer.user_type:
-                    continue  # the type is missing, which is a problem of its own
+                    continue  # the missing type is reported elsewhere
                 hint = "Its settings are a JSON object in user_conf."
             findings.add((*path, conf), f"is not read by {name}", hint=hint)
 
@@ -102,9 +102,9 @@ def _check_source_count(findings: Findings, path: Path, layer: LayerProto) -> No
         if n != 2:
             received = ", ".join(layer.srclayers) or "none"
             hint = 'For example srclayers: "ip2" srclayers: "data".'
-            findings.add((*path, "srclayers"), f"{name} compares two layers, a prediction and a label", received, hint)
+            findings.add((*path, "srclayers"), f"{name} needs two sources: a prediction and a label", received, hint)
     elif n == 0 and name not in ("kUserLayer", "kRNNDummy") and not (name == "kDummy" and layer.dummy_conf.input):
-        findings.missing((*path, "srclayers"), 'srclayers: "the layer before"', "is missing: it has no input")
+        findings.missing((*path, "srclayers"), 'srclayers: "the layer before"', "is missing: the layer has no source")
 
 
 def _check_params(findings: Findings, path: Path, layer: LayerProto) -> None:
@@ -125,14 +125,14 @@ def _check_params(findings: Findings, path: Path, layer: LayerProto) -> None:
 
 
 def _check_data(findings: Findings, where: Path, store: StoreProto) -> None:
-    """`store`: what the loader is to do, as `store_of` has it; where: the block that says so."""
+    """Check the loader's settings. store: from `store_of`; where: the block they come from."""
     if store.path.startswith("dataset:") and not _NAMED_SET.fullmatch(store.path):
         hint = 'For example "dataset:mnist/train".'
         findings.add((*where, "path"), 'a named data set is spelled "dataset:NAME/SPLIT"', store.path, hint)
     workers = findings.job.cluster.nworkers_per_group
     for i, size in enumerate(store.batchsize):
         if 1 <= size < workers:
-            message = f"is the mini-batch of a group of {workers} workers, of which each needs at least one sample"
+            message = f"is shared by the {workers} workers of a group, and each needs at least one sample"
             entry = (i,) if where[-1] == "store_conf" else ()
             findings.add((*where, "batchsize", *entry), message, str(size), f"Use {workers} or more.")
 
@@ -140,22 +140,24 @@ def _check_data(findings: Findings, where: Path, store: StoreProto) -> None:
 def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
     groups = findings.job.cluster.nworker_groups
     if len(store.shape) > 3:
-        hint = "Write one sample as features; height, width; or channels, height, width."
-        findings.add((*where, "shape"), "has at most 3 dimensions", str(list(store.shape)), hint)
+        hint = "Write the shape of one sample: features; height, width; or channels, height, width."
+        findings.add((*where, "shape"), "must have at most 3 dimensions", str(list(store.shape)), hint)
     if len(store.batchsize) not in (0, 1, groups) and groups >= 1:
         hint = f"Give one for all, or {groups}."
         received = f"{len(store.batchsize)} entries"
-        findings.add((*where, "batchsize"), "one entry per worker group, or one for all", received, hint)
+        findings.add((*where, "batchsize"), "must have one entry per worker group, or one for all", received, hint)
     if store.sequence > 0 and store.shuffle:
-        hint = "Leave shuffle out, or sequence."
-        findings.add((*where, "shuffle"), "a sequence keeps the order of its records", "true", hint)
+        hint = "Leave out shuffle or sequence."
+        findings.add(
+            (*where, "shuffle"), "sequences cannot be shuffled: they keep the order of the records", "true", hint
+        )
     if store.lookahead > 0 and store.sequence == 0:
-        hint = "Write how many records a row has of its own, for example sequence: 50."
-        findings.add((*where, "lookahead"), "goes beyond a sequence, and there is none", str(store.lookahead), hint)
+        hint = "Give the number of records per row, for example sequence: 50."
+        findings.add((*where, "lookahead"), "needs sequence", str(store.lookahead), hint)
 
 
 def _check_padding(findings: Findings, path: Path, window: Any) -> None:
-    """No window may see padding alone. Where `_x` or `_y` is not given, the common field counts."""
+    """Check that no window covers padding alone. A missing `_x` or `_y` field defaults to the common one."""
     for axis in ("_x", "_y"):
         pad = f"pad{axis}" if window.HasField(f"pad{axis}") else "pad"
         kernel = f"kernel{axis}" if window.HasField(f"kernel{axis}") else "kernel"

@@ -15,7 +15,7 @@ _EXAMPLE_RATE = "learning_rate { type: kFixed base_lr: 0.01 }"
 
 _Conf = tuple[str, str | None]
 
-# The block with a type's own settings, and how to write it where it must be given.
+# The block with a type's own settings, with an example if it is required.
 _UPDATER_CONF: dict[int, _Conf] = {
     UpdaterProto.kRMSProp: ("rmsprop_conf", "rmsprop_conf { rho: 0.9 }"),
     UpdaterProto.kAdaDelta: ("adadelta_conf", None),
@@ -33,20 +33,23 @@ _RATE_CONF: dict[int, _Conf] = {
 
 
 def check_updater(findings: Findings) -> None:
-    """The updater's type, its settings and its learning rate."""
+    """Check the updater's type, settings and learning rate."""
     updater = findings.job.updater
     if updater.type == UpdaterProto.kUserUpdater and not updater.user_type:
         findings.missing(("updater", "type"), 'type: kSGD, or another, or user_type: "module:Class"')
     check_user(findings, updater, ("updater",), "type", "user_type")
     check_user_conf(findings, updater, ("updater",))
-    _check_conf(findings, "updater", updater, UpdaterProto.UpdaterType, _UPDATER_CONF)
+    _check_conf(findings, updater, UpdaterProto.UpdaterType, _UPDATER_CONF)
     divides = (UpdaterProto.kAdaGrad, UpdaterProto.kRMSProp, UpdaterProto.kAdaDelta, UpdaterProto.kAdam)
     if updater.type in (*divides, UpdaterProto.kAdamMax) and updater.delta == 0:
-        findings.add(("updater", "delta"), "must be above 0 here, where it keeps a divisor from 0", "0")
+        findings.add(("updater", "delta"), "must be above 0 for this updater, which divides by it", "0")
     if updater.clip_low != updater.clip_high and not updater.clip_low < 0 < updater.clip_high:
         given = "clip_low" if updater.HasField("clip_low") else "clip_high"
         received = f"clip_low={updater.clip_low:g}, clip_high={updater.clip_high:g}"
-        message, hint = "gradients are clipped to a range from below 0 to above it", "Write clip_low: -5 clip_high: 5."
+        message, hint = (
+            "gradients need a range that contains 0: clip_low below 0, clip_high above 0",
+            "Write clip_low: -5 clip_high: 5.",
+        )
         findings.add(("updater", given), message, received, hint)
     if not updater.HasField("learning_rate"):
         findings.missing(_RATE, _EXAMPLE_RATE)
@@ -59,7 +62,7 @@ def _check_rate(findings: Findings, rate: LRGenProto) -> None:
         findings.missing((*_RATE, "type"), 'type: kFixed, or another, or user_type: "module:Class"')
     check_user(findings, rate, _RATE, "type", "user_type")
     check_user_conf(findings, rate, _RATE)
-    _check_conf(findings, "learning rate", rate, LRGenProto.ChangeMethod, _RATE_CONF)
+    _check_conf(findings, rate, LRGenProto.ChangeMethod, _RATE_CONF)
     if rate.type == LRGenProto.kFixedStep and rate.HasField("fixedstep_conf"):
         _check_fixed_steps(findings, list(rate.fixedstep_conf.step), list(rate.fixedstep_conf.step_lr))
 
@@ -67,24 +70,22 @@ def _check_rate(findings: Findings, rate: LRGenProto) -> None:
 def _check_fixed_steps(findings: Findings, steps: list[int], rates: list[float]) -> None:
     path = (*_RATE, "fixedstep_conf")
     if not steps:
-        findings.missing((*path, "step"), "step: 0 step_lr: 0.01 and so on")
+        findings.missing((*path, "step"), "step: 0 step_lr: 0.01")
     elif len(steps) != len(rates):
         received = f"{len(steps)} step, {len(rates)} step_lr"
-        findings.add(path, "every step needs its step_lr", received)
+        findings.add(path, "must have as many step_lr as step", received)
     if any(later <= earlier for earlier, later in pairwise(steps)):
-        findings.add((*path, "step"), "steps must ascend", str(steps))
+        findings.add((*path, "step"), "must be in ascending order", str(steps))
 
 
-def _check_conf(
-    findings: Findings, what: str, message: UpdaterProto | LRGenProto, enum: Any, confs: Mapping[int, _Conf]
-) -> None:
-    """The block that the type needs is there; blocks that it does not read are not."""
+def _check_conf(findings: Findings, message: UpdaterProto | LRGenProto, enum: Any, confs: Mapping[int, _Conf]) -> None:
+    """Check that a required block is given, and that no block is given that the type does not read."""
     path = ("updater",) if isinstance(message, UpdaterProto) else _RATE
     type_name = enum.Name(message.type)
     for kind, (conf, example) in confs.items():
         given = message.HasField(conf)
         if kind == message.type and example and not given:
-            findings.missing((*path, conf), example, f"is missing, as the {what} is {type_name}")
+            findings.missing((*path, conf), example, f"is missing: {type_name} needs it")
         elif kind != message.type and given:
             hint = f"It belongs to {enum.Name(kind)}."
             findings.add((*path, conf), f"is not read by {type_name}", hint=hint)

@@ -1,4 +1,4 @@
-"""Checks of the places where a job names the user's own code."""
+"""Checks of fields that name user code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CODE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def check_user(findings: Findings, message: Any, path: Path, type_field: str, user_field: str) -> None:
-    """A block that names a built-in `type_field` or the user's code in `user_field`, but not both.
+    """Check that a block does not name both a built-in `type_field` and user code in `user_field`.
 
-    The first value of each such enum is the user's own kind, and its default. That one of them is given at all is
-    for the caller to check, who can show an example.
+    The first value of such an enum stands for user code and is the default. The caller checks that one of the two
+    fields is given.
     """
     code = getattr(message, user_field)
     if not code:
@@ -27,24 +27,26 @@ def check_user(findings: Findings, message: Any, path: Path, type_field: str, us
     if given != 0:
         received = kind.values_by_number[given].name
         hint = f"Leave out {type_field}, or write {kind.values_by_number[0].name}."
-        findings.add((*path, type_field), f"names a built-in one, but {user_field} is given too", received, hint)
+        findings.add(
+            (*path, type_field), f"excludes {user_field}: one is built in, the other is user code", received, hint
+        )
     if is_defined(code):
         return
     if "<locals>" in code:
         hint = "Move it to the top level of a module, or train in the process that defines it."
-        findings.add((*path, user_field), "is defined inside a function, where no import finds it", code, hint)
+        findings.add((*path, user_field), "is defined inside a function and cannot be imported", code, hint)
     elif not _CODE.fullmatch(code):
         hint = 'For example "my_package.my_module:MyClass".'
         findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)
 
 
 def check_user_conf(findings: Findings, message: Any, path: Path, user_field: str = "user_type") -> None:
-    """The keyword arguments of user code: a JSON object, and only where there is user code."""
+    """Check that keyword arguments are a JSON object and belong to user code."""
     text = message.user_conf
     if not text:
         return
     if not getattr(message, user_field):
-        findings.add((*path, "user_conf"), f"is for {user_field} only", hint=f"Leave it out, or name a {user_field}.")
+        findings.add((*path, "user_conf"), f"needs {user_field}", hint=f"Leave it out, or name a {user_field}.")
     try:
         value = json.loads(text)
     except ValueError as error:

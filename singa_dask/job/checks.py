@@ -1,4 +1,4 @@
-"""Everything that is wrong with a job and can be known from the message alone: no files, no shapes, no cluster."""
+"""Checks of a job that need only its message: no files, no shapes, no cluster."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from singa_dask.job.topology import ClusterTopology
 
 
 def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = True) -> None:
-    """Raise ConfigError with all problems of the job; return if it can run as far as the message tells.
+    """Raise ConfigError with all problems of the job that its message shows.
 
-    locate: tells the place of a field, for the problems' line numbers (the positions of read_job have it: `.find`).
-    training: False for a job that is only to be tested or sampled from, which may lack what training needs.
+    locate: the place of a field in the text, for line numbers (`Positions.find` of read_job).
+    training: False for a job that is only tested or sampled from. It may lack fields that training needs.
     """
     findings = Findings(job, locate)
     _check_required(findings)
@@ -45,23 +45,28 @@ def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = T
 
 
 def _check_run(findings: Findings, training: bool) -> None:
-    """The job's own fields."""
+    """Check the job's own fields."""
     job = findings.job
     if not job.name.strip():
         findings.missing(("name",), 'name: "my-job"')
     elif "/" in job.name or job.name in (".", ".."):
-        findings.add(("name",), "names a folder, so it cannot hold a slash or be . or ..", job.name, "Rename the job.")
+        findings.add(
+            ("name",),
+            "is used as a folder name: it must not contain a slash or be . or ..",
+            job.name,
+            "Rename the job.",
+        )
     if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     for kind in ("test", "validate"):
         if getattr(job, f"{kind}_freq") > 0 and not job.HasField(f"{kind}_steps"):
-            why = f"is missing: {kind}_freq asks for evaluations, of how many mini-batches each"
+            why = f"is missing: {kind}_freq is set, so an evaluation needs a number of mini-batches"
             findings.missing((f"{kind}_steps",), f"{kind}_steps: 10 (0 for no evaluation)", why)
     if job.step and not job.resume:
-        hint = "Write resume: true, which goes on from the newest checkpoint of the workspace."
-        findings.add(("step",), "a run begins at another step than 0 only where it is resumed", str(job.step), hint)
+        hint = "Write resume: true to continue from the newest checkpoint of the workspace."
+        findings.add(("step",), "only a resumed run starts at a step other than 0", str(job.step), hint)
     if len(set(job.gpu)) < len(job.gpu):
-        findings.add(("gpu",), "names a GPU twice", str(list(job.gpu)))
+        findings.add(("gpu",), "must not name a GPU twice", str(list(job.gpu)))
     if training and job.train_one_batch.alg == AlgProto.kUserAlg and not job.train_one_batch.user_alg:
         path: Path = ("train_one_batch", "alg") if job.HasField("train_one_batch") else ("train_one_batch",)
         findings.missing(path, "train_one_batch { alg: kBP }")
@@ -69,7 +74,7 @@ def _check_run(findings: Findings, training: bool) -> None:
     check_user_conf(findings, job.train_one_batch, ("train_one_batch",), "user_alg")
     if job.train_one_batch.HasField("cd_conf") and job.train_one_batch.alg in (AlgProto.kBP, AlgProto.kBPTT):
         name = AlgProto.AlgType.Name(job.train_one_batch.alg)
-        findings.add(("train_one_batch", "cd_conf"), f"is for alg: kCD, and this is {name}", hint="Leave it out.")
+        findings.add(("train_one_batch", "cd_conf"), f"needs alg: kCD, not {name}", hint="Leave it out.")
 
 
 def _check_cluster(findings: Findings) -> None:
@@ -84,7 +89,7 @@ _INITIALISATION_PART = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
 
 
 def _check_required(findings: Findings) -> None:
-    """Fields that the schema requires."""
+    """Check the fields that the schema requires."""
     for text in findings.job.FindInitializationErrors():
         path: Path = ()
         for name, index in _INITIALISATION_PART.findall(text):

@@ -1,7 +1,7 @@
-"""Sending the user's own code to the workers, which need not be able to import it.
+"""Code shipping: the user's code travels to workers that cannot import it.
 
-Sent by value is what is defined in a notebook or script (module `__main__`) or inside a function, and what lies in a
-module beside the job file, in the current folder or in that of the script. What is installed, the workers import.
+Pickled by value: code defined in a notebook, a script (module `__main__`) or a function, and modules in the folder of
+the job file, the current folder or the folder of the script. Workers import installed modules.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _registering = Lock()
 
 @dataclass(frozen=True)
 class CodeBundle:
-    """User code on its way. python: the version that pickled it; pickled: objects by their names in the job."""
+    """Pickled user code. python: the version that pickled it; pickled: objects by their names in the job."""
 
     python: str
     pickled: bytes
 
 
 def pack(job: JobProto, folder: Path | None = None) -> CodeBundle | None:
-    """The user code of a job that the workers cannot import, None where there is none.
+    """The user code of a job that workers cannot import; None if there is none.
 
-    folder: of the job file, where modules are looked for first.
-    Raises ConfigError where the job names what is not there, or what cannot be pickled.
+    folder: of the job file, which is searched for modules first.
+    Raises ConfigError if named code does not exist or cannot be pickled.
     """
     named = {}
     with searching(folder):
@@ -58,32 +58,36 @@ def pack(job: JobProto, folder: Path | None = None) -> CodeBundle | None:
 
 
 @contextmanager
-def unpacked(parcel: CodeBundle | None) -> Iterator[None]:
-    """Inside, the names of the job's user code mean what was sent. Raises ConfigError where it cannot be loaded."""
-    if parcel is None:
+def unpacked(bundle: CodeBundle | None) -> Iterator[None]:
+    """Inside, the job's names resolve to the shipped code. Raises ConfigError if it cannot be loaded."""
+    if bundle is None:
         yield
         return
-    with using(_load(parcel)):
+    with using(_load(bundle)):
         yield
 
 
 @lru_cache(maxsize=8)
-def _load(parcel: CodeBundle) -> Mapping[str, Any]:
+def _load(bundle: CodeBundle) -> Mapping[str, Any]:
     import cloudpickle
 
     key = "user code"
-    if parcel.python != _PYTHON:
+    if bundle.python != _PYTHON:
         hint = "Use the same version, or install your code on the workers."
-        raise ConfigError(Problem(key, f"comes from Python {parcel.python}, this worker has {_PYTHON}", hint=hint))
+        raise ConfigError(
+            Problem(key, f"was pickled by Python {bundle.python}, and this worker runs {_PYTHON}", hint=hint)
+        )
     try:
-        return cloudpickle.loads(parcel.pickled)
+        return cloudpickle.loads(bundle.pickled)
     except (ImportError, AttributeError) as error:
         hint = "Install it there, or put it beside the job file."
-        raise ConfigError(Problem(key, f"needs what this worker does not have: {error}", hint=hint)) from error
+        raise ConfigError(
+            Problem(key, f"needs a module or name that this worker lacks: {error}", hint=hint)
+        ) from error
 
 
 def _named(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """The user code that a message names, and where."""
+    """The user code that a message names, with the key of each name."""
     for field, value in message.ListFields():
         inner = f"{key}.{field.name}" if key else field.name
         if field.name in ("user_type", "user_alg"):
@@ -117,7 +121,7 @@ def _is_local(name: str, local: Mapping[str, ModuleType]) -> bool:
 
 @contextmanager
 def _by_value(modules: Any) -> Iterator[None]:
-    """Inside, what these modules define is pickled by value."""
+    """Inside, definitions of these modules are pickled by value."""
     import cloudpickle
 
     with _registering:
@@ -132,11 +136,11 @@ def _by_value(modules: Any) -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-_CANNOT = "cannot be sent to the workers: {}"
+_CANNOT = "cannot be shipped to the workers: {}"
 
 
 def _unpicklable(sent: Mapping[str, tuple[Any, str]]) -> Iterator[Problem]:
-    hint = "Make in setup() what cannot be pickled (locks, open files, connections), not outside of the class."
+    hint = "Create objects that cannot be pickled (locks, open files, connections) in setup()."
     for name, (code, key) in sent.items():
         try:
             _pickled(code)

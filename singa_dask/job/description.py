@@ -1,4 +1,4 @@
-"""What a job describes by a message, and Python by an object: layers, updaters, schedules and algorithms."""
+"""Base of layers, updaters, schedules and algorithms: Python objects that wrap a message of the job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Description:
         updater { type: kRMSProp momentum: 0.9 rmsprop_conf { rho: 0.9 } }
         RMSProp(momentum=0.9, rho=0.9)
 
-    type: the name of its kind in the message. conf_field: the field of the message with its own settings, or None.
-    type_field, user_field: where the message says its type, and which "module:Class" of the user's own it is.
+    type: its type name in the message. conf_field: the message field with its settings, or None.
+    type_field, user_field: the message fields that hold the type and the "module:Class" of user code.
     """
 
     type: ClassVar[str]
@@ -44,10 +44,9 @@ class Description:
     ) -> None:
         """Write the type and the keyword arguments into the message.
 
-        base: the class whose `type` is that of all classes of the user's own, whose settings become JSON, in
-        `user_conf`; those of others are fields of the `*_conf`. common: fields of the message that all of them take.
-        spelled: what else an error may offer. Raises ConfigError where there is no such setting, or its value does not
-        fit.
+        base: the class whose `type` marks user classes. Their settings become JSON in `user_conf`; the settings of
+        built-in classes are fields of their `*_conf`. common: message fields that every class takes.
+        spelled: further names for errors to suggest. Raises ConfigError for an unknown setting or a wrong value.
         """
         cls = type(self)
         check_own_type(cls, base, key)
@@ -55,7 +54,7 @@ class Description:
         users, own = cls.type == base.type, self._own(proto)
         fields = own.DESCRIPTOR.fields_by_name if own is not None else {}
         if users and own is not None:
-            own = type(own)()  # its values are checked, and travel with the others
+            own = type(own)()  # its values are checked and travel with the others
         rest = {}
         for name, value in given.items():
             if name in fields:
@@ -75,7 +74,7 @@ class Description:
 
     @classmethod
     def from_proto(cls, proto: Any) -> Self:
-        """What this message describes. Raises ConfigError for settings out of range."""
+        """The object that this message describes. Raises ConfigError for settings out of range."""
         made = cls.__new__(cls)
         made._adopt(proto)
         return made
@@ -94,15 +93,15 @@ class Description:
 
     @property
     def conf(self) -> Any:
-        """The `*_conf` message; where there is none `user_conf`. In a class of the user's own that derives from one
-        with a `*_conf`, those of its fields that are in `user_conf`."""
+        """The `*_conf` message, or `user_conf` without one. A user class that derives from a class with a `*_conf`
+        has the fields of that `*_conf`, read from `user_conf`."""
         if self.conf_field is None:
             return self.user_conf
         return self._own(self.proto) if self._inherited is None else self._inherited
 
     @property
     def user_conf(self) -> dict[str, Any]:
-        """The keyword arguments of a class of the user's own."""
+        """The keyword arguments of a user class."""
         found = json.loads(self.proto.user_conf) if self.proto.user_conf else {}
         if not isinstance(found, dict):
             message, hint = "must be a JSON object", "Write '{\"size\": 3}'."
@@ -110,7 +109,7 @@ class Description:
         return found
 
     def _check_fields(self, key: str) -> None:
-        """Raise ConfigError where the message lacks what it must have, or a number is out of range."""
+        """Raise ConfigError if a required field is missing or a number is out of range."""
         for message, where in ((self.proto, key), (self._inherited, f"{key}.user_conf")):
             missing = message.FindInitializationErrors() if message is not None else []
             if missing:
@@ -124,10 +123,10 @@ class Description:
 def class_of(
     proto: Any, built_in: Mapping[str, type[Kind]], base: Any, key: str, example: str | None = None
 ) -> type[Kind]:
-    """The class for the type of a message, by its name, or that of the user's own which it names as "module:Class".
+    """The class that a message names: a built-in type, or user code as "module:Class".
 
-    example: a type for errors to show; the first of `built_in` unless it is given. Raises ConfigError where it names
-    none.
+    example: a type for errors to show; by default the first of `built_in`. Raises ConfigError if there is no such
+    class.
     """
     type_field, user_field = base.type_field, base.user_field
     given = proto.DESCRIPTOR.fields_by_name[type_field].enum_type.values_by_number[getattr(proto, type_field)].name
@@ -150,17 +149,17 @@ def _hint(name: str, own: Collection[str], common: Collection[str]) -> str:
     near = nearest(name, [*own, *common])
     if near.startswith("Did you mean"):
         return near
-    return nearest(name, own) or "Leave it out: it has none of its own."
+    return nearest(name, own) or "Leave it out: this class has no settings."
 
 
 def _as_json(settings: Mapping[str, Any], key: str) -> str:
     try:
         return json.dumps(settings, default=_plain)
     except (TypeError, ValueError) as error:
-        message = f"settings of a class of one's own are numbers, text, lists and dicts of them: {error}"
+        message = f"settings of a user class must be numbers, text, or lists and dicts of them: {error}"
         raise ConfigError(Problem(key, message, ", ".join(settings))) from error
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars and paths, of which JSON knows nothing."""
+    """Convert NumPy scalars and paths, which JSON does not support."""
     return value.item() if hasattr(value, "item") else os.fspath(value)

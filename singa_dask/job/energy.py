@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines in a job: which two layers are one machine."""
+"""Restricted Boltzmann machines in a job: which two layers form one machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType
 
 
 def without_feedback(layers: Iterable[LayerProto]) -> list[LayerProto]:
-    """The layers, each kRBMVis without the kRBMHid among its sources, and each kRBMHid with its partner's weight.
+    """The layers, with each kRBMVis stripped of its kRBMHid source and each kRBMHid given its partner's weight.
 
-    In SINGA's jobs the two read each other. What flows back is no feature but the reconstruction, which the algorithm
-    asks for; the layers that are left have an order.
+    In SINGA's jobs the two read each other. The algorithm computes the way back, the reconstruction, itself. Without
+    that edge the graph is acyclic.
     """
     layers = list(layers)
     hidden = {layer.name for layer in layers if layer.type == LayerType.kRBMHid}

@@ -1,4 +1,4 @@
-"""Keyword arguments of Python's spelling into fields of messages."""
+"""Assign Python keyword arguments to message fields."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ _EXPECTED = {
 
 
 def assign(message: Any, name: str, value: Any, key: str) -> None:
-    """Set a field of a message; an enum's value may be spelled by its name, a list of one entry as the entry, text as
-    a path.
+    """Set a field of a message. Accepts enum values by name, one entry for a list, and paths for text.
 
-    Raises ConfigError, naming `key`, for a value of another type or name.
+    Raises ConfigError that names `key` for a wrong type or an unknown name.
     """
     field = message.DESCRIPTOR.fields_by_name[name]
     entries = value if field.is_repeated and isinstance(value, list | tuple) else [value]
@@ -43,7 +42,7 @@ def assign(message: Any, name: str, value: Any, key: str) -> None:
 
 
 def assign_all(message: Any, given: Mapping[str, Any], key: str, owner: str) -> None:
-    """Set all these fields. Raises ConfigError for one that there is not, of which `owner` names what has none."""
+    """Set all these fields. Raises ConfigError that names `owner` for an unknown field."""
     fields = message.DESCRIPTOR.fields_by_name
     for name, value in given.items():
         if name not in fields:
@@ -53,8 +52,8 @@ def assign_all(message: Any, given: Mapping[str, Any], key: str, owner: str) -> 
 
 
 def _plain(field: FieldDescriptor, value: Any, key: str) -> Any:
-    """What the message takes. Refuses what protobuf would quietly convert: True to 1, 1 to True."""
-    is_bool = type(value).__name__ in ("bool", "bool_")  # NumPy's too, without importing it
+    """The value for the message. Refuses silent conversions by protobuf: True to 1, 1 to True."""
+    is_bool = type(value).__name__ in ("bool", "bool_")  # including NumPy's, without importing NumPy
     if is_bool != (field.cpp_type == FieldDescriptor.CPPTYPE_BOOL):
         raise TypeError
     if isinstance(value, PathLike):
@@ -62,6 +61,6 @@ def _plain(field: FieldDescriptor, value: Any, key: str) -> Any:
     if field.enum_type is not None and isinstance(value, str):
         values = field.enum_type.values_by_name
         if value not in values:
-            raise ConfigError(Problem(key, "there is no such value", repr(value), nearest(value, values)))
+            raise ConfigError(Problem(key, "unknown value", repr(value), nearest(value, values)))
         return values[value].number
     return value

@@ -1,4 +1,4 @@
-"""Collect what is wrong with a job."""
+"""Collects the problems of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from singa_dask.job.support import NOT_YET, Gap
 
 
 class Findings:
-    """The problems of one job; every check adds its own."""
+    """The problems of one job. Every check adds its own."""
 
     def __init__(self, job: JobProto, locate: Locate | None = None):
         self.job = job
@@ -21,18 +21,18 @@ class Findings:
         self._found: dict[tuple[str, str], Problem] = {}
 
     def add(self, path: Path, message: str, received: str | None = None, hint: str | None = None) -> None:
-        """A problem of the field at `path`; the same one twice counts once."""
+        """Add a problem of the field at `path`, unless it is there already."""
         place = self._locate(path) if self._locate else Place()
         key = format_path(path, self._names) or "job"
         problem = Problem(key, message, received, hint, place.line, place.column, place.file)
         self._found.setdefault((key, message), problem)
 
     def missing(self, path: Path, example: str, why: str = "is missing") -> None:
-        """A field that must be given; `example` shows how."""
+        """Add a required field that is missing; `example` shows how to write it."""
         self.add(path, why, hint=f"Write {example}.")
 
     def gap(self, gap: Gap) -> None:
-        """A feature that this version does not have."""
+        """Add a feature that this version does not support."""
         self.add(gap.path, f"{gap.what}: {NOT_YET}", gap.received, gap.hint)
 
     def raise_any(self) -> None:
@@ -42,5 +42,5 @@ class Findings:
 
 
 def _order(problem: Problem) -> tuple[float, int]:
-    """Problems that have no line come last."""
+    """Problems without a line come last."""
     return (math.inf, 0) if problem.line is None else (problem.line, problem.column or 0)

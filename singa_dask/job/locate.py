@@ -1,4 +1,4 @@
-"""Where the fields of a job stand in the text they came from."""
+"""The places of a job's fields in its text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from singa_dask.job.paths import Path, format_path, layer_names
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a job's text. `file` is None for text that came from no file; an override has no line."""
+    """A place in a job's text. `file` is None for text without a file; an override has no line."""
 
     file: str | None = None
     line: int | None = None
@@ -24,14 +24,14 @@ Locate = Callable[[Path], Place]
 
 
 class Positions:
-    """The place of every field of one job, over all texts it was put together from; `file` is the main one."""
+    """The place of every field of a job that was assembled from several texts. `file` is the main one."""
 
     def __init__(self, places: Mapping[Path, Place] | None = None, file: str | None = None):
         self._places: dict[Path, Place] = dict(places or {})
         self._file = file
 
     def find(self, path: Path) -> Place:
-        """The place of the field, or of the nearest block around it; the bare file where nothing of it is written."""
+        """The place of the field, else of the nearest block around it, else the file alone."""
         for length in range(len(path), 0, -1):
             place = self._places.get(path[:length])
             if place is not None:
@@ -39,7 +39,7 @@ class Positions:
         return Place(self._file)
 
     def replace(self, path: Path, other: Positions) -> None:
-        """From now on the field at `path`, with all below it, stands where `other` says."""
+        """Replace the places of the field at `path` and of everything below it by those in `other`."""
         kept = {p: place for p, place in self._places.items() if p[: len(path)] != path}
         self._places = kept | {p: place for p, place in other._places.items() if p[: len(path)] == path}
 
@@ -48,7 +48,7 @@ _LAYER_KEY = re.compile(r"layer '(?P<name>[^']+)'(?:\.(?P<field>[\w.]+))?")
 
 
 def locate_problems(error: ConfigError, job: JobProto, locate: Locate) -> ConfigError:
-    """The same error, with places for the problems that later parts of the system found ("layer 'conv1': ...")."""
+    """The same error, with places for the problems of layers, whose keys are like "layer 'conv1'"."""
     names = layer_names(job)
     paths = {name: path for path, name in names.items()}
 

@@ -1,4 +1,4 @@
-"""Overrides: single fields of a job, set from the command line or from Python.
+"""Overrides: single fields of a job, set on the command line or in Python.
 
     updater.learning_rate.base_lr=0.01
     neuralnet.layer[conv1].convolution_conf.num_filters=30
@@ -6,7 +6,8 @@
     gpu=[0,1]
     cluster={ nworkers_per_group: 4 }
 
-Layers go by name or position, enum values by name; text needs no quotes; a list or a block replaces the whole field.
+Layers are selected by name or position, enum values by name. Text needs no quotes. A list or block replaces the whole
+field.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _PART = re.compile(r"(?P<name>[^.\[\]]*)(?P<index>\[[^\[\]]*\])?(?:\.|$)")
 def apply_overrides(job: JobProto, overrides: Iterable[str]) -> JobProto:
     """Set fields of `job` in place, in order ("updater.momentum=0.9"), and return it.
 
-    Raises ConfigError with the problem of every override that names no field or gives a wrong value; `job` then stays
-    as it was.
+    Raises ConfigError with the problem of every override that names an unknown field or gives a wrong value. `job` is
+    then unchanged.
     """
     override(job, overrides, Positions())
     return job
 
 
 def override(job: JobProto, overrides: Iterable[str], positions: Positions) -> None:
-    """As apply_overrides, and let the positions of the fields point to the overrides."""
+    """As apply_overrides; the positions of the fields then point to the overrides."""
     if isinstance(overrides, str):
         overrides = [overrides]
     changed = JobProto()
@@ -74,7 +75,9 @@ def _apply(job: JobProto, text: str) -> Path:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         hint = "For example updater.learning_rate.base_lr=0.01."
-        raise ConfigError(Problem(key.strip() or "override", 'an override is spelled "path=value"', text, hint))
+        raise ConfigError(
+            Problem(key.strip() or "override", 'an override must be written as "path=value"', text, hint)
+        )
     target = _resolve(job, key.strip())
     try:
         _set(target, value.strip())
@@ -96,8 +99,8 @@ def _resolve(job: JobProto, key: str) -> _Target:
     while end < len(key) or target is None:
         match = _PART.match(key, end)
         if match is None or not match["name"]:
-            hint = "Write names with dots between them, as neuralnet.layer[conv1].type."
-            raise ConfigError(Problem(key, "is not a path", key, hint))
+            hint = "Write names separated by dots, for example neuralnet.layer[conv1].type."
+            raise ConfigError(Problem(key, "is not a valid path", key, hint))
         end = match.end()
         if target is not None:
             message = _enter(job, target)
@@ -118,25 +121,25 @@ def _resolve(job: JobProto, key: str) -> _Target:
 
 
 def _enter(job: JobProto, target: _Target) -> Message:
-    """The message that holds the next field of the path."""
+    """The message with the next field of the path."""
     if target.field.message_type is None:
-        raise ConfigError(_problem(job, target.path, "is one value, which has no fields", target.field.name))
+        raise ConfigError(_problem(job, target.path, "is a single value without fields", target.field.name))
     value = getattr(target.message, target.field.name)
     if not target.field.is_repeated:
         return value
     if target.index is None:
-        hint = f"Say which: {target.field.name}[0]" + (" or by name." if target.field.name == "layer" else ".")
-        raise ConfigError(_problem(job, target.path, "there can be several of these", target.field.name, hint))
+        hint = f"Choose one: {target.field.name}[0]" + (" or by name." if target.field.name == "layer" else ".")
+        raise ConfigError(_problem(job, target.path, "is a repeated field", target.field.name, hint))
     return value.add() if target.index == len(value) else value[target.index]
 
 
 def _index(job: JobProto, path: Path, message: Any, field: FieldDescriptor, text: str) -> int:
-    """The position that the text between brackets means."""
+    """The position that the text in brackets stands for."""
     if not field.is_repeated:
         raise ConfigError(_problem(job, path, "is no list", f"[{text}]", "Leave the brackets out."))
     entries = getattr(message, field.name)
     if text.isdecimal():
-        # The entry after the last is a new one, except that a layer needs more than one field to make sense.
+        # The entry after the last one is new. A new layer would need more than one field.
         room = len(entries) + (field.name not in ("layer", "layer_group"))
         if int(text) < room:
             return int(text)
@@ -175,7 +178,7 @@ def _set(target: _Target, text: str) -> None:
 def _set_block(target: _Target, text: str) -> None:
     field = target.field
     if field.is_repeated and target.index is None:
-        raise ValueFault("there can be several of these", f"Say which: {field.name}[0].")
+        raise ValueFault("is a repeated field", f"Choose one: {field.name}[0].")
     if not (text.startswith("{") and text.endswith("}")):
         some = field.message_type.fields[0].name
         raise ValueFault("is a block", f"Set one of its fields ({field.name}.{some}=...), or all: {{ ... }}.")
@@ -192,7 +195,7 @@ def _set_block(target: _Target, text: str) -> None:
 
 
 def _entries(text: str) -> list[str]:
-    """The entries of a list "[a, b]"; a single value is a list of one."""
+    """The entries of a list "[a, b]"; a single value is a list with one entry."""
     if not text.startswith("["):
         return [text]
     if not text.endswith("]"):
@@ -206,12 +209,12 @@ def _entries(text: str) -> list[str]:
 def _scalar(field: FieldDescriptor, text: str) -> Any:
     if field.cpp_type != FieldDescriptor.CPPTYPE_STRING:
         if not text:
-            raise ValueFault("its value is missing")
+            raise ValueFault("has no value")
         return parse_scalar(field, text)
     if text[:1] not in QUOTES:
         return text
     tokens = text_format.Tokenizer([text])
     value = parse_text(tokens)
     if not tokens.AtEnd():
-        raise ValueFault("expected nothing after the closing quote")
+        raise ValueFault("unexpected text after the closing quote")
     return value

@@ -1,6 +1,6 @@
-"""Paths of fields: how errors and overrides name one place of a job.
+"""Paths of fields: how errors and overrides name a field of a job.
 
-Inside they are tuples of field names and positions; people see and write them with dots, layers by their names:
+In code they are tuples of field names and positions. In text they have dots, and layers appear by name:
 
     ("neuralnet", "layer", 2, "convolution_conf", "num_filters")
     neuralnet.layer[conv1].convolution_conf.num_filters
@@ -16,7 +16,7 @@ from singa_dask.job.job_pb2 import JobProto, LayerProto
 
 Path = tuple[str | int, ...]
 
-# What a layer's name must look like to stand for its position between brackets.
+# A layer name that can replace a position in brackets.
 _NAME = re.compile(r"(?!\d+$)[^\[\]=]+")
 
 
@@ -30,18 +30,18 @@ def layers_of(job: JobProto) -> Iterator[tuple[Path, LayerProto]]:
 
 
 def layer_names(job: JobProto) -> dict[Path, str]:
-    """The layers that can be called by name, by their paths."""
+    """The names of the layers that a path can name, by path."""
     return callable_names({path: layer.name for path, layer in layers_of(job)})
 
 
 def callable_names(names: Mapping[Path, str]) -> dict[Path, str]:
-    """Those of the names that only one layer has, and that do not read as a position."""
+    """The names that are unique and cannot be read as a position."""
     count = Counter(names.values())
     return {path: name for path, name in names.items() if count[name] == 1 and _NAME.fullmatch(name)}
 
 
 def format_path(path: Path, names: Mapping[Path, str]) -> str:
-    """The path as people write it; `names` gives the layers' names.
+    """The path as text. names: of the layers, by path.
 
     >>> format_path(("neuralnet", "layer", 2, "type"), {("neuralnet", "layer", 2): "conv1"})
     'neuralnet.layer[conv1].type'

@@ -1,4 +1,4 @@
-"""One value of a field, as text: what it means, or why it means nothing."""
+"""Parse the text of a single value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from singa_dask.errors import nearest
 
 QUOTES = ("'", '"')
 
-# The library lets these pass with a warning, other protobuf implementations refuse them.
+# This protobuf library accepts these with a warning; others refuse them.
 _UNKNOWN_ESCAPE = re.compile(r"""(?:[^\\]|\\[abfnrtvxuU0-7?\\'"])*\\([^abfnrtvxuU0-7?\\'"]).*""", re.DOTALL)
 
 _INTEGERS = {
@@ -24,7 +24,7 @@ _INTEGERS = {
 
 
 class ValueFault(ValueError):
-    """A value that does not fit its field, and the way out."""
+    """A value that does not fit its field, with a hint."""
 
     def __init__(self, message: str, hint: str | None = None):
         super().__init__(message)
@@ -32,7 +32,7 @@ class ValueFault(ValueError):
 
 
 def parse_scalar(field: FieldDescriptor, token: str) -> Any:
-    """The value that an unquoted token stands for in `field`. Raises ValueFault."""
+    """The value of an unquoted token in `field`. Raises ValueFault."""
     kind = field.cpp_type
     if kind in _INTEGERS:
         return _integer(kind, token)
@@ -52,17 +52,17 @@ def parse_scalar(field: FieldDescriptor, token: str) -> Any:
 
 
 def parse_text(tokens: text_format.Tokenizer) -> str:
-    """Consume a text in quotes, or several in a row, which are one. Raises ValueFault and then consumes nothing."""
+    """Consume a quoted text; adjacent ones are joined. Raises ValueFault, and then consumes nothing."""
     token = tokens.token
     unknown = _UNKNOWN_ESCAPE.fullmatch(token)
     if unknown:
-        raise ValueFault(f"\\{unknown[1]} is no escape", r"Write a backslash as \\.")
+        raise ValueFault(f"\\{unknown[1]} is not a valid escape", r"Write a backslash as \\.")
     try:
         return tokens.ConsumeString()
     except text_format.ParseError:
         if len(token) < 2 or token[-1] != token[0]:
             raise ValueFault("the closing quote is missing") from None
-        raise ValueFault("the text in quotes has an incomplete escape, or is not UTF-8") from None
+        raise ValueFault("the quoted text has an incomplete escape or is not UTF-8") from None
 
 
 def _integer(kind: int, token: str) -> int:
@@ -86,5 +86,5 @@ def _enum(field: FieldDescriptor, token: str) -> int:
     names = field.enum_type.values_by_name
     bare = token.strip("".join(QUOTES))
     if bare in names:
-        raise ValueFault(f"{field.enum_type.name} is written without quotes", f"Write {bare}.")
+        raise ValueFault(f"a {field.enum_type.name} is written without quotes", f"Write {bare}.")
     raise ValueFault(f"no such {field.enum_type.name}", nearest(bare, names))

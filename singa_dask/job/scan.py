@@ -1,7 +1,7 @@
-"""Read a job's text for what the protobuf library does not tell: where every field stands, and all that is wrong.
+"""Scan a job's text for the place of every field and for all errors.
 
-The library's own parser stops at its first error and names neither path nor nearest spelling. The scan walks the same
-tokens against the same schema first; a text that it finds nothing wrong with, the library parses.
+The parser of the protobuf library stops at the first error and names neither a path nor the nearest spelling. The scan
+checks the same tokens against the same schema first. The library then parses texts without errors.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _CLOSING = {"{": "}", "<": ">"}
 _NAME = re.compile(r"\w")
 _LAYER_NAME = LayerProto.DESCRIPTOR.fields_by_name["name"]
 _BROKEN = re.compile(r"""[^\w"']|.[^\w}>\],;]""")
-# A field that more blocks than this have ("type") is no hint where it belongs.
+# A field name in more blocks than this ("type") does not tell where it belongs.
 _FEW = 3
 _LONG = 60
 
 
 @dataclass
 class Scan:
-    """What a text holds: the place of each field, the layers' names, and the problems in the order of the text."""
+    """The result of a scan: the place of each field, the layers' names, and the problems in the order of the text."""
 
     places: dict[Path, Place] = field(default_factory=dict)
     names: dict[Path, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Fault:
-    """A problem whose path still has to get the layers' names, which may stand further down."""
+    """A problem whose path lacks the layers' names, which may follow further down the text."""
 
     path: Path
     at: Place
@@ -58,7 +58,7 @@ class Fault:
 
 
 def scan(text: str, file: str | None = None, root: Descriptor = JobProto.DESCRIPTOR, at: Path = ()) -> Scan:
-    """Walk through `text`, which describes a message of type `root` that stands at path `at` of the job."""
+    """Scan `text`, a message of type `root` at path `at` of the job."""
     scanner = _Scanner(text, file)
     try:
         scanner.body(at, root, end=None)
@@ -68,7 +68,7 @@ def scan(text: str, file: str | None = None, root: Descriptor = JobProto.DESCRIP
 
 
 class _Stop(Exception):
-    """The text cannot be followed beyond this fault."""
+    """A fault after which the text cannot be scanned."""
 
     def __init__(self, fault: Fault):
         self.fault = fault
@@ -87,11 +87,11 @@ class _Scanner:
         return self._tokens.token
 
     def _here(self) -> Place:
-        error = self._tokens.ParseError("")  # the tokenizer's public way to tell its position
+        error = self._tokens.ParseError("")  # the tokenizer's public way to get its position
         return Place(self._file, error.GetLine(), error.GetColumn())
 
     def body(self, path: Path, message: Descriptor, end: str | None, opened: Place | None = None) -> None:
-        """The fields of one block, up to its closing brace (`end`), or to the end of the text."""
+        """Scan the fields of a block up to its closing brace (`end`) or the end of the text."""
         tokens = self._tokens
         self._open.append((message, path))
         while end is None or not tokens.TryConsume(end):
@@ -102,7 +102,7 @@ class _Scanner:
                 raise _Stop(Fault(path, opened or Place(), fault))
             here, name = self._here(), self._token
             if not _NAME.match(name):
-                hints = {"}": "It closes nothing.", "{": "A job is protobuf text, not JSON."}
+                hints = {"}": "No block is open here.", "{": "A job is protobuf text, not JSON."}
                 hint = None if path else hints.get(name)
                 raise _Stop(Fault(path or ("job",), here, "expected the name of a field", name, hint))
             tokens.NextToken()
@@ -118,7 +118,7 @@ class _Scanner:
         self._open.pop()
 
     def _hint(self, message: Descriptor, name: str) -> str:
-        """What to do about a field that `message` does not have."""
+        """The hint for a field that `message` does not have."""
         for outer, path in reversed(self._open[:-1]):
             if name in outer.fields_by_name:
                 return f"It belongs in {_title(path)}: is a }} missing before it?"
@@ -173,12 +173,12 @@ class _Scanner:
     def _scalar(self, path: Path, field: FieldDescriptor) -> None:
         here, token = self._here(), self._token
         if token in ("{", "<", "["):
-            raise _Stop(Fault(path, here, "expected one value", token, f"Write {field.name}: VALUE."))
+            raise _Stop(Fault(path, here, "expected a single value", token, f"Write {field.name}: VALUE."))
         if token in ("}", ">"):
-            self._fault(path, here, "its value is missing", token)
+            self._fault(path, here, "has no value", token)
             return
         if token in ("", "]", ",", ";", ":"):
-            raise _Stop(Fault(path, here, "its value is missing", token or "the end of the text"))
+            raise _Stop(Fault(path, here, "has no value", token or "the end of the text"))
         try:
             if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and token[0] in QUOTES:
                 value = parse_text(self._tokens)
@@ -190,14 +190,14 @@ class _Scanner:
             found = Fault(path, here, str(fault), token, fault.hint)
             self._tokens.NextToken()
             if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and _BROKEN.match(token[0] + self._token[:1]):
-                # Text without quotes fell apart into tokens: nothing behind it can be understood.
-                raise _Stop(replace(found, hint="Quotes are needed.")) from None
+                # Unquoted text has become several tokens: what follows cannot be scanned.
+                raise _Stop(replace(found, hint="Text needs quotes.")) from None
             self.result.faults.append(found)
         else:
             self._tokens.NextToken()
 
     def _skip(self, path: Path) -> None:
-        """Pass over the value of an unknown field."""
+        """Skip the value of an unknown field."""
         tokens = self._tokens
         colon = tokens.TryConsume(":")
         opened = self._here()
@@ -220,19 +220,19 @@ class _Scanner:
 
 
 def _shown(fault: Fault) -> str | None:
-    """What was received, if it is not too long to be read."""
+    """The received text, shortened."""
     text = fault.received
     return text if text is None or len(text) <= _LONG else f"{text[: _LONG - 3]}..."
 
 
 def _title(path: Path) -> str:
-    """The block at `path`, for a sentence."""
+    """The block at `path`, for a message."""
     last = next((part for part in reversed(path) if isinstance(part, str)), None)
     return f"{last} {{ }}" if last else "a job"
 
 
 def field_hint(message: Descriptor, name: str) -> str:
-    """Where the unknown field `name` belongs, or which field of `message` is spelled like it."""
+    """The block where the unknown field `name` belongs, or the field of `message` with the nearest spelling."""
     below = [f"{f.name} {{ }}" for f in message.fields if f.message_type and name in f.message_type.fields_by_name]
     for homes in (below, _homes().get(name, ())):
         if 1 <= len(homes) <= _FEW:
@@ -242,7 +242,7 @@ def field_hint(message: Descriptor, name: str) -> str:
 
 @cache
 def _homes() -> dict[str, tuple[str, ...]]:
-    """Field name -> the blocks of a job that have it."""
+    """Field name -> the blocks of a job with such a field."""
     homes: dict[str, set[str]] = {}
 
     def visit(message: Descriptor, block: str) -> None:

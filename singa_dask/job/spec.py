@@ -1,4 +1,4 @@
-"""The Python spelling of a job."""
+"""Jobs in Python."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from singa_dask.job.job_pb2 import AlgProto, ClusterProto, JobProto, LayerProto,
 from singa_dask.job.locate import Positions, locate_problems
 from singa_dask.job.text import job_to_text, read_job
 from singa_dask.job.topology import ClusterTopology, cluster_message
+from singa_dask.job.unroll import plain
 
 _ALGORITHMS = [value.name for value in AlgProto.AlgType.DESCRIPTOR.values]
 _KEYWORDS = {field.name for field in JobProto.DESCRIPTOR.fields if field.message_type is None}
@@ -36,12 +37,12 @@ class Job:
     ...     cluster=ClusterTopology.allreduce(3),
     ... )                                                                    # doctest: +SKIP
 
-    layers: in a list, where each reads the one before it unless it says otherwise, or the last ones of a graph, of
-    which the others are found; see docs/job.md. updater: an object with a `.proto`. Messages will do for both.
-    alg: a name of AlgType ("kBP"), the "module:Name" of an algorithm of one's own, or an AlgProto.
-    fields: any other field of the job or the net by its name (test_freq=100, gpu=[0, 1], unroll_len=50, ...).
+    layers: a list, in which a layer without sources reads the layer before it, or the last layers of a graph; see
+    docs/job.md. updater: an object such as SGD(lr=0.1). Messages work for both.
+    alg: a name of AlgType ("kBP"), "module:Name" of user code, or an AlgProto.
+    fields: any other field of the job or the net (test_freq=100, gpu=[0, 1], unroll_len=50, ...).
 
-    Raises ConfigError for fields that do not exist and values that do not fit; check() looks at the job as a whole.
+    Raises ConfigError for unknown fields and wrong values. check() checks the job as a whole.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Job:
 
     @classmethod
     def from_proto(cls, proto: JobProto, positions: Positions | None = None) -> Job:
-        """The job that this message describes; the message is copied."""
+        """The job of a message, which is copied."""
         job = cls.__new__(cls)
         job.proto = JobProto()
         job.proto.CopyFrom(proto)
@@ -82,31 +83,36 @@ class Job:
 
     @classmethod
     def from_text(cls, text: str, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> Job:
-        """The job that this text describes; see load_job."""
+        """The job of a text; see load_job."""
         return cls.from_proto(*read_job(text if "\n" in text else f"{text}\n", overrides, cluster))
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> Job:
-        """The job of this file; see load_job. Modules of the user's own are looked for in its folder first."""
+        """The job of a file; see load_job. Its folder is searched first for user modules."""
         job = cls.from_proto(*read_job(Path(path), overrides, cluster))
         job.folder = Path(path).absolute().parent
         return job
 
     def to_text(self) -> str:
-        """The job as text; from_text makes an equal job of it."""
+        """The job as text, from which from_text builds an equal job."""
         return job_to_text(self.proto)
 
     def check(self, *, training: bool = True) -> None:
-        """Raise ConfigError with everything that is wrong with the job; see check_job."""
+        """Raise ConfigError with all problems of the job; see check_job."""
         check_job(self.proto, self.positions.find, training=training)
 
     def located(self, error: ConfigError) -> ConfigError:
-        """The same error, with the lines of the layers it names, if the job came from text."""
+        """The same error with the line of each layer that it names, for a job read from text."""
         return locate_problems(error, self.proto, self.positions.find)
 
     @property
     def name(self) -> str:
         return self.proto.name
+
+    @property
+    def net(self) -> NetProto:
+        """The net without layer groups; every layer has its own unroll_len."""
+        return plain(self.proto.neuralnet)
 
     @property
     def topology(self) -> ClusterTopology:
@@ -139,7 +145,7 @@ def _set_field(job: JobProto, key: str, value: Any) -> None:
 
 
 def _algorithm(alg: Any) -> AlgProto:
-    alg = getattr(alg, "proto", alg)  # of a description, as CD(cd_k=2)
+    alg = getattr(alg, "proto", alg)  # of a description, for example CD(cd_k=2)
     if isinstance(alg, AlgProto):
         return alg
     if isinstance(alg, str):
@@ -148,13 +154,13 @@ def _algorithm(alg: Any) -> AlgProto:
         if ":" in alg:
             return AlgProto(user_alg=alg)
     names = [name for name in _ALGORITHMS if name != "kUserAlg"]
-    raise ConfigError(Problem("alg", "no such algorithm", repr(alg), nearest(str(alg), names)))
+    raise ConfigError(Problem("alg", "unknown algorithm", repr(alg), nearest(str(alg), names)))
 
 
 def _message(value: Any, kind: Any, key: str, example: str) -> Any:
-    """The message that a description (an object with `.proto`) stands for."""
+    """The message of a description, an object with `.proto`."""
     message = getattr(value, "proto", value)
     if not isinstance(message, kind):
         hint = f"For example {example}, or a {kind.DESCRIPTOR.name}."
-        raise ConfigError(Problem(key, "is not a description", repr(value), hint))
+        raise ConfigError(Problem(key, "has the wrong type", repr(value), hint))
     return message

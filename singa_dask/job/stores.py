@@ -1,4 +1,4 @@
-"""What an input layer asks the loader for, whichever block says it."""
+"""An input layer's settings for the loader, from whichever block holds them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType, StoreProto
 
 
 def store_of(layer: LayerProto) -> StoreProto:
-    """A copy of the layer's store_conf; for a kCharRNN, what its char_rnn_conf means in the words of one."""
+    """A copy of the layer's store_conf; for a kCharRNN, its char_rnn_conf as a store_conf."""
     store = StoreProto()
     if layer.type != LayerType.kCharRNN:
         store.CopyFrom(layer.store_conf)
@@ -21,9 +21,9 @@ def store_of(layer: LayerProto) -> StoreProto:
 
 
 def row_shape(records: int, record: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a row of `records` records: (records,) where a record is one value, else (records, *record).
+    """The shape of a row of `records` records: (records,) if a record is one value, else (records, *record).
 
-    records: 0 where a row is one record and not a sequence.
+    records: 0 if a row is a single record and not a sequence.
     """
     if not records:
         return record

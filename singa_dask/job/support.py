@@ -1,6 +1,7 @@
-"""What a job may say, in SINGA's words, that this version cannot do: the one list of it.
+"""SINGA features that a job may name and this version lacks.
 
-A line here is a promise to come. Whoever keeps it deletes the line; nothing else refuses the feature.
+Two more refusals need what the message alone does not show: `training/prepare.py` refuses the user's own input layers,
+which only their class reveals, and `data/store.py` refuses SINGA's data stores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NOT_YET = "not yet supported"
 
 
 class Gap(NamedTuple):
-    """Something that the job at `path` asks for in vain."""
+    """An unsupported feature that the job uses at `path`."""
 
     path: Path
     what: str
@@ -32,10 +33,10 @@ _SPLIT_LAYERS = "layers split over workers by features"
 
 
 def job_gaps(job: JobProto) -> Iterator[Gap]:
-    """What of the job is not yet supported."""
+    """The unsupported features that the job uses."""
     net = job.neuralnet
     if net.partition_dim == 1:
-        yield Gap(("neuralnet", "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
+        yield Gap(("neuralnet", "partition_dim"), _SPLIT_LAYERS, "1", "Use 0, over the mini-batch.")
     for path, layer in layers_of(job):
         yield from _layer_gaps(path, layer)
         if job.cluster.nworkers_per_group > 1:
@@ -43,14 +44,16 @@ def job_gaps(job: JobProto) -> Iterator[Gap]:
 
 
 def _batch_gaps(path: Path, layer: LayerProto) -> Iterator[Gap]:
-    """Cutting the mini-batch into pieces: each worker has only its own rows, and would cut those."""
+    """Slicing or joining the mini-batch: each worker has only its own rows and would slice those."""
     for kind, conf, field in (
         (LayerType.kSlice, layer.slice_conf, "slice_dim"),
         (LayerType.kConcate, layer.concate_conf, "concate_dim"),
     ):
         if layer.type == kind and getattr(conf, field) == 0:
             where = (*path, conf.DESCRIPTOR.name.removesuffix("Proto").lower() + "_conf", field)
-            yield Gap(where, "cutting or joining the batch in a group of several workers", "0", f"Set {field}: 1.")
+            yield Gap(
+                where, "slicing or concatenating the mini-batch in a group of several workers", "0", f"Set {field}: 1."
+            )
 
 
 def _layer_gaps(path: Path, layer: LayerProto) -> Iterator[Gap]:
@@ -58,7 +61,7 @@ def _layer_gaps(path: Path, layer: LayerProto) -> Iterator[Gap]:
     if name in LAYER_TYPES:
         yield Gap((*path, "type"), LAYER_TYPES[name], name)
     if layer.partition_dim == 1:
-        yield Gap((*path, "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0, over the batch.")
+        yield Gap((*path, "partition_dim"), _SPLIT_LAYERS, "1", "Use 0, over the mini-batch.")
     for i, param in enumerate(layer.param):
         if param.partition_dim == 1:
-            yield Gap((*path, "param", i, "partition_dim"), _SPLIT_LAYERS, "1", "For now: 0.")
+            yield Gap((*path, "param", i, "partition_dim"), _SPLIT_LAYERS, "1", "Use 0.")

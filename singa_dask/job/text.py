@@ -1,4 +1,4 @@
-"""Jobs as text: reading, writing, and putting a job together from a job file, a cluster file and overrides."""
+"""Jobs as text: reading, writing, and assembling a job from a job file, a cluster file and overrides."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from singa_dask.job.locate import Place, Positions
 from singa_dask.job.overrides import override
 from singa_dask.job.scan import scan
 
-# A str is a job's text, not a path, if it has lines or starts like a field, a block or a comment.
+# A str is a text, not a path, if it has several lines or starts like a field, a block or a comment.
 _TEXT = re.compile(r"\s*$|\s*#|\s*\w+\s*[:{<]|.*[\n{\0]", re.DOTALL)
 
-# A list with one entry, which reads better without its brackets. Text is in quotes, and so never looks like this.
+# A list with one entry, which is easier to read without brackets. Text has quotes and does not match.
 _LIST_OF_ONE = re.compile(r"^( *\w+: )\[([^,\[\]]+)\]$", re.MULTILINE)
 
 
 def load_job(source: str | Path, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> JobProto:
-    """The job that `source`, a path or a text, describes.
+    """The job of `source`, a path or a text. check_job checks it.
 
-    cluster: a file (or text) with nothing but a `cluster { }` block, which takes the place of the job's own.
+    cluster: a file (or text) with a `cluster { }` block only, which replaces the job's own.
     overrides: "path=value", applied last and in order; see apply_overrides.
-
-    The text is understood, the job not yet checked: check_job does that.
     Raises ConfigError with every unknown field and wrong value: path, value, nearest name, file, line, column.
     """
     return read_job(source, overrides, cluster)[0]
@@ -37,7 +35,7 @@ def load_job(source: str | Path, overrides: Iterable[str] = (), cluster: str | P
 def read_job(
     source: str | Path, overrides: Iterable[str] = (), cluster: str | Path | None = None
 ) -> tuple[JobProto, Positions]:
-    """As load_job, and the places of the job's fields, for check_job's line numbers."""
+    """As load_job, with the places of the job's fields for check_job's line numbers."""
     job, positions = _parse(source)
     if cluster is not None:
         _replace_cluster(job, positions, cluster)
@@ -46,7 +44,7 @@ def read_job(
 
 
 def job_to_text(job: JobProto) -> str:
-    """The job as text that load_job turns into an equal message. Fields that are not set are left out."""
+    """The job as text, from which load_job builds an equal message. Unset fields are left out."""
     text = text_format.MessageToString(job, as_utf8=True, use_short_repeated_primitives=True, use_index_order=True)
     return _LIST_OF_ONE.sub(r"\1\2", text)
 
@@ -66,7 +64,7 @@ def _parse(source: str | Path, what: str = "job file") -> tuple[JobProto, Positi
 
 
 def _file_name(source: str | Path) -> str | None:
-    """The file to name in errors; None where `source` is the text itself."""
+    """The file to name in errors; None if `source` is the text itself."""
     return None if isinstance(source, str) and _TEXT.match(source) else str(source)
 
 
@@ -82,7 +80,7 @@ def _read(source: str | Path, what: str) -> str:
         if what == "cluster file":
             there = [found for found in there if not _is_job(found)]
         hint = nearest(str(path), map(str, there)) if there else None
-        raise ConfigError(Problem(what, "there is no such file", str(source), hint)) from None
+        raise ConfigError(Problem(what, "file not found", str(source), hint)) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(Problem(what, "is not UTF-8 text", line=line, file=str(source))) from None
@@ -101,7 +99,7 @@ def _replace_cluster(job: JobProto, positions: Positions, cluster: str | Path) -
     surplus = [field.name for field, _ in part.ListFields() if field.name != "cluster"]
     if surplus or not part.HasField("cluster"):
         at = places.find((surplus[0],)) if surplus else Place(_file_name(cluster))
-        message = "a cluster file holds one cluster { } block and nothing else"
+        message = "a cluster file must hold one cluster { } block and nothing else"
         received = surplus[0] if surplus else "no cluster { }"
         raise ConfigError(Problem("cluster file", message, received, None, at.line, at.column, at.file))
     job.cluster.CopyFrom(part.cluster)

@@ -1,12 +1,12 @@
-"""How training is distributed, as pure data: groups of workers, groups of servers, and what such a shape is called.
+"""How training is distributed, as pure data: worker groups, server groups, and the framework that they form.
 
-    sandblaster  1 worker group,  servers of their own            synchronous    (Google Brain)
+    sandblaster  1 worker group,  servers in separate processes   synchronous    (Google Brain)
     allreduce    1 worker group,  servers beside the workers      synchronous    (Baidu DeepImage)
     downpour     n worker groups, 1 server group                  asynchronous   (Google Brain)
     hogwild      n single workers, each with its own server group asynchronous   (Caffe)
     hybrid       n worker groups, m server groups                 asynchronous
 
-The shape alone decides which it is; the training loop is the same for all.
+The numbers alone decide the framework. The training loop is the same for all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from singa_dask.job.job_pb2 import ClusterProto
 
 
 class Framework(Enum):
-    """SINGA's training frameworks; the value is the name for humans."""
+    """SINGA's training frameworks; the value is the display name."""
 
     SANDBLASTER = "Sandblaster"
     ALLREDUCE = "AllReduce"
@@ -37,20 +37,19 @@ class Framework(Enum):
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """The numbers of ClusterProto that say how training is distributed, checked when it is made.
+    """The numbers of ClusterProto that define how training is distributed. The constructor checks them.
 
-    nworker_groups: groups that train on their own; nworkers_per_group: workers that share a group's mini-batches.
+    nworker_groups: groups that train independently; nworkers_per_group: workers that share a group's mini-batches.
     nserver_groups: copies of the parameters; nservers_per_group: servers that share one copy.
-    nworkers_per_procs, nservers_per_procs: how many of them live in one process.
-    server_worker_separate: whether servers have processes of their own.
+    nworkers_per_procs, nservers_per_procs: workers and servers in one process.
+    server_worker_separate: whether servers have separate processes.
     sync_freq: updates of a server group between two exchanges with its neighbours.
-    max_staleness: how many updates a worker group may be ahead of the slowest one, None for no bound.
-    one_behind: whether a group computes on while its last update is under way.
-    bucket_size: elements of the gradient that are sent together, as soon as the backward pass has completed them.
-    codec: how they travel inside a group, by its name in ClusterProto; sparsity: what kPartial, kTopK and kThreshold
-    need.
+    max_staleness: how many updates a worker group may be ahead of the slowest one; None for no bound.
+    one_behind: whether a group computes its next gradient while its last update is under way.
+    bucket_size: gradient elements that are sent together, once the backward pass has completed them.
+    codec: how gradients are compressed on their way; sparsity: the setting of kPartial, kTopK and kThreshold.
 
-    Raises ConfigError with a problem for every number that is impossible.
+    Raises ConfigError with a problem for every impossible number.
     """
 
     nworker_groups: int = 1
@@ -68,7 +67,7 @@ class ClusterTopology:
     sparsity: float | None = None
 
     def __post_init__(self) -> None:
-        problems = list(self._wrong_values()) or list(self._wrong_divisions())
+        problems = list(self._wrong_values()) or list(self._wrong_divisions()) or list(self._useless_codec())
         if problems:
             raise ConfigError(problems)
 
@@ -76,11 +75,11 @@ class ClusterTopology:
         for name in (f.name for f in fields(self)):
             value = getattr(self, name)
             if name == "sparsity" or (name == "max_staleness" and value is None):
-                continue  # whether a codec needs the one, and in which range, the codec knows
+                continue  # the codec checks its own setting
             if name == "codec":
                 if value not in list(ClusterProto.Codec.keys()):
                     hint = nearest(str(value), ClusterProto.Codec.keys())
-                    yield Problem("cluster.codec", "there is no such codec", repr(value), hint)
+                    yield Problem("cluster.codec", "unknown codec", repr(value), hint)
                 continue
             if name in ("server_worker_separate", "one_behind"):
                 if not isinstance(value, bool):
@@ -99,7 +98,7 @@ class ClusterTopology:
         if copies > groups:
             yield Problem(
                 "cluster.nserver_groups",
-                f"only {groups} of {copies} server groups would have a worker group",
+                f"must not exceed nworker_groups, which is {groups}",
                 str(copies),
                 f"Use at most {groups}, or more worker groups.",
             )
@@ -107,23 +106,31 @@ class ClusterTopology:
             below = copies * (groups // copies)
             yield Problem(
                 "cluster.nworker_groups",
-                f"{groups} worker groups cannot be shared out evenly among {copies} server groups",
+                f"{groups} worker groups cannot be divided evenly among {copies} server groups",
                 str(groups),
                 f"Use a multiple of nserver_groups: {below} or {below + copies}.",
             )
         if copies > 1 and self.max_staleness is not None:
             yield Problem(
                 "cluster.max_staleness",
-                "compares the worker groups of one server group, and here each server group is on its own",
+                "bounds the worker groups of one server group, and there are several server groups",
                 str(self.max_staleness),
                 "Use nserver_groups: 1, or leave it out.",
             )
         if groups == 1 and (self.one_behind or self.max_staleness is not None):
             name, received = ("one_behind", "true") if self.one_behind else ("max_staleness", str(self.max_staleness))
-            hint = "Use several worker groups, or leave it out."
-            yield Problem(f"cluster.{name}", "a single worker group is synchronous", received, hint)
+            hint = "Use nworker_groups: 2, or leave it out."
+            yield Problem(
+                f"cluster.{name}", "needs several worker groups: a single one is synchronous", received, hint
+            )
         yield from _wrong_packing("worker", self.nworkers_per_procs, groups, self.nworkers_per_group)
         yield from _wrong_packing("server", self.nservers_per_procs, copies, self.nservers_per_group)
+
+    def _useless_codec(self) -> Iterator[Problem]:
+        if self.codec != "kFull" and self.stays_in_process:
+            message = "has nothing to code: each worker is its whole group, and all its servers are in its process"
+            hint = "Leave codec out, or use nworkers_per_group: 2 or server_worker_separate: true."
+            yield Problem("cluster.codec", message, self.codec, hint)
 
     @classmethod
     def from_proto(cls, proto: ClusterProto) -> ClusterTopology:
@@ -134,23 +141,23 @@ class ClusterTopology:
         return cls(**{**given, "codec": ClusterProto.Codec.Name(proto.codec)})
 
     def to_proto(self) -> ClusterProto:
-        """The `cluster { }` of this topology; numbers that are SINGA's defaults are left out."""
+        """The `cluster { }` of this topology. Default values are left out."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
         return ClusterProto(**given)
 
     @classmethod
     def sandblaster(cls, nworkers: int = 3, nservers: int = 2) -> ClusterTopology:
-        """One group of workers, and servers in processes of their own."""
+        """One worker group, and servers in separate processes."""
         return cls(nworkers_per_group=nworkers, nservers_per_group=nservers, server_worker_separate=True)
 
     @classmethod
     def allreduce(cls, nworkers: int = 3) -> ClusterTopology:
-        """One group of workers, each beside the server of its part of the parameters."""
+        """One worker group. Each worker has the server of one slice of the parameters in its process."""
         return cls(nworkers_per_group=nworkers, nservers_per_group=nworkers)
 
     @classmethod
     def downpour(cls, nworker_groups: int = 2, nworkers_per_group: int = 2, nservers: int = 2) -> ClusterTopology:
-        """Several groups of workers around one group of servers in processes of their own."""
+        """Several worker groups around one server group in separate processes."""
         topology = cls(
             nworker_groups=nworker_groups,
             nworkers_per_group=nworkers_per_group,
@@ -161,7 +168,7 @@ class ClusterTopology:
 
     @classmethod
     def hogwild(cls, nworkers: int = 3, sync_freq: int = 1) -> ClusterTopology:
-        """Single workers, each with all parameters beside it, that exchange every `sync_freq` updates."""
+        """Single workers, each with all parameters in its process. The copies exchange every `sync_freq` updates."""
         topology = cls(nworker_groups=nworkers, nserver_groups=nworkers, sync_freq=sync_freq)
         return topology._called(Framework.HOGWILD)
 
@@ -176,7 +183,7 @@ class ClusterTopology:
         server_worker_separate: bool = False,
         sync_freq: int = 1,
     ) -> ClusterTopology:
-        """Several groups of workers, several groups of servers."""
+        """Several worker groups and several server groups."""
         topology = cls(
             nworker_groups=nworker_groups,
             nserver_groups=nserver_groups,
@@ -189,13 +196,13 @@ class ClusterTopology:
 
     def _called(self, framework: Framework) -> ClusterTopology:
         if self.framework is not framework:
-            message = f"this shape is {self.framework.value}, not {framework.value}"
+            message = f"these numbers describe {self.framework.value}, not {framework.value}"
             raise ConfigError(Problem("cluster", message, self.describe()))
         return self
 
     @property
     def framework(self) -> Framework:
-        """What a topology of this shape is called."""
+        """The framework of these numbers."""
         if self.nworker_groups == 1:
             return Framework.SANDBLASTER if self.server_worker_separate else Framework.ALLREDUCE
         if self.nserver_groups == 1:
@@ -207,34 +214,34 @@ class ClusterTopology:
 
     @property
     def nworkers(self) -> int:
-        """Workers of all groups."""
+        """The number of workers in all groups."""
         return self.nworker_groups * self.nworkers_per_group
 
     @property
     def nservers(self) -> int:
-        """Servers of all groups."""
+        """The number of servers in all groups."""
         return self.nserver_groups * self.nservers_per_group
 
     @property
     def nworker_processes(self) -> int:
-        """Processes that hold workers."""
+        """The number of processes that hold workers."""
         return self.nworkers // self.nworkers_per_procs
 
     @property
     def nserver_processes(self) -> int:
-        """Processes that hold servers."""
+        """The number of processes that hold servers."""
         return self.nservers // self.nservers_per_procs
 
     @property
     def nprocesses(self) -> int:
-        """All processes: servers share the workers' ones unless they are separate."""
+        """The number of all processes. Servers share the workers' processes unless they are separate."""
         if self.server_worker_separate:
             return self.nworker_processes + self.nserver_processes
         return max(self.nworker_processes, self.nserver_processes)
 
     @property
     def private_servers(self) -> bool:
-        """Whether every server is in the process of the one worker that uses it, and nobody else needs to reach it."""
+        """Whether every server is in the process of the only worker that uses it."""
         one_group = self.nworker_groups == 1 and not self.server_worker_separate
         return (
             one_group
@@ -242,22 +249,33 @@ class ClusterTopology:
             and self.nservers_per_procs == self.nworkers_per_procs
         )
 
+    @property
+    def stays_in_process(self) -> bool:
+        """Whether no gradient leaves its process: one worker per group, each in the process of all its servers."""
+        served = self.nworker_groups // self.nserver_groups  # worker groups of a server group
+        return (
+            self.nworkers_per_group == 1
+            and not self.server_worker_separate
+            and self.nworkers_per_procs % served == 0
+            and self.nservers_per_procs * served == self.nservers_per_group * self.nworkers_per_procs
+        )
+
     def server_group_of(self, worker_group: int) -> int:
-        """The server group that this worker group gets its parameters from."""
+        """The server group that holds this worker group's parameters."""
         _must_exist("worker group", worker_group, self.nworker_groups)
         return worker_group // (self.nworker_groups // self.nserver_groups)
 
     def worker_groups_of(self, server_group: int) -> range:
-        """The worker groups that this server group serves. The first of them initialises the parameters."""
+        """The worker groups that this server group serves. The first one initialises the parameters."""
         _must_exist("server group", server_group, self.nserver_groups)
         share = self.nworker_groups // self.nserver_groups
         return range(server_group * share, (server_group + 1) * share)
 
     def describe(self) -> str:
-        """One line for humans."""
+        """One line for display."""
         workers = _groups(self.nworker_groups, self.nworkers_per_group, "worker")
         servers = _groups(self.nserver_groups, self.nservers_per_group, "server")
-        where = "in processes of their own" if self.server_worker_separate else "beside the workers"
+        where = "in separate processes" if self.server_worker_separate else "beside the workers"
         exchange = f", exchanging every {_count(self.sync_freq, 'update')}" if self.nserver_groups > 1 else ""
         if self.max_staleness is not None and self.nworker_groups > 1:
             exchange += f", at most {_count(self.max_staleness, 'update')} ahead of the slowest group"
@@ -267,7 +285,7 @@ class ClusterTopology:
 
 
 def _wrong_packing(kind: str, per_process: int, ngroups: int, size: int) -> Iterator[Problem]:
-    """Processes hold whole groups, or a group fills whole processes: a process lost must not take half a group."""
+    """A process must hold whole groups, or a group fill whole processes: a lost process must not take half a group."""
     key = f"n{kind}s_per_procs"
     whole_processes = size % per_process == 0
     whole_groups = per_process % size == 0 and ngroups % (per_process // size) == 0

@@ -2,16 +2,16 @@
 
     layer { name: "gru" type: kGRU srclayers: "onehot" unroll_len: 3 }      0#gru, 1#gru, 2#gru
 
-Instances share the parameters of the first. How instance j of a layer is connected to a source, SINGA's rules:
+Instances share the parameters of the first. SINGA's rules for which instances of a source instance j reads:
 
     kUnrollOneToOne      instance j - shift of the source; the first `shift` instances read nothing from it
     kUnrollOneToAll      every instance of the source
-    kUnrollFirstToLast   the first instance reads the source's last one, the others read nothing from it
-    kUnrollCustomized    instance unroll_source[j] of the source, nothing where that is -1 (SINGA has the name only)
+    kUnrollFirstToLast   the first instance reads the last one of the source; the others read nothing from it
+    kUnrollCustomized    instance unroll_source[j] of the source, nothing for -1 (SINGA defines the name only)
 
-Of a data layer whose rows are sequences (kCharRNN, kRecordInput with `sequence`) the records are the instances, and
-kUnrollOneToAll reads one's own. A recurrent layer also reads its own instance before, whether or not the job says so
-by a source of its own name.
+The instances of a data layer whose rows are sequences (kCharRNN, kRecordInput with `sequence`) are its records, and
+with kUnrollOneToAll instance j reads record j. A recurrent layer always reads its previous instance, also if the job
+does not list the layer among its own sources.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from typing import NamedTuple
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, UnrollConnType
 
-# Take a time step out of a sequence themselves.
+# Layers that extract time steps from a sequence.
 _FRAMES = frozenset({LayerType.kFrame, LayerType.kRNNLabel})
 _RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
 _READ_LABELS = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kAccuracy})
-# Read data, and are one however often the net is unrolled.
+# Input layers, which are never unrolled.
 _INPUTS = frozenset({LayerType.kCSVInput, LayerType.kRecordInput, LayerType.kCharRNN})
 _GENERATED = re.compile(r"\d+#|.*@")
 
 
 class Connection(NamedTuple):
-    """How a layer's instances read one source. instances: for each of them, which ones of the source. frames: whether
-    those are records of sequences; else instances of a layer, or all that a row has."""
+    """How a layer's instances read one source.
+
+    instances: for each of them, the instances of the source. frames: whether these are records of sequences; otherwise
+    they are instances of a layer or whole rows.
+    """
 
     source: str
     kind: int
@@ -45,33 +48,33 @@ class Connection(NamedTuple):
 
     @property
     def delayed(self) -> bool:
-        """Whether it reads an earlier time step, and so may lead back."""
+        """Whether it reads an earlier time step, so that a cycle is allowed."""
         return self.kind == UnrollConnType.kUnrollCustomized or (
             self.kind == UnrollConnType.kUnrollOneToOne and self.shift > 0
         )
 
     def is_loop(self, layer: LayerProto) -> bool:
-        """Whether it is the layer's own time step before."""
+        """Whether it reads the layer's own previous time step."""
         one_to_one = self.kind == UnrollConnType.kUnrollOneToOne
         return self.source == layer.name and one_to_one and self.shift == 1
 
 
 class Times(NamedTuple):
-    """Of the layers of one phase: how often each is unrolled, or of how many records its sequences are."""
+    """Lengths in time of the layers of one phase: their instances, or the records of their sequences."""
 
     lengths: Mapping[str, int]
     sequences: Mapping[str, LayerProto]
 
     @classmethod
     def of(cls, layers: Iterable[LayerProto]) -> Times:
-        """Those of these layers, which `plain` has given their unroll_len."""
+        """The lengths of these layers of a plain net."""
         layers = list(layers)
         sequences = {layer.name: layer for layer in layers if is_sequence(layer)}
         return cls({layer.name: _records(layer) or layer.unroll_len for layer in layers}, sequences)
 
 
 class Fault(NamedTuple):
-    """What is wrong with a layer's unrolling: the field, and the parts of a Problem."""
+    """A fault of a layer's unrolling: the field, and the parts of a Problem."""
 
     field: str
     message: str
@@ -80,7 +83,7 @@ class Fault(NamedTuple):
 
 
 def plain(net: NetProto) -> NetProto:
-    """The net without layer groups (their layers follow the others), every layer with an unroll_len of its own."""
+    """The net without layer groups (their layers follow the others); every layer has its own unroll_len."""
     result = NetProto()
     result.CopyFrom(net)
     del result.layer_group[:]
@@ -93,7 +96,7 @@ def plain(net: NetProto) -> NetProto:
 
 
 def is_sequence(layer: LayerProto) -> bool:
-    """Whether the layer's rows are sequences of records, read by the time steps of others."""
+    """Whether the layer's rows are sequences of records, which other layers read step by step."""
     return layer.type == LayerType.kCharRNN or layer.store_conf.sequence > 0
 
 
@@ -103,7 +106,7 @@ def _records(layer: LayerProto) -> int:
 
 
 def connections(layer: LayerProto, times: Times) -> list[Connection]:
-    """One for each source, all of which `times` knows."""
+    """One connection per source. `times` must know every source."""
     customized = iter(layer.unroll_source)
     found = []
     for i, source in enumerate(layer.srclayers):
@@ -129,41 +132,46 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
 
 
 def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
-    """What is wrong with the unrolling of one layer."""
+    """The faults of one layer's unrolling."""
     sources = len(layer.srclayers)
     for field in ("unroll_conn_type", "shift"):
         given = len(getattr(layer, field))
         if given > sources:
-            yield Fault(field, f"has one entry per source, of which there are {sources}", f"{given} entries")
+            yield Fault(field, f"must have one entry per source, which is {sources}", f"{given} entries")
     if any(shift < 0 for shift in layer.shift):
         yield Fault("shift", "must not be negative", str(list(layer.shift)))
         return
     if is_sequence(layer) and layer.unroll_len > 1:
-        hint = "Leave it out: its rows are sequences already."
-        yield Fault("unroll_len", "a data layer of sequences is one for all time steps", str(layer.unroll_len), hint)
+        hint = "Leave it out: the layer's rows are sequences already."
+        yield Fault("unroll_len", "a data layer of sequences cannot be unrolled", str(layer.unroll_len), hint)
         return
     if _GENERATED.match(layer.name) and any(length > 1 for length in times.lengths.values()):
-        hint = "Choose a name without @, that does not begin with a number and #."
-        yield Fault("name", "is kept for the time steps of unrolled layers", layer.name, hint)
+        hint = "Choose a name without @ that does not start with a number and #."
+        yield Fault("name", "is reserved for the time steps of unrolled layers", layer.name, hint)
     if layer.type == LayerType.kRNNDummy and layer.unroll_len > 1:
-        hint = "Give its net unroll_len: 1."
-        yield Fault("unroll_len", "a kRNNDummy reads what came out of the step before", str(layer.unroll_len), hint)
+        hint = "Set unroll_len: 1 for its net."
+        yield Fault(
+            "unroll_len",
+            "a kRNNDummy reads the output of the previous call and cannot be unrolled",
+            str(layer.unroll_len),
+            hint,
+        )
         return
     kinds = layer.unroll_conn_type
     wanted = layer.unroll_len * sum(kind == UnrollConnType.kUnrollCustomized for kind in kinds[:sources])
     if len(layer.unroll_source) != wanted:
         received = f"{len(layer.unroll_source)} entries"
         hint = "For example unroll_source: [-1, 0, 1, 2], with unroll_conn_type: kUnrollCustomized."
-        message = f"needs {wanted}: one for each instance and each source that is connected by kUnrollCustomized"
+        message = f"needs {wanted} entries: one for each instance of each kUnrollCustomized connection"
         yield Fault("unroll_source", message, received, hint)
         return
     if not all(source in times.lengths for source in layer.srclayers):
-        return  # a fault of its own
+        return  # reported elsewhere
     found = connections(layer, times)
     bare = [j for j in range(layer.unroll_len) if found and not any(c.instances[j] for c in found)]
     if bare:
         message = f"leaves time step {bare[0]} of {layer.unroll_len} without a source"
-        hint = "Where a source has a shift the first steps read nothing of it. Each has its own: shift: 0 shift: 1."
+        hint = "The first `shift` steps read nothing. Write one shift per source: shift: 0 shift: 1."
         yield Fault("shift" if layer.shift else "unroll_conn_type", message, hint=hint)
     for position, connection in enumerate(found):
         yield from _wrong_connection(layer, position, connection, times)
@@ -174,32 +182,32 @@ def _wrong_connection(layer: LayerProto, position: int, connection: Connection, 
     own = connection.kind in (UnrollConnType.kUnrollOneToOne, UnrollConnType.kUnrollOneToAll)
     if connection.frames and own and layer.unroll_len != length:
         message = f"its rows are sequences of {length}, but {layer.name!r} has {layer.unroll_len} time steps"
-        hint = f"Write neuralnet {{ unroll_len: {length} }}, or kUnrollFirstToLast for the last record alone."
+        hint = f"Write neuralnet {{ unroll_len: {length} }}, or use kUnrollFirstToLast to read only the last record."
         yield Fault("srclayers", message, source, hint)
         return
     beyond = [k for read in connection.instances for k in read if k >= length]
     if beyond:
-        message = f"is unrolled {length} times, but {layer.name!r} ({layer.unroll_len} times) reads {beyond[0]}"
-        hint = "Give both one unroll_len, or read it with unroll_conn_type: kUnrollOneToAll."
+        message = f"has {length} time steps, but {layer.name!r} (with {layer.unroll_len}) reads step {beyond[0]}"
+        hint = "Give both the same unroll_len, or read the source with unroll_conn_type: kUnrollOneToAll."
         yield Fault("srclayers", message, source, hint)
     initial = connection.kind == UnrollConnType.kUnrollFirstToLast and source != layer.name
     if layer.type in _RECURRENT and position > 0 and not (connection.is_loop(layer) or initial):
-        message = f"{source!r} would be its state at every step, which is what it gave at the step before"
-        hint = "Its second source may be itself with shift: 1, or a first state, by kUnrollFirstToLast."
+        message = f"{source!r} cannot be its state at every step: the state is the layer's previous output"
+        hint = "The second source may be the layer itself with shift: 1, or an initial state with kUnrollFirstToLast."
         yield Fault("srclayers", message, source, hint)
     if layer.type in _READ_LABELS and position == 1 and source in times.sequences:
         if not connection.frames:
-            hint = "For that of the last: unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollFirstToLast."
-            yield Fault("srclayers", "a row has a label for every record: say which", source, hint)
+            hint = "For the last one, write unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollFirstToLast."
+            yield Fault("srclayers", "a row has one label per record: choose one", source, hint)
         if times.sequences[source].type == LayerType.kCharRNN:
-            hint = "Put a kRNNLabel between: its labels are the symbols that come next."
+            hint = "Put a kRNNLabel between them: its labels are the next symbols."
             yield Fault("srclayers", "a text has no labels", source, hint)
 
 
 def unrolled(layers: Sequence[LayerProto], recurrent: Container[str] = ()) -> list[LayerProto]:
-    """The layers of one phase, as `plain` has them, with one message for each instance.
+    """The layers of one phase of a plain net, with one message per instance.
 
-    recurrent: the names of the recurrent ones. Raises ConfigError where a layer's unrolling has faults.
+    recurrent: the names of recurrent layers. Raises ConfigError if a layer's unrolling has faults.
     """
     times = Times.of(layers)
     _check(layers, times)
@@ -225,12 +233,12 @@ def unrolled(layers: Sequence[LayerProto], recurrent: Container[str] = ()) -> li
 
 
 def reads_frames(layer: LayerProto, connection: Connection) -> bool:
-    """Whether the layer reads single records of this source, and does not take them out of the row itself."""
+    """Whether the layer reads single records of this source and does not extract them itself."""
     return connection.frames and layer.type not in _FRAMES
 
 
 def frame(reader: LayerProto, source: str, record: int, steps: int = 1) -> LayerProto:
-    """The layer that hands a reader `steps` records of a sequence, from this one on."""
+    """The layer that extracts `steps` records of a sequence for a reader, starting at `record`."""
     name = f"{source}@{reader.name}" if steps > 1 else f"{record}#{source}@{reader.name}"
     result = LayerProto(name=name, type=LayerType.kFrame, srclayers=[source], unroll_index=record)
     if steps > 1:
@@ -239,7 +247,7 @@ def frame(reader: LayerProto, source: str, record: int, steps: int = 1) -> Layer
 
 
 def origin(layer: LayerProto) -> str:
-    """The name in the job of the layer of which this one is an instance."""
+    """The name in the job of the layer that this one is an instance of."""
     prefix = f"{layer.unroll_index}#"
     return layer.name.removeprefix(prefix) if layer.HasField("unroll_index") else layer.name
 

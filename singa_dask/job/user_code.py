@@ -1,7 +1,7 @@
-"""Classes and functions of the user's own, which a job names as "module:Class" or "module:function".
+"""User code: classes and functions that a job names as "module:Class" or "module:function".
 
-A name is looked up first in what the driver has sent (see `sending`), then among the classes of this process that no
-import finds, then in the module.
+A name is looked up first in the shipped code (see `code_bundle`), then among classes of this process that no import
+finds, then in the module.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _folder: ContextVar[Path | None] = ContextVar("singa_dask_user_folder", default=
 def code_name(code: Any) -> str:
     """The name of a class or function for a job: "module:Class".
 
-    What its module does not show under its name (it was defined inside a function, or the name has been given to
-    another class since) is remembered in this process, as "module:Class~2" where the plain name is taken.
+    This process remembers code that its module does not hold under its name, because it was defined in a function or
+    redefined since. If the plain name is taken, it becomes "module:Class~2".
     """
     for name, known in _received.get({}).items():
         if known is code:
@@ -45,23 +45,23 @@ def code_name(code: Any) -> str:
 
 
 def check_own_type(cls: Any, base: Any, key: str) -> None:
-    """Raise ConfigError where a class of the user's has the type of the built-in one that it derives from: a job could
-    not tell the two apart, and workers would make the other one."""
+    """Raise ConfigError if a user class has the type of the built-in class that it derives from: a job could not
+    distinguish them, and workers would create the built-in one."""
     if cls.type == base.type or "type" in vars(cls):
         return
     hint = f'Derive it from {base.__name__}, or write type = "{base.type}" in it.'
-    message = f"{cls.__name__} derives from a {cls.type} one, and a job cannot tell them apart"
+    message = f"{cls.__name__} has the type of its base class, {cls.type}, and a job cannot distinguish them"
     raise ConfigError(Problem(key, message, hint=hint))
 
 
 def is_defined(name: str) -> bool:
-    """Whether this process has, or was sent, what no import finds under this name."""
+    """Whether this process defined or received this name, which no import finds."""
     return name in _defined or name in _received.get({})
 
 
 @contextmanager
 def using(code: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, these names mean these objects."""
+    """Inside, these names resolve to these objects."""
     token = _received.set({**_received.get({}), **code})
     try:
         yield
@@ -71,7 +71,7 @@ def using(code: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def searching(folder: Path | None) -> Iterator[None]:
-    """Inside, modules are looked for in this folder first, that of the job file."""
+    """Inside, modules are searched first in this folder, that of the job file."""
     token = _folder.set(folder)
     try:
         yield
@@ -80,24 +80,26 @@ def searching(folder: Path | None) -> Iterator[None]:
 
 
 def user_code(spec: str, key: str) -> Any:
-    """What `spec`, spelled "module:Class" or "module:function", names; `key` says where the job names it.
+    """The class or function that `spec`, "module:Class" or "module:function", names. key: of the field in the job.
 
-    Raises ConfigError where there is no such module or name. Errors inside the module itself pass through.
+    Raises ConfigError if there is no such module or name. Errors inside the module itself propagate.
     """
     module_name, _, name = spec.partition(":")
     if not module_name or not name:
-        raise ConfigError(Problem(key, 'user code is named "module:Class" or "module:function"', repr(spec)))
+        raise ConfigError(Problem(key, 'user code must be named "module:Class" or "module:function"', repr(spec)))
     for known in (_received.get({}), _defined):
         if spec in known:
             return known[spec]
     try:
         found = _module(module_name, spec, key)
     except ModuleNotFoundError as error:
-        # An import that fails inside the user's module is the user's to see.
+        # The user must see an import that fails inside the module.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        hint = "Put it beside the job file or into the current folder, install it, or add its folder to PYTHONPATH."
-        raise ConfigError(Problem(key, f"there is no module {error.name!r}", repr(spec), hint)) from error
+        hint = (
+            "Put it in the folder of the job file or the current folder, install it, or add its folder to PYTHONPATH."
+        )
+        raise ConfigError(Problem(key, f"no module named {error.name!r}", repr(spec), hint)) from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise _missing(found, module_name, part, spec, key)
@@ -107,18 +109,18 @@ def user_code(spec: str, key: str) -> Any:
 
 def _missing(found: Any, module_name: str, part: str, spec: str, key: str) -> ConfigError:
     if module_name == "__main__":
-        hint = 'Train from there, or put it into a module beside the job file: user_type: "my_layers:MyLayer".'
-        why = "was defined in a notebook or script, of which this process knows nothing"
+        hint = 'Train from there, or put it in a module next to the job file: user_type: "my_layers:MyLayer".'
+        why = "was defined in a notebook or script that this process has not run"
         return ConfigError(Problem(key, why, repr(spec), hint))
     if part == "<locals>":
         hint = "Move it to the top level of a module, or build the job in the process that defines it."
-        return ConfigError(Problem(key, "is defined inside a function, where no import finds it", repr(spec), hint))
+        return ConfigError(Problem(key, "is defined inside a function and cannot be imported", repr(spec), hint))
     public = [attribute for attribute in vars(found) if not attribute.startswith("_")]
     return ConfigError(Problem(key, f"{module_name!r} has no {part!r}", repr(spec), nearest(part, public)))
 
 
 def _importable(name: str) -> Any:
-    """What an import would find under this name; None where nothing."""
+    """The object that an import would find under this name, or None."""
     module_name, _, path = name.partition(":")
     found = sys.modules.get(module_name)
     for part in path.split("."):
@@ -128,13 +130,13 @@ def _importable(name: str) -> Any:
 
 def _module(name: str, spec: str, key: str) -> Any:
     folder, top = _folder.get(), name.partition(".")[0]
-    importlib.invalidate_caches()  # a notebook may have written the module just now
+    importlib.invalidate_caches()  # a notebook may have just written the module
     beside = folder and importlib.machinery.PathFinder.find_spec(top, [str(folder)])
     if not beside or beside.origin is None:
         return importlib.import_module(name)
     other = getattr(sys.modules.get(top), "__file__", None)
     if top in sys.modules and (other is None or not _same(other, beside.origin)):
-        why = f"this process has another module {top!r} already, {other or 'a built-in one'}"
+        why = f"this process has already imported another module {top!r}: {other or 'a built-in one'}"
         hint = f"Rename {beside.origin}, or train in another process."
         raise ConfigError(Problem(key, why, repr(spec), hint))
     sys.path.insert(0, str(folder))

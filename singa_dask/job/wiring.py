@@ -1,4 +1,4 @@
-"""What can be wrong with who reads whom: names that are given twice or to nobody, phases that differ, circles."""
+"""Faults in the wiring of layers: duplicate names, unknown sources, sources missing in a phase, cycles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from singa_dask.job.phases import runs_in
 
 
 class WiringFault(NamedTuple):
-    """layer: its position in the list; path: of the field within it; and the parts of a Problem."""
+    """A fault of a layer. layer: its position in the list; path: of the field in it; the rest: parts of a Problem."""
 
     layer: int
     path: Path
@@ -22,7 +22,7 @@ class WiringFault(NamedTuple):
 
 
 def unknown_sources(layers: Sequence[LayerProto]) -> Iterator[WiringFault]:
-    """Sources that are the name of no layer, in no phase."""
+    """Sources that no layer of any phase is named after."""
     names = {layer.name for layer in layers}
     for index, layer in enumerate(layers):
         read: list[tuple[Path, str]] = [(("srclayers", i), source) for i, source in enumerate(layer.srclayers)]
@@ -35,8 +35,10 @@ def unknown_sources(layers: Sequence[LayerProto]) -> Iterator[WiringFault]:
 
 
 def faults_in_phase(layers: Sequence[LayerProto], phase: int) -> Iterator[WiringFault]:
-    """Names that two layers of the phase have (SINGA's jobs have one "data" for training and another for tests), and
-    sources that do not run in it."""
+    """Duplicate names in a phase, and sources that do not run in it.
+
+    Layers of different phases may share a name: SINGA's jobs have one "data" layer for training, one for testing.
+    """
     running = [runs_in(layer, phase) for layer in layers]
     names = {layer.name for layer in layers}
     present = {layer.name for layer, runs in zip(layers, running, strict=True) if runs}
@@ -45,20 +47,20 @@ def faults_in_phase(layers: Sequence[LayerProto], phase: int) -> Iterator[Wiring
         if not running[index]:
             continue
         if layer.name in seen:
-            hint = "Rename one, or let each run in phases of its own (include: kTrain, include: kTest)."
+            hint = "Rename one, or let them run in different phases (include: kTrain, include: kTest)."
             message = "another layer of the same phase has this name"
             yield WiringFault(index, ("name",), message, layer.name, hint)
         seen.add(layer.name)
         for i, source in enumerate(layer.srclayers):
             if source in names and source not in present:
                 name = Phase.Name(phase)
-                message = f"does not run in phase {name}, in which {layer.name!r} reads it"
-                hint = f"Leave {layer.name!r} out of the phase too (exclude: {name}), or let {source!r} in."
+                message = f"does not run in phase {name}, but {layer.name!r} reads it there"
+                hint = f"Exclude {layer.name!r} from the phase too (exclude: {name}), or include {source!r}."
                 yield WiringFault(index, ("srclayers", i), message, source, hint)
 
 
 def circles(sources: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """The circles of a graph, name -> names it reads; each in the order of the data's flow, none sharing a layer."""
+    """Disjoint cycles of a graph (name -> names it reads), each in the direction of the data flow."""
     stuck = _stuck(sources)
     while stuck:
         walk = [next(iter(stuck))]
@@ -70,16 +72,16 @@ def circles(sources: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
 
 
 def circle_fault(circle: Sequence[str], order: Mapping[str, int]) -> WiringFault:
-    """That of a circle, at the first of its layers. order: positions of the layers."""
+    """The fault of a cycle, reported at its first layer. order: positions of the layers."""
     start = min(range(len(circle)), key=lambda i: order[circle[i]])
     ordered = [*circle[start:], *circle[: start + 1]]
-    hint = "Take out one of these sources, or read its time step before: unroll_len: 10 shift: 1, say."
-    message = "these layers feed each other in a circle"
+    hint = "Remove one of these sources, or read its previous time step, for example with unroll_len: 10 shift: 1."
+    message = "these layers form a cycle"
     return WiringFault(order[ordered[0]], ("srclayers",), message, " -> ".join(ordered), hint)
 
 
 def _stuck(sources: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """What remains of the graph once all layers are taken out that only wait for layers taken out (Kahn 1962)."""
+    """The graph without the layers that do not depend on a cycle (Kahn 1962)."""
     waits = {name: sum(b in sources for b in before) for name, before in sources.items()}
     readers: dict[str, list[str]] = {name: [] for name in sources}
     for name, before in sources.items():

@@ -1,4 +1,4 @@
-"""The layers that a net is made of, and `layer_class`, which finds the class for a job's layer."""
+"""The built-in layers, and `layer_class`, which finds the class of a job's layer."""
 
 from __future__ import annotations
 

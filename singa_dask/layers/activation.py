@@ -7,11 +7,12 @@ from typing import ClassVar
 from singa_dask.job.job_pb2 import ActivationProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class _Elementwise(Layer):
-    """What all activations share: shape, buffers, and that backward needs only y."""
+    """Base of activations: same shape as x, and backward needs only y."""
 
     rowwise: ClassVar[bool] = True
 
@@ -32,7 +33,7 @@ class ReLU(_Elementwise):
 
     type: ClassVar[str] = "kReLU"
     conf_field: ClassVar[str | None] = "relu_conf"
-    keeps_order = True  # to the last bit, which those with an exponential do not promise
+    keeps_order = True  # exactly, unlike activations with an exponential
 
     def setup(self, *src: Shape) -> Shape:
         if self.conf.negative_slope < 0:
@@ -83,7 +84,7 @@ class STanh(_Elementwise):
 
 
 class Activation(_Elementwise):
-    """The activation that activation_conf.type names: RELU, SIGMOID, TANH or STANH."""
+    """The activation of activation_conf.type: RELU, SIGMOID, TANH or STANH."""
 
     type: ClassVar[str] = "kActivation"
     conf_field: ClassVar[str | None] = "activation_conf"

@@ -9,7 +9,8 @@ import numpy as np
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
+from singa_dask.ops.arrays import Array
 
 EPSILON = 1e-5
 
@@ -17,9 +18,9 @@ EPSILON = 1e-5
 class BatchNorm(Layer):
     """y = scale (x - mean) / sqrt(var + 1e-5) + bias, channel by channel.   x: (B, ..., C) -> y: the same shape.
 
-    In kTrain mean and var are those of the N elements of a channel that all workers of the group have (Ioffe & Szegedy
-    2015), and the running statistics become factor * running + (1 - factor) * batch, with the unbiased variance; other
-    phases use those. Parameters: scale, bias, mean, var; servers add up the last two.   bm_conf: factor.
+    In kTrain mean and var are over the N elements of a channel on all workers of the group (Ioffe & Szegedy 2015). The
+    running statistics become factor * running + (1 - factor) * batch, with the unbiased variance; other phases use
+    them. Parameters: scale, bias, mean, var; servers sum the updates of the last two.   bm_conf: factor.
     """
 
     type: ClassVar[str] = "kBM"
@@ -45,7 +46,7 @@ class BatchNorm(Layer):
         xp = ctx.ops.xp
         y, x_NC = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
         if ctx.step.phase & Phase.kTrain:
-            # Rows are counted, since layers below may have cut or joined the batch.
+            # Count the rows: layers below may have sliced or concatenated the batch.
             sums = self._group_sum(ctx, xp.append(x_NC.sum(axis=0, dtype=np.float64), float(len(x_NC))))
             ctx.count = float(sums[-1])
             ctx.batch_mean = sums[:-1] / ctx.count
@@ -74,7 +75,7 @@ class BatchNorm(Layer):
         return dy
 
     def _learn_statistics(self, ctx: Context, elements: int) -> None:
-        """What servers subtract, this worker's share of it: (1 - factor) (running - batch), a mean over time steps."""
+        """This worker's share of what servers subtract: (1 - factor) (running - batch), averaged over time steps."""
         share = (1 - self.conf.factor) * elements / ctx.count / self.proto.num_instances
         unbiased = ctx.batch_var * (ctx.count / max(1, ctx.count - 1))
         self._add(self.mean, share * (self.mean.value - ctx.batch_mean))
@@ -89,5 +90,5 @@ class BatchNorm(Layer):
 
     @staticmethod
     def _group_sum(ctx: Context, array: Array) -> Array:
-        """The sum of all workers' arrays, float64."""
+        """The sum of all workers' arrays, in float64."""
         return ctx.ops.asarray(ctx.group_sum(ctx.ops.to_host(array)), np.float64)

@@ -1,7 +1,7 @@
-"""Layers that copy, cut and join what flows between others.
+"""Layers that copy, slice and concatenate.
 
-Dimensions are those of SINGA's (batch, channels, height, width): 0 is the batch, 1 the features or channels, 2 the
-height, 3 the width. Cutting or joining along the batch changes the number of rows that the layers above see.
+Dimensions are SINGA's (batch, channels, height, width): 0 is the batch, 1 the features or channels, 2 the height, 3
+the width. Slicing or concatenating along the batch changes the number of rows for the layers above.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class Split(Layer):
-    """Every destination gets x; their gradients add up.   x: (B, ...) -> num_splits times x.
+    """Every destination gets x; their gradients are summed.   x: (B, ...) -> num_splits times x.
 
-    split_conf: num_splits. Any layer may have several destinations: Split is there for SINGA's job files.
+    split_conf: num_splits. Any layer may have several destinations; Split exists for SINGA's job files.
     """
 
     type: ClassVar[str] = "kSplit"
@@ -41,7 +42,7 @@ class Split(Layer):
 
 
 class Slice(Layer):
-    """Cuts x into num_slices pieces, one per destination; the last takes what is left over.
+    """Slices x into num_slices pieces, one per destination; the last one takes the remainder.
 
     slice_conf: slice_dim, num_slices.
     """
@@ -80,9 +81,9 @@ class Slice(Layer):
 
 
 class Concate(Layer):
-    """Joins its sources along one dimension; in all others they must agree.
+    """Concatenates its sources along one dimension; all other dimensions must match.
 
-    concate_conf: concate_dim. num_concates is not needed: any layer may have several destinations.
+    concate_conf: concate_dim. num_concates is ignored: any layer may have several destinations.
     """
 
     type: ClassVar[str] = "kConcate"
@@ -102,7 +103,7 @@ class Concate(Layer):
             )
             if not same:
                 received = ", ".join(f"{n}: {s}" for n, s in zip(self.proto.srclayers, src, strict=False))
-                raise self.problem(f"sources must agree but in dimension {self.conf.concate_dim}", received)
+                raise self.problem(f"sources must match in all dimensions except {self.conf.concate_dim}", received)
         if self._axis == 0:
             return first
         return _resized(first, self._axis, sum(shape[self._axis - 1] for shape in src))
@@ -132,7 +133,7 @@ def _axis(layer: Layer, dim: int, shape: Shape) -> int:
 
 
 def piece_bounds(size: int, count: int) -> list[tuple[int, int]]:
-    """Where the pieces of a Slice begin and end."""
+    """Start and end of each piece of a Slice."""
     step = size // count
     return [(i * step, size if i == count - 1 else (i + 1) * step) for i in range(count)]
 
@@ -142,12 +143,12 @@ def _cuts(shape: Shape, axis: int, bounds: list[tuple[int, int]]) -> list[tuple[
 
 
 def _resized(shape: Shape, axis: int, size: int) -> Shape:
-    """The sample shape with another size along an axis of the batch (axis 0 is the batch)."""
+    """The sample shape with the size of one axis replaced (axis 0 is the batch)."""
     return *shape[: axis - 1], size, *shape[axis:]
 
 
 def _piece(ctx: Context, key: str, x: Array, cut: tuple[slice, ...]) -> Array:
-    """x[cut], contiguous and in memory of its own."""
+    """A contiguous copy of x[cut]."""
     view = x[cut]
     piece = ctx.buffer(key, view.shape, view.dtype)
     piece[...] = view

@@ -1,4 +1,4 @@
-"""What a net hands to its layers' calls: where a call stands, what a layer keeps between them, what it measures."""
+"""What a net passes to its layers' calls: step, context, metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 if TYPE_CHECKING:
     from singa_dask.ops import Ops
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """Where a call stands: which phase and step, and which rows of the group's mini-batch this worker has.
+    """The phase and step of a call, and this worker's rows of the group's mini-batch.
 
-    Random draws (dropout, augmentation) are functions of (seed, number, layer, row), so they depend neither on how
-    many workers share the batch nor on where a run was resumed.
+    Random draws (dropout, augmentation) are functions of (seed, number, layer, row). They depend neither on the number
+    of workers nor on where a run was resumed.
     """
 
     phase: int = Phase.kTrain
@@ -31,7 +32,7 @@ class Step:
 
 @dataclass
 class Metric:
-    """A mean in the making: `total` over `count` samples; metrics of several workers and batches add up."""
+    """A running mean: `total` over `count` samples. Metrics of workers and mini-batches can be added."""
 
     total: float = 0.0
     count: float = 0.0
@@ -50,9 +51,9 @@ def _alone(array: Array) -> Array:
 
 @dataclass
 class Memory:
-    """What a recurrent layer keeps from one forward call to the next; the instances of an unrolled one share it.
+    """The state of a recurrent layer between forward calls; the instances of an unrolled layer share it.
 
-    state: arrays (B, ...) after the last time step, None for a fresh start. gradients: for them, in a backward pass.
+    state: arrays (B, ...) after the last time step, None for initial state. gradients: of them, in a backward pass.
     """
 
     state: list[Array] | None = None
@@ -60,13 +61,13 @@ class Memory:
 
 
 class Scratch:
-    """An array for the time of one call, the same one for all layers of a net."""
+    """Scratch memory for one call, shared by all layers of a net."""
 
     def __init__(self) -> None:
         self._array: Array = None
 
     def of(self, ops: Ops, shape: Shape) -> Array:
-        """An uninitialised array of the ops' type; the next call gives the same memory."""
+        """An uninitialised array; the next call returns the same memory."""
         size = prod(shape)
         if self._array is None or self._array.size < size:
             self._array = ops.empty((size,))
@@ -75,13 +76,13 @@ class Scratch:
 
 @dataclass
 class Context:
-    """One layer's memory between its forward and backward call, and its store of reused buffers.
+    """One layer's memory between its forward and backward calls, with its reused buffers.
 
-    A layer may set any attribute on it. The net sets `step` before each forward call, `labels` of an input layer from
-    its feed, and `needs_input_grad`, once: False where no layer below has a use for the gradient of its output.
-    group_sum: a host array summed over the workers of the group, all of which must call it, in place. memory: of a
-    recurrent layer. last_output: what the layer of a name gave at the forward call before, None at the first one.
-    scratch: memory for the time of a call, in which nothing stays.
+    A layer may set any attribute. The net sets `step` before each forward call, `labels` of an input layer from its
+    feed, and once `needs_input_grad`: False if no layer below needs a gradient.
+    group_sum: sums a host array over the workers of the group in place; every worker must call it. memory: of a
+    recurrent layer. last_output: the output of a named layer at the previous forward call, None at the first one.
+    scratch: memory for one call.
     """
 
     ops: Ops
@@ -95,7 +96,7 @@ class Context:
     _buffers: dict[str, Array] = field(default_factory=dict)
 
     def buffer(self, key: str, shape: Shape, dtype: Any = None) -> Array:
-        """An uninitialised array that is the same one at every step as long as the shape stays."""
+        """An uninitialised array, reused at every step while the shape stays the same."""
         dtype = self.ops.dtype if dtype is None else dtype
         array = self._buffers.get(key)
         if array is None or array.shape != shape or array.dtype != dtype:

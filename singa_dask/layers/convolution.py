@@ -7,7 +7,8 @@ from typing import ClassVar
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import window_of
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class Convolution(Layer):
@@ -16,7 +17,7 @@ class Convolution(Layer):
     x: (B, H, W, C), W: (kh, kw, C, O), b: (O,) -> y: (B, OH, OW, O), OH = floor((H + 2 pad - kh) / stride) + 1.
 
     convolution_conf: num_filters, kernel, pad, stride (or kernel_x, kernel_y, ... for width and height), bias_term,
-    workspace_byte_limit (MB that im2col's buffer may take, where there is one).
+    workspace_byte_limit (MB for im2col's buffer, if it is used).
     """
 
     type: ClassVar[str] = "kConvolution"

@@ -10,7 +10,8 @@ import numpy as np
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import stream_key
 
 
@@ -41,7 +42,7 @@ class Dropout(Layer):
         y = ctx.buffer("y", x[0].shape)
         ctx.mask = ctx.buffer("mask", x[0].shape, np.uint8)
         for t in range(self.steps):
-            name = self.name if self.steps == 1 else f"{t}#{self.name}"  # as in the unrolled net
+            name = self.name if self.steps == 1 else f"{t}#{self.name}"  # same draws as in the unrolled net
             key = stream_key(step.seed, step.number, name)
             rows = slice(t * len(y) // self.steps, (t + 1) * len(y) // self.steps)
             ctx.ops.dropout(x[0][rows], self.conf.dropout_ratio, key, first, y[rows], ctx.mask[rows])

@@ -9,14 +9,15 @@ import numpy as np
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits
 
 
 class Dummy(Layer):
-    """With `input` the same numbers in [0, 1) at every step, else y = x.
+    """With `input`, the same numbers in [0, 1) at every step; otherwise y = x.
 
-    dummy_conf: input, output (read for SINGA's sake), shape (with `input`: batch, then one sample; images as channels,
+    dummy_conf: input, output (ignored), shape (with `input`: batch, then one sample; images as channels,
     height, width).
     """
 
@@ -39,7 +40,7 @@ class Dummy(Layer):
             return src[0]
         shape = tuple(self.conf.shape)
         if src or len(shape) < 2 or min(shape) < 1:
-            raise self.problem("with dummy_conf.input there is no source, but a shape: batch, then one sample", shape)
+            raise self.problem("dummy_conf.input needs a shape (batch, then one sample) and no source", shape)
         bits = random_bits(np, 0, 0, int(np.prod(shape))) >> np.uint64(40)
         values = (bits / float(1 << 24)).reshape(shape)
         self._values = np.ascontiguousarray(np.moveaxis(values, 1, -1)) if len(shape) == 4 else values

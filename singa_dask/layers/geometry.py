@@ -10,16 +10,16 @@ from singa_dask.ops import Window
 
 
 def window_of(layer: Layer, shape: Shape) -> Window:
-    """The layer's window over images of `shape`: `kernel`, `pad` and `stride`, or, where set, their `_x` (width) and
-    `_y` (height) forms.
+    """The layer's window over images of `shape`: `kernel`, `pad` and `stride`, or their `_x` (width) and `_y` (height)
+    forms if set.
 
-    Raises ConfigError where the source is no image or the window does not fit it.
+    Raises ConfigError if the source is not an image or the window does not fit.
     """
     if len(shape) != 3:
         raise layer.problem(
             f"{type(layer).__name__} needs images",
             f"samples of shape {shape}",
-            "Give store_conf.shape as channels, height, width, and put no InnerProduct in between.",
+            "Give store_conf.shape as channels, height, width, and put no InnerProduct before this layer.",
         )
     window = Window(_pair(layer.conf, "kernel"), _pair(layer.conf, "stride"), _pair(layer.conf, "pad"))
     if min(window.kernel) < 1 or min(window.stride) < 1:

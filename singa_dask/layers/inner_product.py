@@ -7,14 +7,15 @@ from typing import ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class InnerProduct(Layer):
     """y = x W + b; the source is flattened.   x: (B, ...) -> y: (B, O).
 
-    innerproduct_conf: num_output, bias_term, transpose (W is stored as (O, I) rather than (I, O), so that `share_from`
-    can tie it to the W of a layer that goes the other way).
+    innerproduct_conf: num_output, bias_term, transpose (store W as (O, I), so that `share_from` can tie it to the W
+    of a layer in the opposite direction).
     """
 
     type: ClassVar[str] = "kInnerProduct"

@@ -1,4 +1,4 @@
-"""Input layers: what the loader feeds, in the shape that the net wants.
+"""Input layers: they bring the loader's samples into the shape of the net.
 
 B samples of sample shape S.
 """
@@ -14,16 +14,17 @@ from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.stores import row_shape, store_of
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class RecordInput(InputLayer):
-    """y = x: records of HDF5 shards, as the loader has read and normalised them.   x, y: (B, S).
+    """y = x: records of HDF5 shards, read and normalised by the loader.   x, y: (B, S).
 
     store_conf: shape (one sample: features; height, width; or channels, height, width), and what the loader reads:
     backend, path, batchsize, mean_value or mean_file, std_value or std_file, shuffle, random_skip, has_label,
     sequence, lookahead. With sequence a row is K = sequence + lookahead consecutive records, each of shape S:
-    x, y: (B, K) where S is one value, else (B, K, S). Row b of the next mini-batch begins `sequence` records later.
+    x, y: (B, K) if S is one value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later.
     """
 
     known_by_type: ClassVar[bool] = True
@@ -52,7 +53,7 @@ class RecordInput(InputLayer):
 
 
 class CSVInput(RecordInput):
-    """y = x: rows of a CSV file that `singa-dask shard csv` made into shards.   x, y: (B, S).
+    """y = x: rows of a CSV file that `singa-dask shard csv` converted to shards.   x, y: (B, S).
 
     store_conf: as RecordInput.
     """
@@ -63,16 +64,16 @@ class CSVInput(RecordInput):
 class CharRNN(RecordInput):
     """y = x: the numbers of K = unroll_len + 1 consecutive characters of a text.   x, y: (B, K), B = batchsize.
 
-    Row b of the next mini-batch begins with the last character of this one, so that a net can carry its state.
-    char_rnn_conf: path (a folder of shards that `singa-dask shard text` has written, or a named data set), vocab_path
-    (not needed: a file or shards, whose vocabulary must be that of path), unroll_len, batchsize.
+    Row b of the next mini-batch starts with the last character of this one, so that a net can carry over its state.
+    char_rnn_conf: path (a folder of shards from `singa-dask shard text`, or a named data set), vocab_path (optional: a
+    file or shards with the same vocabulary as path), unroll_len, batchsize.
     """
 
     type: ClassVar[str] = "kCharRNN"
     conf_field: ClassVar[str | None] = "char_rnn_conf"
 
     def setup(self, *src: Shape) -> Shape:
-        # The loader reads store_conf; the job, which may be written to a file again, does not get one.
+        # The loader reads store_conf. Keep it out of the job, which may be written to a file.
         proto = LayerProto()
         proto.CopyFrom(self.proto)
         proto.store_conf.CopyFrom(store_of(proto))
@@ -81,9 +82,9 @@ class CharRNN(RecordInput):
 
 
 def arrange(xp: Array, x: Array, shape: Shape) -> Array:
-    """x (B, ...) with samples of `shape`: images given as channels, height, width become height, width, channels.
+    """x (B, ...) with samples of `shape`: (channels, height, width) images become (height, width, channels).
 
-    Raises ValueError where the sizes do not fit.
+    Raises ValueError if the sizes do not match.
     """
     sample = tuple(x.shape[1:])
     if sample == shape:
@@ -93,12 +94,12 @@ def arrange(xp: Array, x: Array, shape: Shape) -> Array:
         planes = channels, height, width
         if sample == planes or sample == (height * width * channels,) or (channels == 1 and sample == (height, width)):
             return xp.moveaxis(x.reshape(len(x), *planes), 1, -1)
-        raise ValueError(f"samples of shape {sample} are no images of shape {shape}")
+        raise ValueError(f"samples of shape {sample} are not images of shape {shape}")
     return x.reshape(len(x), *shape)
 
 
 def read_statistic(layer: Layer, path: str, name: str, shape: Shape) -> np.ndarray:
-    """Data set `name` of an HDF5 file, in the sample shape. Raises ConfigError where it is missing or does not fit."""
+    """Data set `name` of an HDF5 file, in the sample shape. Raises ConfigError if it is missing or does not fit."""
     import h5py
 
     try:

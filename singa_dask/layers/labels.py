@@ -1,4 +1,4 @@
-"""Labels as the layers that read them need them."""
+"""Labels for losses and metrics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from singa_dask.errors import DataError
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array
+from singa_dask.ops.arrays import Array
 
 
 def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int) -> Array:
     """The labels of the rows of x on the device: (B,) integers.
 
-    Raises DataError where there are none, or not one for each row, or one is not in [0, classes).
+    Raises DataError if there are no labels, not one per row, or one outside [0, classes).
     """
     source = layer.proto.srclayers[1] if len(layer.proto.srclayers) > 1 else "its second source"
     if labels is None:
@@ -24,16 +24,16 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
         if (labels != given).any():
             raise DataError(
                 f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others. "
-                "For targets that are none use EuclideanLoss."
+                "For other targets use EuclideanLoss."
             )
     if labels.size != x.shape[0]:
         raise DataError(
             f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {x.shape[0]} rows, but {source!r} gives "
-            f"{labels.size} labels. Do layers between them cut or join the batch (slice_dim, concate_dim 0)?"
+            f"{labels.size} labels. Does a layer between them slice or join the batch (slice_dim, concate_dim 0)?"
         )
     if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise DataError(
             f"layer {layer.name!r}: labels must lie in [0, {classes}), the number of outputs of its first source; "
-            f"{source!r} gave labels from {int(labels.min())} to {int(labels.max())}"
+            f"{source!r} has labels from {int(labels.min())} to {int(labels.max())}"
         )
     return labels

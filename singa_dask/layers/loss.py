@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import class_labels
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class SoftmaxLoss(LossLayer):
     """loss = -scale log softmax(x)[label]; the output is softmax(x).   x: (B, ...) of N elements -> (B, N).
 
     Sources: x, and the layer with the labels. Gradient for x: scale (softmax(x) - onehot(label)) / T.
-    Metrics: loss, and accuracy: the share of rows whose label is among the topk largest.
+    Metrics: loss; accuracy, the fraction of rows whose label is among the topk largest outputs.
     softmaxloss_conf: topk, scale.
     """
 
@@ -51,7 +52,7 @@ class SoftmaxLoss(LossLayer):
 
 
 class EuclideanLoss(LossLayer):
-    """loss = sum over a sample of (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) of as many elements.
+    """loss = sum over a sample of (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
 
     Sources: prediction x, target t. Gradient for x: (x - t) / T, as in SINGA, whose reported loss is twice ours.
     No gradient flows into the target. Metric: loss.

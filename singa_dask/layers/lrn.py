@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class LRN(Layer):

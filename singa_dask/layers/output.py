@@ -1,4 +1,4 @@
-"""Layers that write what comes out of a net to a file."""
+"""Layers that write the output of a net to a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 
 from singa_dask.layers.base import OutputLayer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class _FileOutput(OutputLayer):
-    """Appends every batch to the file at store_conf.path, opened at the first batch and emptied then; y = x.
+    """Writes every batch to the file at store_conf.path, which the first batch truncates; y = x.
 
-    Where several workers share the batch, each writes its own file: `name-<first row>.suffix`. Of a net over time the
-    rows of a mini-batch come one time step after another.
+    Workers that share a mini-batch write separate files: `name-<first row>.suffix`. A net over time writes the rows of
+    a mini-batch time step by time step.
     """
 
     rowwise: ClassVar[bool] = True
@@ -28,8 +29,8 @@ class _FileOutput(OutputLayer):
         if not self.conf.path:
             raise self.problem("store_conf.path is missing: the file to write")
         if self.proto.num_instances > 1:
-            hint = "Write the last time step alone: unroll_len: 1 unroll_conn_type: kUnrollFirstToLast."
-            raise self.problem(f"{self.proto.num_instances} time steps would write one file", self.conf.path, hint)
+            hint = "Write only the last time step: unroll_len: 1 unroll_conn_type: kUnrollFirstToLast."
+            raise self.problem(f"{self.proto.num_instances} time steps cannot write to one file", self.conf.path, hint)
         self._file: Any = None
         return shape
 
@@ -74,7 +75,7 @@ class RecordOutput(_FileOutput):
 
     type: ClassVar[str] = "kRecordOutput"
 
-    # HDF5 needs chunks for a data set that grows; of about this size they cost little.
+    # HDF5 needs chunks for a growing data set; chunks of about this size cost little.
     chunk_nbytes: ClassVar[int] = 1 << 20
 
     def _open(self, path: Path, rows: np.ndarray) -> Any:

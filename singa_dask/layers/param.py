@@ -1,4 +1,4 @@
-"""A trainable array of a layer: what it is, and where its value and gradient live."""
+"""Parameters: trainable arrays of layers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.fields import assign_all
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.job.user_code import code_name
+from singa_dask.ops.arrays import Array
 
-Array = Any
 Shape = tuple[int, ...]
 
 
@@ -19,9 +19,9 @@ class Param:
 
     A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
 
-    name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them. frozen: it
-    keeps its value. statistic: its gradient is subtracted as it is, by no updater's rule. touched: whether this step
-    has looked at its gradient.
+    name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them. frozen: the
+    value stays. statistic: the gradient is subtracted as it is, without an updater. touched: whether this step read
+    `grad`.
     """
 
     def __init__(self, proto: ParamProto, name: str, shape: Shape, fan_in: int, fan_out: int):
@@ -61,13 +61,13 @@ class Param:
             raise ValueError(f"{self.name}.grad is a view into the flat gradients: write grad[...] = array")
 
     def bind(self, value: Array, grad: Array) -> None:
-        """Let value and gradient live in these arrays."""
+        """Move value and gradient to these arrays."""
         self._value, self._grad = value, grad
 
     def claim(self) -> bool:
         """False for the first contribution to this step's gradient (write it), True for later ones (add to it).
 
-        Spares zeroing the gradients before every step:
+        Makes zeroing the gradients before every step unnecessary:
             ops.gemm(x.T, dy, out=p.grad, accumulate=p.claim())
         """
         had = self.owner._has_gradient
@@ -75,7 +75,7 @@ class Param:
         return had
 
     def start_step(self) -> bool:
-        """Forget this step's contributions; returns whether there were any."""
+        """Forget this step's contributions. Returns whether there were any."""
         had, self._has_gradient, self.touched = self._has_gradient, False, False
         return had
 
@@ -84,9 +84,9 @@ class Param:
 
 
 def param_message(given: ParamProto | Mapping[str, Any], key: str) -> ParamProto:
-    """The message itself, or that of these settings, of which `init` may be a function(param, rng) or a mapping too.
+    """The message of these settings. `init` may be a function(param, rng) or a mapping.
 
-    Raises ConfigError, naming `key`, for settings that a parameter has not, or that do not fit.
+    Raises ConfigError that names `key` for unknown settings and wrong values.
     """
     if isinstance(given, ParamProto):
         return given

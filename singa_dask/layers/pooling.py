@@ -8,11 +8,12 @@ from singa_dask.job.job_pb2 import PoolingProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import window_of
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class Pooling(Layer):
-    """y = the largest element under each window (MAX), or their sum / (kh kw) (AVG: padding counts as zeros, as in
+    """y = the largest element of each window (MAX), or their sum / (kh kw) (AVG: padding counts as zeros, as in
     SINGA).   x: (B, H, W, C) -> y: (B, OH, OW, C), OH = floor((H + 2 pad - kh) / stride) + 1.
 
     pooling_conf: pool (MAX or AVG), kernel, pad, stride (or kernel_x, kernel_y, ... for width and height).

@@ -10,16 +10,17 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.input import read_statistic
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits, stream_key
 
 
 class ImagePreprocess(Layer):
     """y = scale (x - mean), cropped and mirrored.   x: (B, H, W, C) -> y: (B, crop, crop, C).
 
-    rgbimage_conf: cropsize (0: none), mirror, scale, meanfile (HDF5 file with a data set `mean` of the whole image's
-    shape). In phase kTrain the crop's place and, with `mirror`, whether a sample is mirrored are random, functions of
-    (seed, step, layer, row); elsewhere the crop is the centre and nothing is mirrored. Hands on its source's labels.
+    rgbimage_conf: cropsize (0: none), mirror, scale, meanfile (HDF5 file with a data set `mean` in the shape of the
+    whole image). In phase kTrain, crop position and mirroring are random functions of (seed, step, layer, row). Other
+    phases take the centre and do not mirror. Passes on its source's labels.
     """
 
     type: ClassVar[str] = "kImagePreprocess"
@@ -50,7 +51,7 @@ class ImagePreprocess(Layer):
         return ops.crop(images, top, left, mirror, ctx.mean, self.conf.scale, y)
 
     def _draws(self, ctx: Context, shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where each row's crop starts and whether it is mirrored: three integer arrays (B,)."""
+        """Each row's crop position and whether it is mirrored: three integer arrays (B,)."""
         rows = shape[0]
         room = shape[1] - self._size[0], shape[2] - self._size[1]
         if not ctx.step.phase & Phase.kTrain:

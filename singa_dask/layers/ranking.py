@@ -1,4 +1,4 @@
-"""Which classes come out on top, and whether they are the right ones.   B samples, N classes."""
+"""The top classes, and their accuracy.   B samples, N classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import ClassVar
 from singa_dask.layers.base import OutputLayer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import class_labels
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class ArgSort(OutputLayer):
@@ -32,9 +33,9 @@ class ArgSort(OutputLayer):
 
 
 class Accuracy(ArgSort):
-    """ArgSort that also counts labels: sources x and the layer with the labels.
+    """ArgSort that also measures accuracy. Sources: x and the layer with the labels.
 
-    Metric: accuracy, the share of rows whose label is among the topk largest.   argsort_conf: topk.
+    Metric: accuracy, the fraction of rows whose label is among the topk largest.   argsort_conf: topk.
     """
 
     type: ClassVar[str] = "kAccuracy"

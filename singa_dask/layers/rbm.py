@@ -2,8 +2,8 @@
 
     E(v, h) = -v W h' - v a' - h b'          (Smolensky 1986; Hinton 2002)
 
-W: (V, H), a: (V,), b: (H,). Forward they give the positive phase, v and p(h | v); `algorithms/cd.py` runs the chain.
-An InnerProduct from V to H has a weight of the same shape, so nets that are built on an RBM can take over its W and b.
+W: (V, H), a: (V,), b: (H,). Forward computes the positive phase, v and p(h | v); `algorithms/cd.py` runs the chain.
+An InnerProduct from V to H has a weight of the same shape, so a net can reuse the W and b of an RBM.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import stream_key
 
 
 class RBM(Layer):
-    """What both layers share.   rbm_conf: hdim (H), bias_term, gaussian (linear units with unit variance)."""
+    """Base of both layers.   rbm_conf: hdim (H), bias_term, gaussian (linear units with unit variance)."""
 
     known_by_type: ClassVar[bool] = True
     conf_field: ClassVar[str | None] = "rbm_conf"
@@ -28,7 +29,7 @@ class RBM(Layer):
 
     def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         hint = 'RBMVis("vis", ["data", "hid"]), RBMHid("hid", "vis").'
-        raise self.problem("the two layers of a machine read each other: name their srclayers", hint=hint)
+        raise self.problem("the two layers of an RBM read each other: name their srclayers", hint=hint)
 
     def _declare(self, visible: int, units: int) -> None:
         hidden = self.conf.hdim
@@ -38,7 +39,7 @@ class RBM(Layer):
         self.bias = self.declare("bias", (units,), visible, hidden) if self.conf.bias_term else None
 
     def _mean(self, ctx: Context, x: Array, weight: Array, key: str) -> Array:
-        """The units' expected values, given what the other layer's are."""
+        """The units' expected values, given those of the other layer."""
         out = ctx.buffer(key, (x.shape[0], weight.shape[1]))
         mean = ctx.ops.affine(x, weight, None if self.bias is None else self.bias.value, out=out)
         return mean if self.conf.gaussian else ctx.ops.sigmoid(mean, mean)
@@ -48,7 +49,7 @@ class RBM(Layer):
 
 
 class RBMVis(RBM):
-    """The visible units: forward hands on its source, flattened.   x: (B, ...) of V elements -> (B, V).
+    """The visible units: forward passes on its source, flattened.   x: (B, ...) of V elements -> (B, V).
 
     Metric: squared_error, the sum over a row of (v - reconstruction)^2.
     """
@@ -71,7 +72,7 @@ class RBMVis(RBM):
         return self._mean(ctx, hidden, self.weight.value.T, "reconstruction")
 
     def measure(self, ctx: Context, reconstruction: Array) -> None:
-        """Remember how far the reconstruction is from the data."""
+        """Store the squared error of the reconstruction."""
         difference = (ctx.data - reconstruction).reshape(-1)
         ctx.error = ctx.ops.xp.dot(difference, difference)
 
@@ -80,7 +81,7 @@ class RBMVis(RBM):
 
 
 class RBMHid(RBM):
-    """The hidden units: forward gives p(h = 1 | v), for gaussian units their mean.   v: (B, V) -> (B, H)."""
+    """The hidden units: forward computes p(h = 1 | v), or the mean for gaussian units.   v: (B, V) -> (B, H)."""
 
     type: ClassVar[str] = "kRBMHid"
 

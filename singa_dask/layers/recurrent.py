@@ -1,9 +1,9 @@
 """Recurrent layers.   T time steps of B rows, I inputs, H hidden units, G gates.
 
-In a folded net (net/fold.py) one call computes all T steps, whose rows lie one step after another: x: (T B, I) ->
-y: (T B, H). In an unrolled net each of T instances computes one step, and the instance before is its second source.
-Both give the same numbers. The state that the first step starts from is, in this order: a second source (B, H), what
-the last mini-batch left where the algorithm carries it on (kBPTT), zero.
+In a folded net (net/fold.py) one call computes all T steps as consecutive blocks of rows: x: (T B, I) -> y: (T B, H).
+In an unrolled net each of T instances computes one step, and its second source is the previous instance. Both compute
+the same numbers. The initial state is the second source (B, H) if there is one, else the final state of the last
+mini-batch if the algorithm carries it over (kBPTT), else zero.
 
 Parameters: for each gate `<gate>_hx` (H, I), then for each `<gate>_hh` (H, H), then for each its bias `<gate>_b` (H,).
 """
@@ -15,16 +15,17 @@ from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.recurrent_layer import check_rows
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.recurrent import Chosen
 
 
 class Recurrent(Layer):
-    """What the recurrent layers share: parameters, the time loop, the gradients of the weights.
+    """Base of recurrent layers: parameters, time loop, gradients of the weights.
 
-    gates: their names, in the order of the parameters and of the kernel. carried: names of the arrays (B, H) that a
-    step hands to the next one, the output first.
+    gates: their names, in the order of the parameters and of the kernel. carried: names of the state arrays (B, H),
+    output first.
     """
 
     gates: ClassVar[tuple[str, ...]]
@@ -39,7 +40,7 @@ class Recurrent(Layer):
         if self._units < 1:
             raise self.problem("dim_hidden must be at least 1", self._units)
         if context and context[0] != (self._units,):
-            raise self.problem("its second source, the state before, must have dim_hidden units", context[0])
+            raise self.problem("the second source, the initial state, must have dim_hidden units", context[0])
         size, fans = self._units, (self._inputs, self._units)
         self.input_weights = [self.declare(self._role(g, "hx"), (size, self._inputs), *fans) for g in self.gates]
         self.state_weights = [self.declare(self._role(g, "hh"), (size, size), size, size) for g in self.gates]
@@ -50,7 +51,7 @@ class Recurrent(Layer):
         return f"{gate}_{what}" if gate else what
 
     def _has_biases(self) -> bool:
-        """SINGA's rule: not with `bias_term: false`, nor where the job has `param` blocks for the weights alone."""
+        """SINGA's rule: no biases with `bias_term: false` or with `param` blocks for the weights alone."""
         return self.conf.bias_term and len(self.proto.param) != 2 * len(self.gates)
 
     def _bias(self, gate: str) -> Param:
@@ -64,12 +65,12 @@ class Recurrent(Layer):
         ctx.given = len(x) > 1
         gates = ctx.buffer("gates", (rows, width))
         ctx.chosen = self._from_inputs(ctx, gates)
-        # The matrices (H, H) of a product, each transposed, side by side.
+        # The transposed matrices (H, H) of a product, side by side.
         w = []
         for n, weights in enumerate(self._products()):
             packed = ctx.buffer(f"wh_T{n}", ops.packed_shape(units, len(weights) * units, batch))
             w.append(ops.pack([weight.value.T for weight in weights], packed))
-        # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
+        # One block more than steps: block t is the state before step t, block t + 1 the state after it.
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
         self._steps(ctx, gates, w)
@@ -77,8 +78,7 @@ class Recurrent(Layer):
         return states[0][batch:]
 
     def _from_inputs(self, ctx: Context, ax: Array) -> Chosen:
-        """The inputs' part of the gates: of all steps at once as a product, or where every input is one-hot what each
-        step chooses among the rows of a table."""
+        """The inputs' part of the gates: one product for all steps, or rows of a table if every input is one-hot."""
         ops = ctx.ops
         table = ctx.buffer("wx_T", (self._inputs, ax.shape[1]))
         for k, param in enumerate(self.input_weights):
@@ -97,12 +97,12 @@ class Recurrent(Layer):
         memory, batch = ctx.memory, ctx.rows
         before = [None] * len(states) if memory.state is None else memory.state
         if given is not None:
-            # An unrolled instance reads the one before; other arrays of that one's state come the other way.
+            # An unrolled instance reads the previous one; the other state arrays come through the context.
             before = [given, *(before[1:] if self.proto.unroll_index else [None] * (len(states) - 1))]
         for state, value in zip(states, before, strict=True):
             check_rows(self, value, batch)
             state[:batch] = 0 if value is None else value
-        ctx.begun = before[0] is not None  # else the state is zero, and so is its part of the gates
+        ctx.begun = before[0] is not None  # otherwise the state is zero, and so is its part of the gates
         memory.gradients = None
 
     def backward(self, ctx: Context, dy: Array) -> Any:
@@ -125,8 +125,7 @@ class Recurrent(Layer):
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array) -> None:
-        """The gradients of the parameters, all steps in one product; of one-hot inputs the sums of the rows with the
-        same symbol."""
+        """The gradients of the parameters: one product for all steps, or row sums per symbol for one-hot inputs."""
         ops, units = ctx.ops, self._units
         before = ctx.states[0][: da.shape[0]]
         nonzero = slice(0 if ctx.begun else ctx.rows, None)
@@ -153,23 +152,23 @@ class Recurrent(Layer):
             for k, weight in enumerate(weights):
                 _add(weight, total[k * units : (k + 1) * units])
 
-    # What a cell writes:
+    # What a cell implements:
 
     def _products(self) -> list[list[Param]]:
-        """The weights of the state by the product that they are in."""
+        """The weights of the state, by product."""
         return [self.state_weights]
 
     def _state_gradients(self, ctx: Context, da: Array) -> list[Array]:
-        """The gradients for what those products gave: those for ax, unless the cell tells the two apart."""
+        """The gradients of those products: the gradients of ax, unless the cell distinguishes them."""
         return [da]
 
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
-        """Compute all states. gates: comes as ax, the inputs' part, unless ctx.chosen has it; it is kept for the way
-        back. w: the packed weights, by product."""
+        """Compute all states. gates: holds ax, the inputs' part, unless ctx.chosen does; the backward pass needs it.
+        w: the packed weights, by product."""
         raise NotImplementedError
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
-        """Fill da, which comes as `_steps` left the gates, and add to dbefore, where the first state is given."""
+        """Fill da, which holds the gates from `_steps`, and add to dbefore if an initial state is given."""
         raise NotImplementedError
 
 
@@ -227,8 +226,8 @@ class LSTM(Recurrent):
     """i, f, o = sigmoid(W_hx x_t + W_hh h_(t-1) + b), g = tanh(W_hx x_t + W_hh h_(t-1) + b),
     c_t = f c_(t-1) + i g, h_t = o tanh(c_t)   (Gers, Schmidhuber & Cummins 2000).   lstm_conf: dim_hidden, bias_term.
 
-    Parameters: i_hx, f_hx, o_hx, g_hx, i_hh, ..., i_b, ...; f_b starts at 1 where the job does not say otherwise
-    (Jozefowicz, Zaremba & Sutskever 2015). A second source gives h; the cell then starts at zero.
+    Parameters: i_hx, f_hx, o_hx, g_hx, i_hh, ..., i_b, ...; f_b starts at 1 unless the job sets `init`
+    (Jozefowicz, Zaremba & Sutskever 2015). A second source provides h; the cell then starts at zero.
     """
 
     type: ClassVar[str] = "kLSTM"
@@ -251,4 +250,4 @@ class LSTM(Recurrent):
         (packed,) = w
         ctx.ops.lstm_steps_backward(dy, packed, ctx.given, dcell, da, cell, dbefore)
         if self.proto.unroll_index:
-            ctx.memory.gradients = dcell  # for the instance before
+            ctx.memory.gradients = dcell  # for the previous instance

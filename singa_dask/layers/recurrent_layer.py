@@ -1,4 +1,4 @@
-"""The base of recurrent layers of one's own, of which only one time step is to be written."""
+"""The base of user-defined recurrent layers, which implement a single time step."""
 
 from __future__ import annotations
 
@@ -7,51 +7,52 @@ from typing import Any, ClassVar
 from singa_dask.errors import DataError
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class RecurrentLayer(Layer):
     """h_t = cell(x_t, h_(t-1)).   x: (T B, ...) -> y: (T B, ...), T time steps of B rows; T is 1 in an unrolled net.
 
-    The state that the first step starts from is, in this order: a second source, what the last mini-batch left where
-    the algorithm carries it on (kBPTT), zero. The output is the state.
+    The initial state is the second source if there is one, else the final state of the last mini-batch if the
+    algorithm carries it over (kBPTT), else zero. The output is the state.
     """
 
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
 
-    # What a layer writes:
+    # What a subclass implements:
 
     def setup_cell(self, x: Shape) -> Shape:
-        """Declare parameters. x: sample shape of the source; returns that of the state."""
+        """Declare parameters. x: sample shape of the source. Returns the sample shape of the state."""
         raise NotImplementedError
 
     def cell(self, ctx: Context, x: Array, before: Array) -> Array:
-        """The state after one time step, from the source (B, ...) and the state before."""
+        """The state after one time step, from the source (B, ...) and the previous state."""
         raise NotImplementedError
 
     def cell_backward(self, ctx: Context, dy: Array, x: Array, before: Array, y: Array) -> tuple[Array, Array]:
-        """Add to the parameters' gradients and return those for x and before; y is what `cell` gave.
+        """Add to the parameters' gradients and return the gradients for x and before. y: the result of `cell`.
 
-        Called for the last time step first; `dy` belongs to the callee.
+        Called in reverse order of time. The callee may overwrite `dy`.
         """
         raise NotImplementedError
 
-    # What is done with it:
+    # How it is used:
 
     def setup(self, *src: Shape) -> Shape:
         x, *state = self.sources(src)
         self._shape = self.setup_cell(x)
         if state and state[0] != self._shape:
-            raise self.problem(f"its second source, the state before, must have shape {self._shape}", state[0])
+            raise self.problem(f"the second source, the initial state, must have shape {self._shape}", state[0])
         return self._shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         rows = x[0].shape[0]
         batch = rows // self.steps
         ctx.x, ctx.given = x[0], len(x) > 1
-        # One block more than there are steps: the state before step t is block t, the state after it block t + 1.
+        # One block more than steps: block t is the state before step t, block t + 1 the state after it.
         states = ctx.states = ctx.buffer("states", (rows + batch, *self._shape))
         before = x[1] if ctx.given else ctx.memory.state[0] if ctx.memory.state else None
         check_rows(self, before, batch)
@@ -77,9 +78,9 @@ class RecurrentLayer(Layer):
 
 
 def check_rows(layer: Layer, state: Array, rows: int) -> None:
-    """Raises DataError where a state that is carried on has not the rows of the mini-batch."""
+    """Raises DataError if the carried state and the mini-batch differ in rows."""
     if state is not None and state.shape[0] != rows:
         raise DataError(
-            f"layer {layer.name!r}: the mini-batch has {rows} rows, but the state that is carried on has "
-            f"{state.shape[0]}. Give all mini-batches of this phase one size."
+            f"layer {layer.name!r}: the mini-batch has {rows} rows, but the state carried over has "
+            f"{state.shape[0]}. Give all mini-batches of this phase the same size."
         )

@@ -1,11 +1,11 @@
-"""Which class stands for which layer type."""
+"""The class of each layer type."""
 
 from __future__ import annotations
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import class_of
 from singa_dask.job.job_pb2 import LayerProto, LayerType
-from singa_dask.job.layer_facts import DEPRECATED
+from singa_dask.job.layer_types import DEPRECATED
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import Layer
 from singa_dask.layers.batch_norm import BatchNorm
@@ -68,7 +68,7 @@ LAYERS: tuple[type[Layer], ...] = (
     Tanh,
 )
 
-# SINGA's names for one layer on several devices; here `get_ops` chooses the device.
+# SINGA's device-specific names of one layer; here `get_ops` chooses the device.
 _SPELLINGS = {
     "kCConvolution": Convolution,
     "kCPooling": Pooling,
@@ -83,16 +83,16 @@ _SPELLINGS = {
 
 CLASSES: dict[str, type[Layer]] = {cls.type: cls for cls in LAYERS} | _SPELLINGS
 
-_BRIDGE = "Leave bridges out: the partitioner puts them where data crosses workers."
+_BRIDGE = "Remove it: layers split over workers are not yet supported."
 _UNAVAILABLE = DEPRECATED | {"kBridgeSrc": _BRIDGE, "kBridgeDst": _BRIDGE}
 
 
 def layer_class(proto: LayerProto) -> type[Layer]:
-    """The class for a layer's `type`, or the class that its `user_type` ("module:Class") names.
+    """The class of a layer's `type`, or of its `user_type` ("module:Class").
 
-    Raises ConfigError for types that have no use here, and for user layers that cannot be imported or are no Layer.
+    Raises ConfigError for unavailable types, and for user layers that cannot be imported or do not derive from Layer.
     """
     name, key = LayerType.Name(proto.type), f"layer {proto.name!r}"
     if name in _UNAVAILABLE:
-        raise ConfigError(Problem(key, f"layer type {name} is not used any more", hint=_UNAVAILABLE[name]))
+        raise ConfigError(Problem(key, f"layer type {name} is not available", hint=_UNAVAILABLE[name]))
     return class_of(proto, CLASSES, Layer, key, example="kInnerProduct")

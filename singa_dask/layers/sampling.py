@@ -1,4 +1,4 @@
-"""Layers of nets that read what they wrote: a step's output is the next step's input."""
+"""Layers for sampling, where the output of a step is the input of the next one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from singa_dask.layers.base import Layer, OutputLayer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits, stream_key
 
 
 class RNNDummy(Layer):
-    """y = what layer `dynamic_srclayer` gave at the forward call before; at the first one, random numbers.
+    """y = the output of layer `dynamic_srclayer` at the previous forward call; at the first call, random numbers.
 
-    With a source: y = x. rnn_dummy_conf: dynamic_srclayer, shape (batch, then one sample), low, high: the random
-    numbers are drawn from [low, high), and rounded down with `integer`. What `ctx.given` is set to takes their place.
+    With a source: y = x. rnn_dummy_conf: dynamic_srclayer, shape (batch, then one sample), low, high, integer. The
+    random numbers lie in [low, high); `integer` rounds them down. `ctx.given` replaces the next output.
     """
 
     known_by_type: ClassVar[bool] = True
@@ -32,11 +33,11 @@ class RNNDummy(Layer):
             return self.sources(src)[0]
         if not conf.shape or not conf.low < conf.high:
             raise self.problem(
-                "without a source it needs a shape, and low < high to draw its first output from",
+                "without a source, needs a shape and low < high to draw the first output",
                 f"shape {list(conf.shape)}, low {conf.low:g}, high {conf.high:g}",
             )
         if conf.shape[0] != 1:
-            raise self.problem("writes one text: the first number of its shape, the batch, must be 1", conf.shape[0])
+            raise self.problem("generates one text: the first number of shape, the batch, must be 1", conf.shape[0])
         return tuple(conf.shape[1:]) or (1,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
@@ -61,10 +62,10 @@ class RNNDummy(Layer):
 
 
 class CharRNNOutput(OutputLayer):
-    """Writes the characters that its source's numbers stand for to standard output; y = x.   x: (B, 1).
+    """Writes its source's symbols as characters to standard output; y = x.   x: (B, 1).
 
-    char_rnn_conf: vocab_path (a file of the vocabulary's characters in order, or a folder of text shards), from which
-    `prepare` fills in `vocabulary`.
+    char_rnn_conf: vocab_path (a file with the vocabulary's characters in order, or a folder of text shards). `prepare`
+    reads `vocabulary` from it.
     """
 
     type: ClassVar[str] = "kCharRNNOutput"
@@ -76,7 +77,7 @@ class CharRNNOutput(OutputLayer):
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         if not (self.conf.vocab_path or self.conf.vocabulary):
-            raise self.problem("char_rnn_conf.vocab_path is missing: the vocabulary to write with")
+            raise self.problem("char_rnn_conf.vocab_path is missing: it names the vocabulary")
         return shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:

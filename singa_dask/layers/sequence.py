@@ -1,6 +1,6 @@
-"""Between sequences of symbols and the time steps of a net.   B rows, T time steps, V symbols, D features.
+"""Layers between sequences of symbols and the time steps of a net.   B rows, T time steps, V symbols, D features.
 
-Rows of a folded net (net/fold.py) lie one time step after another: (T B, ...).
+Rows of a folded net (net/fold.py) are ordered by time step: (T B, ...).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 from singa_dask.errors import DataError
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class Frame(Layer):
-    """y_t = x[:, t]: the records of one time step, or of all T of a folded net.   x: (B, W, ...) -> y: (T B, ...).
+    """y_t = x[:, t]: the records of one time step, or of all T in a folded net.   x: (B, W, ...) -> y: (T B, ...).
 
-    Hands on the labels of the same records. Unrolling puts it wherever a layer reads sequences step by step.
+    Passes on the labels of these records. Unrolling inserts it where a layer reads sequences step by step.
     """
 
     known_by_type: ClassVar[bool] = True
@@ -32,9 +33,9 @@ class Frame(Layer):
         self._first = self.proto.unroll_index + self.ahead
         if not shape or self._first + self.steps > shape[0]:
             raise self.problem(
-                f"it reads records {self._first} to {self._first + self.steps - 1} of each row",
+                f"reads records {self._first} to {self._first + self.steps - 1} of each row",
                 f"rows of {shape[0] if shape else 0} records",
-                "Set lookahead: 1 where the label of a record is the one after it.",
+                "Set lookahead: 1 if the label of a record is the next record.",
             )
         return shape[1:] or (1,)
 
@@ -50,11 +51,11 @@ class Frame(Layer):
         return xp.ascontiguousarray(steps).reshape(count * x.shape[0], *x.shape[2:])
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        raise self.problem("no gradient goes into sequences", hint="Let it read a data layer.")
+        raise self.problem("no gradient flows into sequences", hint="Let it read a data layer.")
 
 
 class RNNLabel(Frame):
-    """label_t = x[:, t + 1]: what comes next is what a net is to predict.   x: (B, W) -> y: (T B, 1), and as labels.
+    """label_t = x[:, t + 1]: the next symbol is the label.   x: (B, W) -> y and labels: (T B, 1).
 
     Its source is a kCharRNN, or another data layer whose rows are sequences with `lookahead: 1`.
     """
@@ -74,7 +75,7 @@ class RNNLabel(Frame):
 
 
 class LastStep(Layer):
-    """y = x_T: the last time step of all.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len."""
+    """y = x_T: the last time step.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len."""
 
     type: ClassVar[str] = "kLastStep"
 
@@ -93,7 +94,7 @@ class LastStep(Layer):
 
 
 class OneHot(Layer):
-    """y[i, x[i]] = 1, else 0.   x: (B, 1) numbers of symbols in [0, V) -> y: (B, V).   onehot_conf: vocab_size (V)."""
+    """y[i, x[i]] = 1, else 0.   x: (B, 1) symbols in [0, V) -> y: (B, V).   onehot_conf: vocab_size (V)."""
 
     type: ClassVar[str] = "kOneHot"
     conf_field: ClassVar[str | None] = "onehot_conf"
@@ -115,7 +116,7 @@ class OneHot(Layer):
 
 
 class Embedding(Layer):
-    """y = W[x].   x: (B, 1) numbers of symbols in [0, V), W: (V, D) -> y: (B, D).
+    """y = W[x].   x: (B, 1) symbols in [0, V), W: (V, D) -> y: (B, D).
 
     embedding_conf: vocab_size (V), feature_dim (D).
     """
@@ -142,17 +143,17 @@ class Embedding(Layer):
 
 
 def symbols_of(layer: Layer, shape: Shape) -> int:
-    """The layer's vocab_size, if its source gives one symbol a row. Raises ConfigError where it does not."""
+    """The layer's vocab_size. Raises ConfigError unless its source has one symbol per row."""
     if layer.conf.vocab_size < 1:
         raise layer.problem("vocab_size must be at least 1", layer.conf.vocab_size)
     if prod(shape) != 1:
         hint = "Read sequences step by step: unroll_conn_type: kUnrollOneToAll."
-        raise layer.problem("its source must give one symbol a row", f"samples of shape {shape}", hint)
+        raise layer.problem("the source must have one symbol per row", f"samples of shape {shape}", hint)
     return layer.conf.vocab_size
 
 
 def symbols(layer: Layer, ctx: Context, x: Array, size: int) -> Array:
-    """The symbols on the device: (B,) integers. Raises DataError where one is not in [0, size)."""
+    """The symbols on the device: (B,) integers. Raises DataError for a symbol outside [0, size)."""
     rows = x.reshape(-1).astype("int64")
     if (rows != x.reshape(-1)).any():
         raise DataError(

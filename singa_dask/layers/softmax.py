@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.param import Array, Shape
+from singa_dask.layers.param import Shape
+from singa_dask.ops.arrays import Array
 
 
 class Softmax(Layer):
-    """y = exp(x) / sum of exp(x), over each of the num_softmax_per_instance equal parts of a flattened sample.
+    """y = exp(x) / sum of exp(x) over each of num_softmax_per_instance equal parts of a flattened sample.
 
     x: (B, ...) -> y: the same shape.   softmax_conf: num_softmax_per_instance.
     """

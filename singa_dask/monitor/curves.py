@@ -1,4 +1,4 @@
-"""Training curves as a picture."""
+"""Plots of the training curves."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Panel = dict[tuple[str, int], Points]  # by phase and worker group
 
 @cache
 def load_drawing() -> None:
-    """Import what drawing takes while the caller goes on: a quarter of a second less at the end of a run.
+    """Import matplotlib in the background, which saves a quarter of a second at the end of a run.
 
-    The first call does it: not before there is something to draw, as it takes a core from the workers that start.
+    Call it when there is something to draw, not earlier: the import takes a core from starting workers.
     """
     Thread(target=import_module, args=("matplotlib.figure",), daemon=True).start()
 
 
 def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw every metric over the steps, one panel per metric, one line per phase, in training one per worker group.
+    """Plot every metric over the steps: one panel per metric, one line per phase, for training one per worker group.
 
     rows: {"phase": "train"|"validate"|"test", "group": int, "step": int, "metrics": {<metric>: float, ...}, ...}, as
-    in metrics.jsonl. Where rows have figures of servers, the last panel is the staleness.
+    in metrics.jsonl. If rows have server metrics, the last panel is the staleness.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     staleness: Panel = {}
     for row in rows:
-        # Evaluations are of shared parameters, whichever group made them.
+        # Evaluations use shared parameters, so their group does not matter.
         key = row["phase"], row.get("group", 0) if row["phase"] == "train" else 0
         for metric, value in row["metrics"].items():
             panels.setdefault(metric, {}).setdefault(key, {})[row["step"]] = value
@@ -93,12 +93,12 @@ def _draw(panel: Axes, name: str, curves: Panel) -> None:
     panel.set_xlabel("step")
     panel.set_title(name)
     panel.grid(alpha=0.3)
-    if name != "staleness":  # whose lines the other panels name
+    if name != "staleness":  # the other panels have the legend
         panel.legend(frameon=False, fontsize="small" if len(groups) > 3 else None)
 
 
 def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The points, and between those that are much farther apart than usual one without a value: the group was away.
+    """The points, with a missing value in each gap that is much wider than usual: the group was absent.
 
     >>> list(_with_gaps([(0, 3.0), (10, 2.0), (20, 1.5), (90, 1.0)]))
     [(0, 3.0), (10, 2.0), (20, 1.5), (55.0, nan), (90, 1.0)]
@@ -112,7 +112,7 @@ def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, f
 
 
 def _styles(curves: Panel, groups: list[int]) -> Iterator[tuple[str, int, Any, str | None]]:
-    """Phase, group, colour and label of every curve. Evaluations come last: they are drawn above the groups."""
+    """Phase, group, colour and label of every curve. Evaluations come last, to be drawn on top."""
     last = len(groups) - 1
     labelled = min(len(groups), LABELLED_GROUPS)
     told = {groups[round(i * last / (labelled - 1))] for i in range(labelled)} if last > 0 else set()
@@ -128,7 +128,7 @@ def _styles(curves: Panel, groups: list[int]) -> Iterator[tuple[str, int, Any, s
 
 
 def _shade(colour: str, lightness: float) -> tuple[float, ...]:
-    """From a darker (0) to a lighter (1) shade of the colour."""
+    """A shade of the colour, from darker (0) to lighter (1)."""
     from matplotlib.colors import to_rgb
 
     end, share = (0.0, 0.45 - 0.9 * lightness) if lightness < 0.5 else (1.0, 1.1 * lightness - 0.55)

@@ -1,4 +1,4 @@
-"""Events of a run as lines of text, none wider than it must be."""
+"""Events of a run as lines of text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Event = Mapping[str, Any]
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Seconds in readable form.
 
     >>> duration(7.2), duration(75), duration(3700)
     ('7 s', '1:15 min', '1:01 h')
@@ -23,13 +23,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
 
 
-def figures(metrics: Mapping[str, float]) -> str:
-    """Metrics in a line: "loss 0.0312  accuracy 0.9917"."""
+def format_metrics(metrics: Mapping[str, float]) -> str:
+    """Metrics in one line: "loss 0.0312  accuracy 0.9917"."""
     return "  ".join(_metrics(metrics))
 
 
 def shares(parts: Sequence[float], ranges: bool = False) -> str:
-    """Shares of the time, one per rank; of many ranks, or with `ranges`, the least and the greatest.
+    """Shares of time, one per rank; the minimum and maximum for many ranks or with `ranges`.
 
     >>> shares([0.03, 0.12, 0.08]), shares([0.03, 0.12, 0.08], ranges=True)
     ('3/12/8 %', '3-12 %')
@@ -43,10 +43,10 @@ def shares(parts: Sequence[float], ranges: bool = False) -> str:
 
 
 class EventLines:
-    """The lines that events leave behind, for a log that is `width` columns wide.
+    """The lines of events, for a log of `width` columns.
 
-    They begin with the worker group as soon as there are several. Training figures that would not fit are shortened,
-    in all later lines too, so that these stay alike; what still does not fit goes below.
+    With several worker groups, lines start with the group. If a training line does not fit, it and all later ones are
+    shortened alike; the rest goes on further lines.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class EventLines:
         self._shortened = 0
 
     def lines(self, event: Event, width: int = 80) -> list[str]:
-        """The lines of one event; none of an event that is not worth keeping."""
+        """The lines of one event; none for events that logs omit."""
         kind, group = event["kind"], event.get("group", 0)
         self.several = self.several or group > 0 or event.get("groups", 1) > 1
         label = f"group {group}  " if self.several else ""
@@ -100,12 +100,12 @@ def _started(event: Event) -> str:
 
 
 def _training_parts(event: Event, shortened: int) -> Iterator[str]:
-    """What a training line tells besides its metrics. shortened: 0 not, 1 its words, 2 its shares too."""
+    """The parts of a training line after its metrics. shortened: 0 not, 1 the words, 2 the shares too."""
     if "samples_per_s" not in event:
         return
     yield f"{event['samples_per_s']:,.0f}" + ("/s" if shortened else " samples/s")
     if server := event.get("server"):
-        if server["staleness_max"]:  # never where a group has servers of its own
+        if server["staleness_max"]:  # 0 if the group has its own servers
             yield f"staleness {server['staleness']:.1f}"
         yield f"update {server['update_ms']:.1f} ms"
         yield f"stalls {shares([server['stall']])}"
@@ -116,7 +116,7 @@ def _training_parts(event: Event, shortened: int) -> Iterator[str]:
 
 
 def _folded(start: str, parts: Sequence[str], indent: str, width: int) -> Iterator[str]:
-    """Lines of whole parts: as many in each as fit, but at least one."""
+    """Lines with as many whole parts as fit, at least one."""
     line = ""
     for part in parts:
         if line and len(line) + 2 + len(part) > width:
@@ -128,7 +128,7 @@ def _folded(start: str, parts: Sequence[str], indent: str, width: int) -> Iterat
 
 
 def _path(path: str, room: int) -> str:
-    """The path, where it does not fit from the working directory, or its end."""
+    """The path relative to the working directory, or its end, if the whole does not fit."""
     here = os.path.relpath(path)
     below = [] if here.startswith("..") else [here]
     end = os.path.join("...", *path.split(os.sep)[-2:])

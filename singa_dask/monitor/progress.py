@@ -1,8 +1,8 @@
-"""What a run shows while it runs: a live display on a terminal, plain lines elsewhere, nothing in a quiet run.
+"""The display of a run: a live panel on a terminal, lines elsewhere, nothing for a quiet run.
 
-Every display takes the same events (dictionaries, see training/worker.py):
+All displays take the same events (dictionaries, see training/worker.py):
     start, progress, metrics (phase train, validate or test), checkpoint, end
-Those of several worker groups come as they happen; "group" tells whose they are.
+Worker groups send events independently; "group" is the sender.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from singa_dask.monitor.lines import Event, EventLines, duration, figures, shares
+from singa_dask.monitor.lines import Event, EventLines, duration, format_metrics, shares
 
-__all__ = ["Display", "LineDisplay", "LiveDisplay", "display_for", "duration", "figures"]
+__all__ = ["Display", "LineDisplay", "LiveDisplay", "display_for", "duration", "format_metrics"]
 
 
 class Display:
-    """Takes a run's events; this one shows nothing."""
+    """Takes a run's events and shows nothing."""
 
     def __enter__(self) -> Display:
         return self
@@ -34,14 +34,14 @@ class Display:
         return None
 
     def note(self, text: str) -> None:
-        """Say something that is not an event: what is being started, what was found."""
+        """Show a message that is not an event."""
 
     def handle(self, event: Event) -> None:
         """Show one event."""
 
 
 class LineDisplay(Display):
-    """One line per event worth keeping: for log files, CI and notebooks."""
+    """Lines for log files, CI and notebooks."""
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stdout
@@ -60,7 +60,7 @@ class LineDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """A live panel on a terminal, with a bar per worker group; lines worth keeping scroll above it."""
+    """A live panel on a terminal with a progress bar per worker group. Log lines scroll above it."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
@@ -75,7 +75,7 @@ class LiveDisplay(Display):
         self._starting: TaskID | None = self._bars.add_task("starting", total=None, left="")
         self._tasks: dict[int, TaskID] = {}
         self._started: dict[int, Event] = {}
-        # Replaced, never changed: it is drawn from another thread.
+        # Replaced, never modified: another thread draws it.
         self._latest: Mapping[int, Event] = {}
         self._status = "starting"
         self._lines = EventLines()
@@ -90,7 +90,7 @@ class LiveDisplay(Display):
 
     def note(self, text: str) -> None:
         self._status = text
-        if self._started:  # the status line gave way to the figures
+        if self._started:  # the panel has replaced the status line
             self.console.print(Text(text, style="yellow"))
 
     def handle(self, event: Event) -> None:
@@ -108,7 +108,7 @@ class LiveDisplay(Display):
             self.console.print(Text(line), highlight=False)
 
     def _start(self, group: int, event: Event) -> None:
-        """A bar for the group; at the first start one for every group of the job, in their order."""
+        """The group's bar. The first start creates the bars of all groups, in order."""
         if self._starting is not None:
             self._bars.remove_task(self._starting)
             self._starting = None
@@ -140,7 +140,7 @@ class LiveDisplay(Display):
         return Group(self._bars, table)
 
 
-SERVER_FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+_SERVER_METRICS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "staleness": lambda server: f"{server['staleness']:.1f}",
     "stalls": lambda server: shares([server["stall"]]),
     "update": lambda server: f"{server['update_ms']:.1f} ms",
@@ -148,12 +148,12 @@ SERVER_FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _tables_of_one(event: Event) -> Iterator[Table]:
-    """The latest figures of the only group in a row; then the same in ever less room."""
+    """The latest metrics of a single group in one row, then in narrower variants."""
     for short in (False, True):
-        row = [Text(figures(event["metrics"]), style="bold")]
+        row = [Text(format_metrics(event["metrics"]), style="bold")]
         row.append(Text(f"{event['samples_per_s']:,.0f}" + ("/s" if short else " samples/s")))
         if event.get("server"):
-            row.extend(Text(f"{name} {tell(event['server'])}") for name, tell in SERVER_FIGURES.items())
+            row.extend(Text(f"{name} {show(event['server'])}") for name, show in _SERVER_METRICS.items())
         if len(event["wait"]) > 1:
             row.append(Text(("waits " if short else "workers wait ") + shares(event["wait"], short), style="dim"))
         row.append(Text(("data " if short else "for data ") + shares(event["loading"], short), style="dim"))
@@ -164,17 +164,17 @@ def _tables_of_one(event: Event) -> Iterator[Table]:
 
 
 def _tables_of_several(latest: Mapping[int, Event], labelled: bool = True) -> Iterator[Table]:
-    """The latest figures of the groups, a row for each; then the same with ever fewer of the columns."""
+    """The latest metrics, one row per group, then with fewer and fewer columns."""
     columns: dict[str, Callable[[Event], str]] = {}
     for metric in dict.fromkeys(name for event in latest.values() for name in event["metrics"]):
         columns[metric] = partial(_metric, metric)
     columns["samples/s"] = lambda event: f"{event['samples_per_s']:,.0f}"
-    for name, tell in SERVER_FIGURES.items():
-        columns[name] = partial(_of_server, tell)
+    for name, show in _SERVER_METRICS.items():
+        columns[name] = partial(_of_server, show)
     columns["waits"] = lambda event: shares(event["wait"], ranges=True) if len(event["wait"]) > 1 else ""
     columns["data"] = lambda event: shares(event["loading"], ranges=True)
     rows = sorted(latest.items())
-    shown = {name: [tell(event) for _, event in rows] for name, tell in columns.items()}
+    shown = {name: [show(event) for _, event in rows] for name, show in columns.items()}
     names = [name for name, cells in shown.items() if any(cells)]
     for count in range(len(names), 0, -1):
         table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
@@ -192,12 +192,12 @@ def _metric(name: str, event: Event) -> str:
     return f"{event['metrics'][name]:.4f}" if name in event["metrics"] else ""
 
 
-def _of_server(tell: Callable[[Mapping[str, Any]], str], event: Event) -> str:
-    return tell(event["server"]) if event.get("server") else ""
+def _of_server(show: Callable[[Mapping[str, Any]], str], event: Event) -> str:
+    return show(event["server"]) if event.get("server") else ""
 
 
 def display_for(stream: TextIO | None = None) -> Display:
-    """A live display where `stream` (standard output) is a terminal, lines elsewhere."""
+    """A live display if `stream` (standard output) is a terminal, else lines."""
     stream = stream or sys.stdout
     if stream.isatty():
         return LiveDisplay(Console(file=stream))

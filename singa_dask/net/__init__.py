@@ -1,4 +1,4 @@
-"""The graph of layers: built from a NetProto, run forward and backward."""
+"""Nets: graphs of layers built from a NetProto, run forward and backward."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All parameters of a net in one flat array, and all gradients in another.
 
-An updater is then one kernel call over a slice, a message is a slice, and a checkpoint is one write. Every parameter
-starts at a multiple of 16 elements (a cache line of float32); the padding between them stays zero.
+One kernel call then updates a slice, a message is a slice, and a checkpoint is one write. Every parameter starts at a
+multiple of 16 elements (a cache line of float32); the padding in between stays zero.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.errors import CheckpointError, nearest
-from singa_dask.layers.param import Array, Param, Shape
+from singa_dask.layers.param import Param, Shape
+from singa_dask.ops.arrays import Array
 
 if TYPE_CHECKING:
     from singa_dask.ops import Ops
@@ -23,9 +24,9 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one parameter lives in the flat arrays, and its factors on learning rate and weight decay.
+    """The place of one parameter in the flat arrays, and its factors on learning rate and weight decay.
 
-    statistic: its gradient is subtracted as it is.
+    statistic: its gradient is subtracted as it is, without an updater.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Entry:
 
 @dataclass
 class FlatParams:
-    """values, grads: (size,) arrays of the net's Ops; params: those in them, by position; entries: where each is."""
+    """values, grads: (size,) arrays of the net's Ops; params: in order of position; entries: their places."""
 
     values: Array
     grads: Array
@@ -61,14 +62,14 @@ class FlatParams:
         return flat
 
     def move(self, values: Array, grads: Array) -> None:
-        """Let all parameters live in these arrays, as they are."""
+        """Bind all parameters to these arrays, without copying values."""
         self.values, self.grads = values, grads
         for param, entry in zip(self.params, self.entries, strict=True):
             where = slice(entry.start, entry.stop)
             param.bind(values[where].reshape(entry.shape), grads[where].reshape(entry.shape))
 
     def places(self, holds: Callable[[Entry], bool]) -> np.ndarray:
-        """Where the elements of the parameters for which `holds` is true lie, in order: int64."""
+        """The positions of all elements of parameters for which `holds` is true, in order: int64."""
         runs = [np.arange(entry.start, entry.stop) for entry in self.entries if holds(entry)]
         return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
@@ -80,7 +81,7 @@ class FlatParams:
     def flattened(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """The inverse of `named`: a full-length flat host array of the values' dtype, padding zero.
 
-        Raises CheckpointError where a parameter is missing, unknown or of another shape.
+        Raises CheckpointError if a parameter is missing, unknown or of another shape.
         """
         self._check_names(arrays)
         flat = np.zeros(self.size, self.values.dtype)
@@ -88,14 +89,14 @@ class FlatParams:
             array = np.asarray(arrays[e.name])
             if array.shape != e.shape:
                 raise CheckpointError(
-                    f"parameter {e.name!r} is {e.shape} in this net, but {array.shape} in the arrays"
+                    f"parameter {e.name!r} has shape {e.shape} in this net, but {array.shape} in the given arrays"
                 )
             flat[e.start : e.stop] = array.ravel()
         return flat
 
     def _check_length(self, flat: np.ndarray) -> None:
         if flat.shape != (self.size,):
-            raise CheckpointError(f"the flat array must have {self.size} elements, not shape {flat.shape}")
+            raise CheckpointError(f"the flat array must have shape ({self.size},), not {flat.shape}")
 
     def _check_names(self, arrays: Mapping[str, np.ndarray]) -> None:
         own = [e.name for e in self.entries]
@@ -103,7 +104,7 @@ class FlatParams:
         unknown = [name for name in arrays if name not in set(own)]
         if missing:
             near = nearest(missing[0], unknown) if unknown else ""
-            raise CheckpointError(f"no array for parameters {', '.join(missing)}. {near}".rstrip())
+            raise CheckpointError(f"the given arrays lack the parameters {', '.join(missing)}. {near}".rstrip())
         if unknown:
             raise CheckpointError(
                 f"this net has no parameters {', '.join(unknown)}. {nearest(unknown[0], own)}".rstrip()
@@ -111,7 +112,7 @@ class FlatParams:
 
 
 def layout(params: Sequence[Param]) -> list[Entry]:
-    """The place of each parameter, one after another, each start a multiple of 16 elements."""
+    """The place of each parameter: consecutive, each start a multiple of 16 elements."""
     entries = []
     start = 0
     for p in params:

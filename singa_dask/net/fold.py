@@ -1,7 +1,7 @@
-"""Folding: the time steps of an unrolled net as blocks of rows of one net, where the graph allows.
+"""Folding: the time steps of an unrolled net become blocks of rows of one net, if the graph allows it.
 
-T steps of B rows become T B rows, the first step's first. A layer that treats every row alike then runs once for all
-steps, and a recurrent layer has the whole time loop to itself. What depends on the step otherwise, is unrolled.
+T steps of B rows become T B rows, ordered by step. A rowwise layer then runs once for all steps, and a recurrent layer
+runs the whole time loop in one call. Nets with other dependencies between steps are unrolled.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from singa_dask.layers import layer_class
 
 
 def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
-    """The layers of one phase (`plain`), folded if they can be and `fold` says so, else unrolled.
+    """The layers of one phase of a plain net, folded if `fold` is set and the graph allows it, else unrolled.
 
-    Raises ConfigError where a layer's unrolling has faults.
+    Raises ConfigError if a layer's unrolling has faults.
     """
     over_time = [layer for layer in layers if layer.unroll_len > 1]
     recurrent = {layer.name for layer in over_time if layer_class(layer).recurrent}
-    explicit = unrolled(layers, recurrent)  # also finds the faults
+    explicit = unrolled(layers, recurrent)  # also reports faults
     if not fold or not over_time:
         return explicit
     return _folded(layers) or explicit
 
 
 def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
-    """None where a layer or a connection forbids it."""
+    """The folded layers; None if a layer or a connection prevents folding."""
     times = Times.of(layers)
     if len({layer.unroll_len for layer in layers if layer.unroll_len > 1}) > 1:
         return None
@@ -55,7 +55,7 @@ def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
 
 
 def _source(layer: LayerProto, position: int, connection: Connection, times: Times) -> str | LayerProto | None:
-    """What stands for a connection: the source's name, "" for nothing, a layer in between, or None where it forbids
+    """What replaces a connection: the source's name, "" for nothing, or a layer in between; None if it prevents
     folding."""
     source, length = connection.source, times.lengths[connection.source]
     kind, recurrent = connection.kind, layer_class(layer).recurrent

@@ -1,4 +1,4 @@
-"""The graph of a net: which layers a phase has, in which order they run, and who reads whose output."""
+"""The graph of a net: the layers of a phase, their order, and the consumers of each output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Edge:
 class Graph:
     """Layers of one phase.
 
-    layers: name -> message, sources before their consumers; layers that are free to go first keep the file's order.
+    layers: name -> message, in topological order; the file's order decides among independent layers.
     consumers: name -> its uses, in the file's order of the consumers (a layer read twice has two).
     """
 
@@ -37,10 +37,9 @@ class Graph:
 
 
 def build_graph(net: NetProto, phase: int, *, fold: bool = True) -> Graph:
-    """The graph of the layers that run in `phase`; layers of several time steps are folded where they can be and
-    `fold` says so, else unrolled.
+    """The graph of the layers that run in `phase`, with time steps folded if `fold` is set and the graph allows it.
 
-    Raises ConfigError for repeated names, sources that do not exist in this phase, unrolling that cannot be, cycles.
+    Raises ConfigError for duplicate names, sources missing in this phase, invalid unrolling, and cycles.
     """
     every = plain(net).layer
     found = [*unknown_sources(every), *faults_in_phase(every, phase)]
@@ -58,7 +57,7 @@ def build_graph(net: NetProto, phase: int, *, fold: bool = True) -> Graph:
 
 
 def _topological(layers: Sequence[LayerProto]) -> list[LayerProto]:
-    """Kahn's algorithm; among the layers that may go next, the first of the file goes."""
+    """Kahn's algorithm; among available layers, the first in the file comes first."""
     index = {layer.name: i for i, layer in enumerate(layers)}
     waiting = [len(layer.srclayers) for layer in layers]
     readers: list[list[int]] = [[] for _ in layers]

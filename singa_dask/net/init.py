@@ -1,7 +1,7 @@
 """Initial values of parameters.
 
-They are drawn with NumPy in float64 from a generator that follows from (seed, parameter name) alone: the device, the
-data type, the order of layers and the number of workers never change them.
+NumPy draws them in float64 from a generator that depends on (seed, parameter name) alone. Device, data type, order of
+layers and number of workers do not change them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 
 def initial_value(param: Param, seed: int) -> np.ndarray:
-    """Draw `param`'s initial value, float64, of its shape, as its `init` block says.
+    """The initial value of `param` by its `init` block: float64, in the parameter's shape.
 
-    kConstant: value.  kGaussian: N(mean, std^2).  kUniform: U(low, high).
-    kGaussianSqrtFanIn: N(mean, std^2) / sqrt(fan_in).
-    kUniformSqrtFanIn: U(low, high) sqrt(3 / fan_in).
-    kUniformSqrtFanInOut: U(low, high) sqrt(6 / (fan_in + fan_out))   (Glorot & Bengio 2010 at the default low, high).
-    kUserInit: the function named by `user_type`, called as function(param, rng).
-    Without `init`: kUniformSqrtFanIn for arrays of two dimensions or more, zero for vectors (biases).
+    kConstant: value.  kGaussian: value N(mean, std^2).  kUniform: value U(low, high).
+    kGaussianSqrtFanIn: value N(mean, std^2) / sqrt(fan_in).
+    kUniformSqrtFanIn: value U(low, high) sqrt(3 / fan_in).
+    kUniformSqrtFanInOut: value U(low, high) sqrt(6 / (fan_in + fan_out))   (Glorot & Bengio 2010 with the defaults).
+    kUserInit: function(param, rng), where `user_type` names the function.
+    Without `init`: kUniformSqrtFanIn for arrays of two or more dimensions, zero for vectors (biases).
 
-    Raises ConfigError for kUserInit without `user_type` and where a user's function returns another shape.
-    Rules of SINGA 0.3, whose kUniformSqrtFanInOut forgets the 6.
+    `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
+    Raises ConfigError if kUserInit has no `user_type` or its function returns another shape.
     """
     rng = generator(seed, param.name)
     shape = param.shape
@@ -47,15 +47,16 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
         case ParamGenProto.kConstant:
             return np.full(shape, init.value)
         case ParamGenProto.kGaussian:
-            return rng.normal(init.mean, init.std, shape)
+            return init.value * rng.normal(init.mean, init.std, shape)
         case ParamGenProto.kUniform:
-            return rng.uniform(init.low, init.high, shape)
+            return init.value * rng.uniform(init.low, init.high, shape)
         case ParamGenProto.kGaussianSqrtFanIn:
-            return rng.normal(init.mean, init.std, shape) * _scale(param, 1, param.fan_in)
+            return init.value * rng.normal(init.mean, init.std, shape) * _scale(param, 1, param.fan_in)
         case ParamGenProto.kUniformSqrtFanIn:
-            return rng.uniform(init.low, init.high, shape) * _scale(param, 3, param.fan_in)
+            return init.value * rng.uniform(init.low, init.high, shape) * _scale(param, 3, param.fan_in)
         case ParamGenProto.kUniformSqrtFanInOut:
-            return rng.uniform(init.low, init.high, shape) * _scale(param, 6, param.fan_in + param.fan_out)
+            fans = param.fan_in + param.fan_out
+            return init.value * rng.uniform(init.low, init.high, shape) * _scale(param, 6, fans)
         case _:
             return _user_value(param, init, rng)
 
@@ -65,7 +66,7 @@ def _scale(param: Param, numerator: int, fan: int) -> float:
         raise ConfigError(
             Problem(
                 f"param {param.name!r}.init",
-                "the initialiser scales by the fan-in, which this parameter does not have",
+                "the initialiser divides by the fan-in, and this parameter has none",
                 received=f"fan_in={param.fan_in}, fan_out={param.fan_out}",
                 hint="Use kConstant, kGaussian or kUniform.",
             )

@@ -16,7 +16,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
-from singa_dask.layers.param import Array, Param
+from singa_dask.layers.param import Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
@@ -25,11 +25,12 @@ from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import make_plan
 from singa_dask.net.sharing import resolve_sharing
 from singa_dask.ops import Ops
+from singa_dask.ops.arrays import Array
 
 
 class LayerRow(NamedTuple):
-    """One line of `Net.describe`. parameters: elements that the layer owns; partition: what workers split; steps: time
-    steps that it computes together."""
+    """One line of `Net.describe`. parameters: elements that the layer owns; partition: the dimension divided
+    among workers; steps: time steps in one call."""
 
     layer: str
     type: str
@@ -42,15 +43,14 @@ class LayerRow(NamedTuple):
 class Net:
     """The layers of one phase, set up on `ops`, with all their parameters in `flat`.
 
-    share: the training net, whose parameters a test or validation net uses in place of its own, matched by name.
-    layers: name -> layer, sources first. shapes: name -> sample shape (a tuple of them, one per destination, where a
-    layer has several outputs and its setup tells them apart). input_layers: names of the layers that `forward` must be
-    fed. params: the parameters that own their array, each once. pooled_first: layer -> the max-pooling that reads it
-    and runs before it. contexts: name -> what a layer keeps between calls.
-    fold: whether the time steps of an unrolled net are computed together where they can be (net/fold.py). carries:
-    whether a forward call starts from the state that recurrent layers had after the one before, not from zero.
+    share: the training net. A test or validation net uses its parameters, matched by name.
+    fold: whether to compute the time steps of an unrolled net together if possible (net/fold.py).
+    layers: name -> layer, sources first. shapes: name -> sample shape, or a tuple with one per destination if setup
+    returned one. input_layers: names of the layers that `forward` feeds. params: parameters that own their array.
+    pooled_first: layer -> the max-pooling that reads it and runs before it. contexts: name -> the layer's Context.
+    carries: whether recurrent layers start a forward call from their last state instead of zero.
 
-    Raises ConfigError where graph, shapes or parameters do not fit, TrainingError where a layer's setup itself fails.
+    Raises ConfigError if graph, shapes or parameters do not fit, TrainingError if a layer's setup fails.
     """
 
     def __init__(self, proto: NetProto, phase: int, ops: Ops, share: Net | None = None, *, fold: bool = True):
@@ -88,7 +88,7 @@ class Net:
     def _context(self, layer: Layer) -> Context:
         ctx = Context(self.ops, scratch=self._scratch)
         ctx.memory = self._memories.get(origin(layer.proto), ctx.memory)
-        # Not by its method: a net that refers to itself would keep its memory until Python looks for such.
+        # Not a bound method: a net in a reference cycle would keep its memory until the garbage collector runs.
         net = weakref.ref(self)
         ctx.last_output = lambda name: _last_output(net(), name)
         return ctx
@@ -100,7 +100,7 @@ class Net:
 
     @property
     def state(self) -> dict[str, list[Array]]:
-        """What recurrent layers carry on to the next forward call, by layer: arrays (B, H), valid until then."""
+        """The state of recurrent layers for the next forward call, by layer: arrays (B, H), valid until then."""
         return {name: memory.state for name, memory in self._memories.items() if memory.state is not None}
 
     @state.setter
@@ -109,51 +109,50 @@ class Net:
             memory.state = [array.copy() for array in state[name]] if name in state else None
 
     def share_sums(self, group_sum: Callable[[Array], Array]) -> None:
-        """Have layers sum over the group's mini-batch by `group_sum`, not over their own rows."""
+        """Let layers sum over the group's mini-batch with `group_sum` instead of over their own rows."""
         for ctx in self.contexts.values():
             ctx.group_sum = group_sum
 
     def initialise(self, seed: int) -> None:
-        """Give every parameter its initial value, a function of (seed, its name) and its `init` block."""
+        """Set every parameter to its initial value, a function of (seed, name) and its `init` block."""
         self.flat.values[...] = self.ops.asarray(self.flat.flattened(self.initial_values(seed)))
 
     def initial_values(self, seed: int) -> dict[str, np.ndarray]:
-        """What `initialise` gives every parameter, by name; float64."""
+        """The initial values of all parameters, by name, in float64."""
         owner = self._parameter_net or self
         return {param.name: initial_value(param, seed) for param in owner.params}
 
     @property
     def drawn(self) -> frozenset[str]:
-        """The parameters whose initial value the job describes, by an `init` block."""
+        """The names of the parameters with an `init` block."""
         return frozenset(param.name for param in self.params if param.proto.HasField("init"))
 
     def forward(self, feed: Mapping[str, Any], step: Step) -> None:
         """Run every layer once. feed: input layer -> Batch (anything with `features` and `labels`).
 
-        Raises DataError where an input layer is not fed or fed another shape, TrainingError where a layer fails.
+        Raises DataError if an input layer is not fed or fed another shape, TrainingError if a layer fails.
         """
         if not self.carries:
             self.forget()
         self._passes.forward(feed, step)
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
-        """Run the layers below the losses in reverse order and fill `flat.grads`; once after each `forward`.
+        """Run the layers below the losses in reverse order and fill `flat.grads`, once after each `forward`.
 
-        Parameters that nothing contributes to get a zero gradient. on_gradient: called once with each parameter, as
-        soon as its gradient is complete. Raises TrainingError where a layer fails, and without a `forward` since the
-        last call: layers overwrite what that has left.
+        Parameters without a contribution get a zero gradient. on_gradient: called once with each parameter when its
+        gradient is complete. Raises TrainingError if a layer fails, or if `forward` was not called before.
         """
         self._passes.backward(on_gradient)
 
     @contextmanager
     def gradients(self, on_gradient: Callable[[Param], None] | None = None) -> Iterator[None]:
-        """Inside, `flat.grads` are filled in another way than by `backward`; what is not, becomes zero."""
+        """Inside, the caller fills `flat.grads` instead of `backward`. Gradients that it does not fill become zero."""
         self._passes.start()
         yield
         self._passes.complete(on_gradient)
 
     def metrics(self) -> dict[str, Metric]:
-        """What the last forward call measured: "loss", "accuracy"; "<layer>.loss" where several layers measure one."""
+        """The metrics of the last forward call: "loss", "accuracy"; "<layer>.loss" if several layers measure one."""
         measured: dict[tuple[str, str], Metric] = {}
         for layer_name, layer, ctx in self._measuring:
             for key, metric in layer.metrics(ctx).items():
@@ -169,18 +168,18 @@ class Net:
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
     def scores(self) -> tuple[str, bool]:
-        """The layer whose output is the prediction, a loss or the last one, and whether it gives probabilities of
-        classes. Raises ConfigError where the net has nothing but inputs."""
+        """The layer whose output is the prediction (a loss, or the last layer), and whether it outputs class
+        probabilities. Raises ConfigError if the net has only input layers."""
         for name, layer in self.layers.items():
             if isinstance(layer, LossLayer):
                 return name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")
         names = [name for name in self.layers if name not in self.input_layers]
         if not names:
-            raise ConfigError(Problem("neuralnet", "has no layer to predict with"))
+            raise ConfigError(Problem("neuralnet", "has only input layers and cannot predict"))
         return names[-1], False
 
     def piece(self, name: str, position: int) -> int:
-        """Which output of its `position`-th source the layer `name` reads, where that has one for each destination."""
+        """The index of the output that layer `name` reads from its `position`-th source with several outputs."""
         source = self.layers[name].proto.srclayers[position]
         edges = self._graph.consumers[source]
         return next(i for i, edge in enumerate(edges) if (edge.consumer, edge.position) == (name, position))
@@ -190,17 +189,16 @@ class Net:
         return _source_shape(self.layers, self._graph, self.shapes, name, position)
 
     def labels_from(self, name: str) -> list[Layer]:
-        """The layers whose labels the layer `name` reads, handed on by others or not."""
+        """The layers whose labels the layer `name` reads, directly or through others."""
         layer = self.layers[name]
         return [_labels_from(self.layers, layer.proto.srclayers[i]) for i in layer.label_positions]
 
     def wrap_calls(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Have both passes call around(layer, "forward" | "backward", call) in place of each layer's `call`, from now
-        on: for programs that measure."""
+        """Replace each layer's `call` in both passes by around(layer, "forward" | "backward", call), for profiling."""
         self._passes.wrap(around)
 
     def describe(self) -> list[LayerRow]:
-        """One row per layer, in order: for people who want to see what a job builds."""
+        """One row per layer, in order, for display."""
         owned = set(self.params)
         return [
             LayerRow(
@@ -215,7 +213,7 @@ class Net:
         ]
 
     def close(self) -> None:
-        """Complete and close the files that output layers write."""
+        """Finish and close the files of output layers."""
         for layer in self.layers.values():
             if isinstance(layer, OutputLayer):
                 layer.close()
@@ -230,7 +228,7 @@ def _last_output(net: Net | None, name: str) -> Array:
 
 
 def _freeze(layers: Mapping[str, Layer]) -> None:
-    """Below an RBM nothing learns: no algorithm gives those layers a gradient, nor must weight decay change them."""
+    """Freeze the layers below an RBM: they get no gradient, and weight decay must not change them."""
     machines = {param.owner for layer in layers.values() if isinstance(layer, RBM) for param in layer.params}
     if machines:
         for param in (param for layer in layers.values() for param in layer.params):
@@ -238,7 +236,7 @@ def _freeze(layers: Mapping[str, Layer]) -> None:
 
 
 def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, Any]:
-    """Call every layer's setup with its sources' shapes; returns all shapes."""
+    """Call every layer's setup with its sources' shapes. Returns all shapes."""
     shapes: dict[str, Any] = {}
     for name, layer in layers.items():
         sources = [_source_shape(layers, graph, shapes, name, i) for i in range(len(layer.proto.srclayers))]
@@ -252,21 +250,21 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
         for position in layer.label_positions:
             source = layer.proto.srclayers[position]
             first = _labels_from(layers, source)
-            # Layers of the user's own may have any.
+            # User layers may provide any labels.
             if not (isinstance(first, InputLayer) or first.makes_labels or first.type == "kUserLayer"):
-                hint = "Name the layer that reads the data; the order of srclayers counts."
-                raise layer.problem("reads labels, and this layer has none", source, hint)
+                hint = "Name the layer that reads the data. The order of srclayers matters."
+                raise layer.problem("reads labels from a layer without labels", source, hint)
         pieces = len(graph.consumers[name])
         if _told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
             raise layer.problem(
-                f"it makes {len(shapes[name])} outputs, but {pieces} layers read them",
-                hint="Make the two numbers equal.",
+                f"has {len(shapes[name])} outputs, but {pieces} layers read them",
+                hint="Make both numbers equal.",
             )
     return shapes
 
 
 def _labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
-    """The layer whose labels a source has, its own or handed on."""
+    """The layer whose labels a source provides or passes on."""
     first = layers[source]
     while first.passes_labels and not first.makes_labels:
         first = layers[first.proto.srclayers[0]]
@@ -274,7 +272,7 @@ def _labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
 
 
 def _told_apart(layer: Layer, shape: Any) -> bool:
-    """Whether `shape` is one shape per destination rather than one for all."""
+    """Whether `shape` has one shape per destination instead of one for all."""
     return layer.multiple_outputs and bool(shape) and isinstance(shape[0], tuple)
 
 

@@ -1,4 +1,4 @@
-"""The forward and the backward pass over a plan."""
+"""The forward and backward passes of a net."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Step
-from singa_dask.layers.param import Array, Param, Shape
-from singa_dask.net.plan import LayerPlan, Plan
+from singa_dask.layers.param import Param, Shape
+from singa_dask.net.plan import LayerPlan, NetPlan
 from singa_dask.ops import Ops
+from singa_dask.ops.arrays import Array
 
 
 @dataclass
@@ -25,12 +26,12 @@ class Batch:
 
 
 class Passes:
-    """Runs a plan: calls the layers, hands arrays on, and sums gradients where an output has several destinations."""
+    """Runs a NetPlan: calls the layers, routes arrays, and sums the gradients of outputs with several destinations."""
 
-    def __init__(self, plan: Plan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
+    def __init__(self, plan: NetPlan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
         self._plan = plan
         self._params = params
-        # What a pooling has gone before gives what that gives.
+        # A layer that runs after its pooling outputs the pooled shape.
         self._shapes = {**shapes, **{name: shapes[step.layer.name] for name, step in plan.pooled_first.items()}}
         self._phase = phase
         self._ops = ops
@@ -38,10 +39,10 @@ class Passes:
         self._gradients: list[Any] = [None] * plan.gradients
         self._sums: dict[int, Array] = {}
         self._read = {slot for step in plan.forward for slot in step.arguments}
-        self._to_go_back = False  # whether forward has run, and backward not since
+        self._to_go_back = False  # whether forward ran without a backward since
 
     def wrap(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put something around every layer's calls; see Net.wrap_calls."""
+        """Wrap every layer's calls; see Net.wrap_calls."""
         for plan in self._plan.forward:
             plan.forward = around(plan.layer.name, "forward", plan.forward)
         for plan in self._plan.backward:
@@ -78,7 +79,7 @@ class Passes:
         """Run the layers below the losses in reverse order; see Net.backward."""
         if not self._to_go_back:
             raise TrainingError(
-                "net.backward has no forward pass to go back through: layers overwrite what forward has left. "
+                "net.backward needs a forward pass: layers overwrite its arrays. "
                 "Call net.forward before each backward."
             )
         self._gradients[:] = [None] * len(self._gradients)
@@ -101,13 +102,13 @@ class Passes:
             _complete(owner, on_gradient)
 
     def start(self) -> None:
-        """Forget the gradients so far; what the forward pass has left is used up."""
+        """Forget all gradients; the results of the forward pass are consumed."""
         self._to_go_back = False
         for owner in self._params:
             owner.start_step()
 
     def complete(self, on_gradient: Callable[[Param], None] | None) -> None:
-        """What nothing has contributed to is zero."""
+        """Zero the gradients without a contribution."""
         for owner in self._params:
             _complete(owner, on_gradient)
 
@@ -127,20 +128,20 @@ class Passes:
     def _checked(self, plan: LayerPlan, out: Array) -> Array:
         if out is None:
             if plan.output in self._read:
-                raise ValueError("forward returned None, but other layers read what it gives")
+                raise ValueError("forward returned None, but other layers read its output")
             return None
         if out.shape[1:] != (declared := tuple(self._shapes[plan.layer.name])):
-            raise ValueError(f"forward returned rows of shape {out.shape[1:]}, where setup said {declared}")
+            raise ValueError(f"forward returned rows of shape {out.shape[1:]}, but setup returned {declared}")
         return self._contiguous(out)
 
     def _spread(self, plan: LayerPlan, outputs: Sequence[Array]) -> None:
         if len(outputs) != len(plan.pieces):
-            raise ValueError(f"it returned {len(outputs)} arrays for {len(plan.pieces)} destinations")
+            raise ValueError(f"forward returned {len(outputs)} arrays for {len(plan.pieces)} destinations")
         for slot, piece in zip(plan.pieces, outputs, strict=True):
             self.values[slot] = self._contiguous(piece)
 
     def _take(self, plan: LayerPlan) -> Any:
-        """The gradient of the layer's output, or a tuple of them; None where no destination gave any."""
+        """The gradient of the layer's output, or a tuple of them; None if no destination returned one."""
         if not plan.layer.multiple_outputs:
             return self._gradients[plan.dy[0]]
         pieces = [self._gradients[slot] for slot in plan.dy]
@@ -153,7 +154,7 @@ class Passes:
         return tuple(pieces)
 
     def _collect(self, plan: LayerPlan, dx: Any) -> None:
-        """Add what a layer's backward call returned to the gradients of its sources."""
+        """Add the result of a layer's backward call to the gradients of its sources."""
         if not isinstance(dx, tuple):
             if len(plan.wanted) > 1 and dx is not None:
                 raise ValueError(f"backward must return a tuple of {len(plan.dx)} gradients, not one array")
@@ -165,7 +166,7 @@ class Passes:
         for i in plan.wanted:
             array = dx[i]
             if len(plan.wanted) > 1 and array is not None:
-                # A backward call may overwrite its dy, so no two sources are handed the same memory.
+                # A backward call may overwrite its dy, so no two sources may share memory.
                 address = _address(array)
                 if address in seen:
                     copy = plan.ctx.buffer(f"net.dx{i}", array.shape, array.dtype)
@@ -189,7 +190,7 @@ class Passes:
         self._gradients[slot] = array
 
     def _contiguous(self, array: Array) -> Array:
-        """The array itself, or a copy where a layer returned a strided view: kernels expect C order."""
+        """The array, copied if a layer returned a strided view: kernels expect C order."""
         return array if array.flags.c_contiguous else self._ops.xp.ascontiguousarray(array)
 
     def _sum_buffer(self, slot: int, shape: Shape) -> Array:
@@ -200,7 +201,7 @@ class Passes:
 
 
 def failure(layer: Layer, phase: int, call: str, inputs: Sequence[Any], error: Exception) -> TrainingError:
-    """The error that says in which layer, call and phase, and on which input shapes, `error` was raised."""
+    """An error that names the layer, call, phase and input shapes for which `error` was raised."""
     shapes = ", ".join(str(getattr(x, "shape", x)) for x in inputs) or "none"
     where = traceback.extract_tb(error.__traceback__)[-1]
     return TrainingError(
@@ -214,7 +215,7 @@ def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None
     if not owner.start_step():
         if touched:
             raise TrainingError(
-                f"parameter {owner.name!r}: backward wrote its gradient without asking claim(), so that it would be "
+                f"parameter {owner.name!r}: backward wrote its gradient without calling claim(), and it would be "
                 "lost. Write param.grad[...] = g + (param.grad if param.claim() else 0)."
             )
         owner.grad[...] = 0

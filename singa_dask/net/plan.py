@@ -1,8 +1,7 @@
-"""The net's routing, worked out once: which stored array is which argument of which call.
+"""The routing of a net, computed once: which array is which argument of which call.
 
-Arrays of a step live in two flat lists, indexed by slot numbers, so that running a layer is list indexing and one
-call. A slot of `values` holds a layer's output, one of several outputs, or a layer's labels; a slot of `gradients`
-holds the gradient of one output.
+The arrays of a step are in two lists, indexed by slot numbers. A slot of `values` holds a layer's output, one of
+several outputs, or a layer's labels. A slot of `gradients` holds the gradient of one output.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from singa_dask.net.graph import Graph
 class LayerPlan:
     """One layer's routing.
 
-    arguments: slots of `values` to call forward with. output, labels: slots to fill. pieces: slots of the single
-    outputs of a layer with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on.
-    dy: slots of `gradients` that backward is called with. dx: for each source the slot that its gradient adds to, or
-    -1; wanted: the positions of the others. completes: owners whose gradient is complete after this backward call.
+    arguments: slots of `values` for forward. output, labels: slots to fill. pieces: slots of the outputs of a layer
+    with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on.
+    dy: slots of `gradients` for backward. dx: for each source the slot to add its gradient to, or -1; wanted: the
+    positions of those with a slot. completes: owners whose gradient is complete after this backward call.
     """
 
     layer: Layer
@@ -46,12 +45,12 @@ class LayerPlan:
 
 
 @dataclass
-class Plan:
-    """Routing of a whole net. forward: every layer, in order; backward: those with a call to make, in reverse order.
+class NetPlan:
+    """Routing of a whole net. forward: every layer, in order; backward: layers with a backward call, in reverse order.
 
-    idle: owners that no backward call can reach; values, gradients: how many slots there are. outputs: the slot of
-    every layer's output; of the layers that pooling has gone before, the slot of what they would have read.
-    pooled_first: the step of that pooling, by layer.
+    idle: owners that no backward call can reach; values, gradients: numbers of slots. outputs: the slot of every
+    layer's output, and of the input of a layer that runs after its pooling. pooled_first: the step of that pooling, by
+    layer.
     """
 
     forward: list[LayerPlan]
@@ -69,8 +68,8 @@ def make_plan(
     contexts: Mapping[str, Context],
     fed: Sequence[str],
     owners: Sequence[Param],
-) -> Plan:
-    """Work out the routing; also sets every context's `needs_input_grad`."""
+) -> NetPlan:
+    """Compute the routing, and set every context's `needs_input_grad`."""
     trains = _reaching_parameters(layers)
     slots = _Slots(graph, layers)
     steps: dict[str, LayerPlan] = {}
@@ -103,21 +102,21 @@ def make_plan(
     active = _below_a_loss(graph, layers, steps)
     for name, layer in layers.items():
         if active[name] and layer.stops_gradient and trains[name]:
-            hint = "Let the layers above read what it reads, and train the layers below apart."
+            hint = "Let the layers above read its source, and train the layers below separately."
             raise layer.problem(
-                "no gradient flows through it, so that the parameters below would not learn", hint=hint
+                "no gradient flows through this layer, so the parameters below it would not be trained", hint=hint
             )
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
     pooled_first = _pool_first(graph, steps)
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
-    return Plan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
+    return NetPlan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
 
 
 def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, LayerPlan]:
-    """Let max-pooling and a layer before it that keeps the order change places: the largest f(x) is f of the largest
-    x, and behind the pooling there are fewer to compute. Returns the pooling of each of those layers."""
+    """Swap each max-pooling with a monotonic layer before it: max f(x) = f(max x), and fewer elements remain after
+    pooling. Returns the pooling of each swapped layer."""
     remembered = {step.layer.proto.rnn_dummy_conf.dynamic_srclayer for step in steps.values()}
     pooled_first: dict[str, LayerPlan] = {}
     for name, first in steps.items():
@@ -156,7 +155,7 @@ def _below_a_loss(graph: Graph, layers: Mapping[str, Layer], steps: Mapping[str,
 
 
 def _mark_completion(backward: Sequence[LayerPlan]) -> set[Param]:
-    """Note with each step the owners that no later step adds to; returns all owners that some step reaches."""
+    """Set the owners that each step completes. Returns all owners that some step reaches."""
     reached: set[Param] = set()
     for step in reversed(backward):
         mine = dict.fromkeys(param.owner for param in step.layer.params)
@@ -188,12 +187,12 @@ class _Slots:
             self._piece_of.update({(edge.consumer, edge.position): i for i, edge in enumerate(edges)})
 
     def read(self, consumer: str, position: int) -> int:
-        """The slot of `values` that the consumer's source at this position fills for it."""
+        """The slot of `values` for the consumer's source at this position."""
         source = self.layers[consumer].proto.srclayers[position]
         piece = self._piece_of.get((consumer, position))
         return self.output[source] if piece is None else self.pieces[source][piece]
 
     def gradient(self, consumer: str, position: int) -> int:
-        """The slot of `gradients` for what `read` reads."""
+        """The slot of `gradients` for the output at `read`."""
         source = self.layers[consumer].proto.srclayers[position]
         return self.gradients[source][self._piece_of.get((consumer, position), 0)]

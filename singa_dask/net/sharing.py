@@ -1,4 +1,4 @@
-"""Which parameters are one: `share_from` inside a net, and a test or validation net's use of the training net's."""
+"""Parameter sharing: `share_from` in a net, and test and validation nets that use the training net's parameters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from singa_dask.layers.param import Param
 def resolve_sharing(params: Iterable[Param], outer: Mapping[str, Param] | None = None) -> list[Param]:
     """Set every parameter's `owner` and return the owners, in order.
 
-    outer: the training net's parameters by name; every parameter of a net that has an outer one is one of those.
+    outer: the training net's parameters by name, if this net uses them. It must not have others.
 
-    Raises ConfigError for repeated names, a `share_from` that names nothing or leads in a circle, shapes that differ,
-    and parameters that the training net lacks.
+    Raises ConfigError for duplicate names, unknown or cyclic `share_from`, different shapes, and parameters that the
+    training net lacks.
     """
     own: dict[str, Param] = {}
     problems: list[Problem] = []
@@ -24,7 +24,7 @@ def resolve_sharing(params: Iterable[Param], outer: Mapping[str, Param] | None =
                 Problem(
                     f"param {param.name!r}.name",
                     "two parameters have this name",
-                    hint="Give each its own name; to use one array twice, name it in the other's share_from.",
+                    hint="Give each its own name. To share one array, name its parameter in share_from of the other.",
                 )
             )
         own[param.name] = param
@@ -42,7 +42,7 @@ def resolve_sharing(params: Iterable[Param], outer: Mapping[str, Param] | None =
 
 
 def _owner(param: Param, own: Mapping[str, Param]) -> Param | Problem:
-    """Follow share_from to the parameter that shares from none."""
+    """Follow share_from to the owner."""
     at, path = param, [param.name]
     while at.proto.share_from:
         source = at.proto.share_from
@@ -54,7 +54,7 @@ def _owner(param: Param, own: Mapping[str, Param]) -> Param | Problem:
                 nearest(source, set(own) - {at.name}),
             )
         if source in path:
-            return Problem(f"param {at.name!r}.share_from", "sharing leads in a circle", " <- ".join([*path, source]))
+            return Problem(f"param {at.name!r}.share_from", "share_from forms a cycle", " <- ".join([*path, source]))
         at = own[source]
         path.append(source)
     return at
@@ -66,17 +66,17 @@ def _outer_owner(param: Param, outer: Mapping[str, Param]) -> Param | Problem:
             return outer[name].owner
     return Problem(
         f"param {param.name!r}",
-        "the training net has no such parameter, so nothing would train it",
-        hint=nearest(param.name, outer) + " Or let its layer into phase kTrain too.",
+        "the training net has no such parameter, so it would not be trained",
+        hint=nearest(param.name, outer) + " Or include its layer in phase kTrain.",
     )
 
 
 def _shapes_differ(param: Param, owner: Param) -> Problem:
-    hint = "Shared parameters must have one shape."
+    hint = "Shared parameters must have the same shape."
     if param.shape == owner.shape[::-1]:
         hint = "One is the other's transpose: set innerproduct_conf.transpose on one of the two layers."
     return Problem(
         f"param {param.name!r}",
-        f"its shape {param.shape} differs from {owner.shape}, the shape of {owner.name!r} which it shares",
+        f"its shape {param.shape} differs from that of {owner.name!r}, which it shares: {owner.shape}",
         hint=hint,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,19 @@ from singa_dask.ops.window import Window
 
 __all__ = ["Ops", "Window", "get_ops"]
 
+# Environment variable that selects the kernels on the CPU.
+KERNELS = "SINGA_DASK_KERNELS"
+
 
 def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int = 1) -> Ops:
     """The kernels for a device: "cpu" (NumPy and Numba) or "gpu" (CuPy), computing in `dtype`.
 
-    device_id: which of several GPUs; it becomes the calling thread's. threads: of the kernels on the CPU; limit BLAS
-    to one thread where there are several.
-    Raises ConfigError for an unknown device, and for "gpu" where CuPy or a GPU is missing.
+    device_id: the GPU, which becomes the calling thread's. threads: of the kernels on the CPU; with several, limit
+    BLAS to one thread. SINGA_DASK_KERNELS=numpy in the environment runs the NumPy reference on the CPU, for diagnosis.
+    Raises ConfigError for an unknown device or SINGA_DASK_KERNELS, and for "gpu" where CuPy or a GPU is missing.
     """
     if device == "cpu":
-        from singa_dask.ops.cpu.ops import CpuOps
-
-        return CpuOps(dtype, threads)
+        return _cpu_ops(dtype, threads)
     if device == "gpu":
         from singa_dask.ops.gpu.ops import GpuOps
 
@@ -31,3 +33,15 @@ def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0,
     raise ConfigError(
         Problem("device", "there is no such device", received=repr(device), hint=nearest(device, ["cpu", "gpu"]))
     )
+
+
+def _cpu_ops(dtype: Any, threads: int) -> Ops:
+    chosen = os.environ.get(KERNELS) or "numba"
+    if chosen == "numpy":
+        return Ops(dtype)
+    if chosen == "numba":
+        from singa_dask.ops.cpu.ops import CpuOps
+
+        return CpuOps(dtype, threads)
+    hint = "Unset it for Numba's kernels; numpy runs the reference, for diagnosis."
+    raise ConfigError(Problem(KERNELS, "must be numba or numpy", received=repr(chosen), hint=hint))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Array = Any
+from singa_dask.ops.arrays import Array
 
 # LeCun et al. 1998, "Efficient BackProp": stanh(1) = 1, stanh(-1) = -1.
 STANH_OUTER = 1.7159047

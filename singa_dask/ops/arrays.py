@@ -1,4 +1,4 @@
-"""Making arrays, and the matrix products under every layer."""
+"""Array creation and matrix products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+Array = Any  # numpy.ndarray on the CPU, cupy.ndarray on a GPU
 
 
 class ArrayOps:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.window import Window
-
-Array = Any
 
 
 class ConvolutionOps:

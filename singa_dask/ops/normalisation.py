@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Array = Any
+from singa_dask.ops.arrays import Array
 
 
 class NormalisationOps:

@@ -10,7 +10,7 @@ import math
 import zlib
 from typing import Any
 
-Array = Any
+from singa_dask.ops.arrays import Array
 
 GAMMA = 0x9E3779B97F4A7C15
 MIX1 = 0xBF58476D1CE4E5B9

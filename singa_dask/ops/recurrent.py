@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-Array = Any
+from singa_dask.ops.arrays import Array
+
 Chosen = tuple[Array, Array] | None
 
 

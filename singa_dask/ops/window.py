@@ -17,6 +17,11 @@ class Window:
     pad: tuple[int, int] = (0, 0)
 
     @property
+    def sizes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """kernel, stride and pad, in the order in which CPU kernels take them."""
+        return self.kernel, self.stride, self.pad
+
+    @property
     def area(self) -> int:
         return self.kernel[0] * self.kernel[1]
 

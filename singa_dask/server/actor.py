@@ -36,10 +36,10 @@ SMALL_NBYTES = 64 * 1024
 
 
 class ServerActor:
-    """One server of a server group, on a Dask worker. See ParamShard for what it answers."""
+    """One server of a server group, on a Dask worker. See ServerProtocol for what it answers."""
 
     def __init__(self, plan: ServerPlan) -> None:
-        self.server = Server(plan.shard())
+        self.server = Server(plan.protocol())
         publish(plan.key, self.server)
         from distributed import get_worker  # what only reads a job does without Dask
 
@@ -51,7 +51,7 @@ class ServerActor:
         self._right: Address | None = None
         self._due = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
-        self._slices = self.server.shard.indices
+        self._slices = self.server.protocol.indices
         self._transfer_s = plan.transfer_s
         # One exchange at a time: of two that say the same, the later to arrive could come after the next one.
         self._turns = {index: asyncio.Lock() for index in self._slices}

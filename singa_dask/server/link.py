@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from singa_dask.errors import ClusterError
-from singa_dask.server.messages import Array, Inspect, NotYet, Refused, Reply, Request
+from singa_dask.ops.arrays import Array
+from singa_dask.server.messages import Inspect, NotYet, Refused, Reply, Request
 from singa_dask.server.server import LEAST_RATE, Server, server_here
 
 ATTEMPT_S = 10.0

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singa_dask.comm.codecs import codec
-
-Array = Any
+from singa_dask.ops.arrays import Array
 
 
 @dataclass(frozen=True)

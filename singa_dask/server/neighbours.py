@@ -15,7 +15,8 @@ either: `known` grows by what was told, not by what was meant.
 
 from __future__ import annotations
 
-from singa_dask.server.messages import Array, Delta, Refused, Sync
+from singa_dask.ops.arrays import Array
+from singa_dask.server.messages import Delta, Refused, Sync
 
 
 class Account:

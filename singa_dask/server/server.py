@@ -1,4 +1,4 @@
-"""A ParamShard that many threads call: the worker beside it directly, everybody else through the actor."""
+"""A ServerProtocol that many threads call: the worker beside it directly, everybody else through the actor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
-from singa_dask.server.messages import Array, Fresh, Reply, Request, State, Sync, Update
-from singa_dask.server.shard import ParamShard
+from singa_dask.ops.arrays import Array
+from singa_dask.server.messages import Fresh, Reply, Request, State, Sync, Update
+from singa_dask.server.protocol import ServerProtocol
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
@@ -29,7 +30,7 @@ LEAST_RATE = 8e6
 @dataclass(frozen=True)
 class ServerPlan:
     """What a server must know. key: unique; updater: serialised UpdaterProto; entries: of all parameters; code: the
-    user's own; the rest as ParamShard has it."""
+    user's own; the rest as ServerProtocol has it."""
 
     key: str
     updater: bytes
@@ -41,14 +42,14 @@ class ServerPlan:
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
     code: CodeBundle | None = None
 
-    def shard(self, ops: Ops | None = None, *, copy: bool = True) -> ParamShard:
+    def protocol(self, ops: Ops | None = None, *, copy: bool = True) -> ServerProtocol:
         """The shard, computing on `ops` (the CPU's by default)."""
         ops = ops or get_ops("cpu")
 
         def updater(of: Slice) -> Updater:
             return self._updater(ops, of.start, of.stop)
 
-        return ParamShard(
+        return ServerProtocol(
             self.slices,
             updater,
             ops,
@@ -85,8 +86,8 @@ class Server:
     they are copied only where the next message comes while a reply is still in use, or on its way.
     """
 
-    def __init__(self, shard: ParamShard, *, live: bool = False) -> None:
-        self.shard = shard
+    def __init__(self, protocol: ServerProtocol, *, live: bool = False) -> None:
+        self.protocol = protocol
         self.live = live
         self.on_update: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
@@ -102,7 +103,7 @@ class Server:
             number = next(self._numbers)
             self._open[number] = future, out
             self._part_with(request.slice)
-            for sender, reply in self.shard.handle(number, request):
+            for sender, reply in self.protocol.handle(number, request):
                 waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
                 given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
         for waiting, reply in given:
@@ -116,26 +117,26 @@ class Server:
         """Forget a request that waits in this slice, because it will be repeated. False where it has been answered."""
         with self._lock:
             number = next((number for number, (own, _) in self._open.items() if own is future), None)
-            if number is None or not self.shard.withdraw(number, index):
+            if number is None or not self.protocol.withdraw(number, index):
                 return False
             del self._open[number]
             return True
 
     def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
-        """See ParamShard."""
+        """See ServerProtocol."""
         with self._lock:
-            return self.shard.begin_sync(index, force=force)
+            return self.protocol.begin_sync(index, force=force)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
-        """See ParamShard."""
+        """See ServerProtocol."""
         with self._lock:
             self._part_with(sync.slice)
-            self.shard.finish_sync(sync, reply)
+            self.protocol.finish_sync(sync, reply)
 
     def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
-        """See ParamShard; returns a copy."""
+        """See ServerProtocol; returns a copy."""
         with self._lock:
-            return self.shard.open_account(index, side, generations).copy()
+            return self.protocol.open_account(index, side, generations).copy()
 
     def _detached(self, index: int, reply: Reply, out: Array | None) -> Reply:
         """The reply with arrays that later messages leave alone."""
@@ -159,7 +160,7 @@ class Server:
     def _part_with(self, index: int) -> None:
         """Leave the values to whoever still uses them, and go on with a copy."""
         if any(lent() is not None for lent in self._lent.pop(index, ())):
-            self.shard.part_with(index)
+            self.protocol.part_with(index)
 
 
 _here: WeakValueDictionary[str, Server] = WeakValueDictionary()

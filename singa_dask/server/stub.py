@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.codec import ErrorFeedback
-from singa_dask.comm.codecs import codec
+from singa_dask.comm.codecs import ErrorFeedback, codec
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.server.link import Link
 from singa_dask.server.messages import (
@@ -181,7 +180,7 @@ class Stub:
         for future in [self._send(s, Leave(s.index, self._origin)) for s in self.slices]:
             self._wait(future)
 
-    def take_figures(self) -> ServerTraffic:
+    def take_traffic(self) -> ServerTraffic:
         """The figures since the last call."""
         taken, self.exchanged = self.exchanged, ServerTraffic()
         return taken

@@ -13,7 +13,7 @@ from singa_dask.cluster.local import GUARD
 from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.monitor.progress import Display, display_for, duration, figures
+from singa_dask.monitor.progress import Display, display_for, duration, format_metrics
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import Prepared, prepare
 from singa_dask.training.workspace import Workspace
@@ -58,7 +58,7 @@ class Result:
         parts = [f"{'stopped' if self.interrupted else 'done'} at step {self.summary['step']}"]
         for phase in ("test", "validate", "train"):
             if self.summary[phase]:
-                parts.append(f"{phase} {figures(self.summary[phase])}")
+                parts.append(f"{phase} {format_metrics(self.summary[phase])}")
                 break
         if self.summary["samples_per_s"]:
             parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")

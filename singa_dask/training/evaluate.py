@@ -1,28 +1,26 @@
-"""Using a trained model in this process: its metrics, its predictions."""
+"""What the commands do with a trained net in this process: its metrics, its predictions."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.data import Loader, Manifest, make_stream
+from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.data import Manifest
 from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.job.unroll import plain
-from singa_dask.layers.context import Metric, Step
-from singa_dask.net import Batch, Net
+from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.feed import next_feed
-from singa_dask.training.schedule import batches_of
+from singa_dask.training.feed import Feed
+from singa_dask.training.frequencies import batches_of
 
 
 def restore_net(job: JobProto, phase: int, path: Path) -> Net:
@@ -53,8 +51,7 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0) ->
     Raises CheckpointError where there is no checkpoint, or it is damaged.
     """
     found = checkpoints.load(checkpoints.find(Path(where)))
-    job = Job.from_text(found.job).proto
-    model = Model(plain(job.neuralnet), seed=found.seed, device=device, device_id=device_id)
+    model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
     model.load_state_dict(found.parameters)
     return model
 
@@ -65,23 +62,21 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
     if steps <= 0:
         key = "test_steps" if phase == Phase.kTest else "validate_steps"
         raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
-    net, how = restore_net(job, phase, checkpoint), algorithm(job.train_one_batch)
-    summed: dict[str, Metric] = {}
-    for feed, step, _ in _batches(net, job, steps):
-        for name, metric in how.test_one_batch(net, feed, step).items():
-            summed[name] = summed.get(name, Metric()) + metric
+    net = restore_net(job, phase, checkpoint)
+    with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=steps) as feed:
+        metrics = Evaluator(net, algorithm(job.train_one_batch)).measure(feed.first(steps))
     net.close()
-    return {name: metric.mean for name, metric in summed.items()}
+    return means(metrics)
 
 
 def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
-    """Write a CSV line for every sample of the test data: its position, label, predicted class and probability;
-    where the net has no softmax loss, the output of its loss or last layer. Returns the lines.
+    """Write a CSV line for every sample of the test data: its position, label, predicted class and probability.
+    Without a softmax loss: the output of the loss or the last layer. Returns the number of lines.
 
     Raises ConfigError where the net has no output to predict with, or reads sequences.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
-    scores, classifies = net.scores()
+    _, classifies = net.scores()
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
     for name, store in zip(net.input_layers, stores, strict=True):
         if store.sequence:
@@ -92,26 +87,30 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     batch = min(total, stores[0].batchsize[0])
     for store in stores:  # every sample once, in the order of the files
         store.shuffle, store.random_skip, store.batchsize[:] = False, 0, [batch]
-    written = 0
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         file = open(out, "w", newline="")  # noqa: SIM115 - entered below, outside of the try
     except OSError as error:
         raise ConfigError(Problem("out", f"cannot be written ({error.strerror})", str(out))) from error
-    with file:
-        rows = csv.writer(file)
-        for feed, step, order in _batches(net, job, -(-total // batch)):
-            net.forward(_labelled(feed), step)
-            output = net.ops.to_host(net.output(scores))
+    evaluator, written = Evaluator(net, algorithm(job.train_one_batch)), 0
+    with ExitStack() as stack:
+        rows = csv.writer(stack.enter_context(file))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        count = -(-total // batch)
+        feed = stack.enter_context(Feed.open(job, net, pool.submit, stop=count))
+        for number in range(count):
+            mini_batch, step = feed.next(number)
+            output = evaluator.predict(mini_batch, step)
             output = output.reshape(len(output), -1)
-            labels = next(iter(feed.values())).labels
+            labels = next(iter(mini_batch.values())).labels
             labels = None if labels is None else net.ops.to_host(labels)
             if written == 0:
                 header = ["class", "probability"] if classifies else [f"output_{i}" for i in range(output.shape[1])]
                 rows.writerow(["sample", "label", *header] if labels is not None else ["sample", *header])
-            for i in np.flatnonzero(order >= written):  # the last batch wraps around to the first samples
+            samples = feed.samples(number)
+            for i in np.flatnonzero(samples >= written):  # the last batch wraps around to the first samples
                 label = [] if labels is None else [int(labels[i])]
-                rows.writerow([int(order[i]), *label, *_prediction(output[i], classifies)])
+                rows.writerow([int(samples[i]), *label, *_prediction(output[i], classifies)])
             written = min(total, written + len(output))
     net.close()
     return written
@@ -122,25 +121,3 @@ def _prediction(scores: np.ndarray, classifies: bool) -> list[object]:
         return [f"{value:.6g}" for value in scores]
     best = int(scores.argmax())
     return [best, f"{scores[best]:.6f}"]
-
-
-def _labelled(feed: Mapping[str, Batch]) -> dict[str, Batch]:
-    """With zeros where data have no labels: a loss asks for some, and what it measures is not read."""
-    return {
-        name: Batch(batch.features, np.zeros(len(batch.features), np.int64) if batch.labels is None else batch.labels)
-        for name, batch in feed.items()
-    }
-
-
-def _batches(net: Net, job: JobProto, count: int) -> Iterator[tuple[Mapping[str, Batch], Step, np.ndarray]]:
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        loaders = {}
-        for name in net.input_layers:
-            store = net.layers[name].proto.store_conf
-            stream = make_stream(store, Manifest.load(Path(store.path)), seed=job.seed, phase=net.phase)
-            loaders[name] = stack.enter_context(closing(Loader(stream, store, pool.submit, 0, 1, stop_step=count)))
-        for number in range(count):
-            feed, step = next_feed(loaders, net.ops, net.phase, number, job.seed)
-            order = next(iter(loaders.values())).stream.share(number, 0, 1)[1]
-            yield feed, step, order

@@ -2,16 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
 
 from singa_dask.data import AnyStream, Loader, Manifest, make_stream
+from singa_dask.data.loader import Submit
+from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
 from singa_dask.layers.context import Step
-from singa_dask.net import Batch
+from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
+from singa_dask.training.frequencies import PHASE_NAMES
 
 # A group that joins a running job finds all samples dealt out: it reads its share of another deal.
 _NEXT_DEAL = 1 << 64
+
+
+class Feed:
+    """The mini-batches of a net's input layers, loaded ahead, on the device of `ops`. A context manager."""
+
+    def __init__(self, loaders: Mapping[str, Loader], ops: Ops, phase: int, seed: int) -> None:
+        self._loaders, self._ops, self._phase, self._seed = loaders, ops, phase, seed
+        self.batchsize = max((loader.stream.batchsize for loader in loaders.values()), default=1)
+
+    @classmethod
+    def open(
+        cls,
+        job: JobProto,
+        net: Net,
+        submit: Submit,
+        rank: int = 0,
+        nranks: int = 1,
+        *,
+        group: int = 0,
+        start: int = 0,
+        stop: int | None = None,
+        fingerprints: Mapping[str, str] | None = None,
+    ) -> Feed:
+        """Read mini-batches `start` to `stop`. fingerprints: of the data when the job was started, by `data_key`.
+
+        Raises DataError where the data has changed since.
+        """
+        with ExitStack() as stack:
+            loaders = {}
+            for name in net.input_layers:
+                store = net.layers[name].proto.store_conf
+                manifest = Manifest.load(Path(store.path))
+                expected = (fingerprints or {}).get(data_key(net.phase, name))
+                if expected not in (None, group_stream(job, store, manifest, net.phase).fingerprint):
+                    raise DataError(
+                        f"{store.path}: the shards on this host differ from the driver's. Copy them again."
+                    )
+                stream = group_stream(job, store, manifest, net.phase, group)
+                loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop)
+                loaders[name] = stack.enter_context(loader)
+            stack.pop_all()
+        return cls(loaders, net.ops, net.phase, job.seed)
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for loader in self._loaders.values():
+            loader.close()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds so far of waiting for data."""
+        return sum(loader.wait_s for loader in self._loaders.values())
+
+    def next(self, number: int) -> tuple[dict[str, Batch], Step]:
+        """The next mini-batch of every input layer, and its place in the run: it is number `number`."""
+        feed = {}
+        step = Step(self._phase, number, self._seed)
+        for name, loader in self._loaders.items():
+            loaded = loader.next()
+            labels = None if loaded.labels is None else self._ops.asarray(loaded.labels)
+            feed[name] = Batch(self._ops.asarray(loaded.features), labels)
+            step = Step(self._phase, number, self._seed, loaded.first_row, loaded.total_rows)
+        return feed, step
+
+    def first(self, count: int) -> Iterator[tuple[dict[str, Batch], Step]]:
+        """Mini-batches 0 to `count` - 1."""
+        return (self.next(number) for number in range(count))
+
+    def samples(self, number: int) -> np.ndarray:
+        """The positions of the samples of mini-batch `number` in the data of the first input layer."""
+        return next(iter(self._loaders.values())).stream.share(number, 0, 1)[1]
 
 
 def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: int, group: int = 0) -> AnyStream:
@@ -23,15 +103,6 @@ def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: in
     return make_stream(store, manifest, seed=job.seed + deal * _NEXT_DEAL, phase=phase, group=number, ngroups=ngroups)
 
 
-def next_feed(
-    loaders: Mapping[str, Loader], ops: Ops, phase: int, number: int, seed: int
-) -> tuple[dict[str, Batch], Step]:
-    """The next mini-batch of every input layer, on the device of `ops`, and where in the run it stands."""
-    feed = {}
-    step = Step(phase, number, seed)
-    for name, loader in loaders.items():
-        loaded = loader.next()
-        labels = None if loaded.labels is None else ops.asarray(loaded.labels)
-        feed[name] = Batch(ops.asarray(loaded.features), labels)
-        step = Step(phase, number, seed, loaded.first_row, loaded.total_rows)
-    return feed, step
+def data_key(phase: int, layer: str) -> str:
+    """The key of a fingerprint in `Prepared.data`."""
+    return f"{PHASE_NAMES[phase]}/{layer}"

@@ -10,7 +10,7 @@ try:
 
     import singa_dask.cluster.worker_setup
     import singa_dask.data.numba_gather
-    import singa_dask.ops.cpu.kernels.numba_codec
+    import singa_dask.ops.cpu.elementwise.codec_kernels
     import singa_dask.ops.cpu.ops
     import singa_dask.training.gang  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Where the parameters of a job lie: how they are cut, who updates which part, and in whose memory they are."""
+"""Where the parameters of a job lie: how they are cut, which server updates them, and in which memory they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.comm.shared_memory import share_flat
+from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.exchange.buckets import bucket_bounds
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
@@ -21,7 +21,7 @@ def parameter_partition(
 ) -> Partition:
     """How `size` elements of parameters are cut for the workers and servers of this topology.
 
-    whole: into one bucket, as where nothing is sent: a worker on its own, or workers that share memory.
+    whole: into one bucket, because nothing is sent: workers share memory. So it is for a worker on its own.
     """
     whole = whole or topology.nworkers_per_group == 1
     starts = () if whole else [entry.start for entry in entries]
@@ -42,7 +42,7 @@ def server_plan(
     groups: tuple[int, ...],
     **more: Any,
 ) -> ServerPlan:
-    """What a server of this job must know that these worker groups will come to."""
+    """The plan of a server of this job for these worker groups."""
     topology = ClusterTopology.from_proto(job.cluster)
     return ServerPlan(
         key=key,
@@ -56,13 +56,11 @@ def server_plan(
     )
 
 
-def share_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndarray] | None:
-    """Let the parameters live in memory that all workers of the group see: values that are the same array for all, and
-    gradients of each, which are returned, by rank. None, and nothing has changed, where they cannot.
-
-    Every worker must call it.
+def form_shared_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndarray] | None:
+    """Move the parameters to memory that all workers of the group share: one array of values for all, and gradients of
+    each, which are returned, by rank. None, and nothing has changed, where they cannot share memory. Collective.
     """
-    shared = share_flat(comm, flat.size, flat.values.dtype)
+    shared = form_shared_flat(comm, flat.size, flat.values.dtype)
     if shared is None:
         return None
     values, grads = shared
@@ -80,8 +78,8 @@ def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
     return job.gpu[(group * job.cluster.nworkers_per_group + rank) % len(job.gpu)]
 
 
-def suits_wire(job: JobProto, *, private: bool) -> bool:
-    """Whether the buckets of this job may stay on GPUs: with servers beside the workers, if they go as they are, or
-    nowhere."""
+def suits_device_comm(job: JobProto, *, in_process_servers: bool) -> bool:
+    """Whether the buckets of this job can stay on GPUs: servers are in the workers' processes, and no codec is used
+    between workers."""
     topology = ClusterTopology.from_proto(job.cluster)
-    return bool(job.gpu) and private and (topology.nworkers_per_group == 1 or topology.codec == "kFull")
+    return bool(job.gpu) and in_process_servers and (topology.nworkers_per_group == 1 or topology.codec == "kFull")

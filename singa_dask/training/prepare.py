@@ -22,18 +22,17 @@ from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
 from singa_dask.job.code_bundle import CodeBundle, pack
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
-from singa_dask.job.layer_facts import CONF
+from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
-from singa_dask.job.unroll import plain
 from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
-from singa_dask.training.feed import group_stream
+from singa_dask.training.feed import data_key, group_stream
+from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.placement import parameter_partition
-from singa_dask.training.schedule import PHASE_NAMES
 from singa_dask.updaters import make_updater
 
 MAX_MEAN_NBYTES = 1 << 30
@@ -83,11 +82,11 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     job.check()
     ready = JobProto()
     ready.CopyFrom(job.proto)
-    ready.neuralnet.CopyFrom(plain(ready.neuralnet))
+    ready.neuralnet.CopyFrom(job.net)
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
-        topology = ClusterTopology.from_proto(ready.cluster)
+        topology = job.topology
         codec(topology.codec, sparsity=topology.sparsity)
         code = pack(ready, job.folder)
         data: dict[str, str] = {}
@@ -125,11 +124,6 @@ def check_given(prepared: Prepared) -> None:
     """The checkpoints that a fresh run starts from (`checkpoint_path`) are there and fit. Raises CheckpointError."""
     if prepared.job.checkpoint_path:
         fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
-
-
-def data_key(phase: int, layer: str) -> str:
-    """The key of a fingerprint in `Prepared.data`."""
-    return f"{PHASE_NAMES[phase]}/{layer}"
 
 
 def training_data(data: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from singa_dask.job import Job, runs_in
 from singa_dask.job.code_bundle import pack
 from singa_dask.job.job_pb2 import LayerType, NetProto, Phase, UnrollConnType
 from singa_dask.job.stores import store_of
-from singa_dask.job.unroll import Times, connections, is_sequence, plain
+from singa_dask.job.unroll import Times, connections, is_sequence
 from singa_dask.layers import layer_class
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
@@ -34,16 +34,16 @@ class Sampler:
     """
 
     def __init__(self, job: Job, checkpoints: Iterable[str | Path] = ()):
-        read = [layer for layer in plain(job.proto.neuralnet).layer if runs_in(layer, Phase.kTest)]
+        read = [layer for layer in job.net.layer if runs_in(layer, Phase.kTest)]
         dummies = [layer.name for layer in read if layer.type == LayerType.kRNNDummy]
         phase: int = Phase.kTest
         if dummies:
             job.check(training=False)
             pack(job.proto, job.folder)  # finds the user's own layers
-            net, self.symbols = _with_vocabulary(_one_step(plain(job.proto.neuralnet), phase))
+            net, self.symbols = _with_vocabulary(_one_step(job.net, phase))
             self._source = dummies[0]
         else:
-            phase, self._source = _text(job.proto.neuralnet)
+            phase, self._source = _text(job.net)
             prepared = prepare(job, phases=[phase]).job.neuralnet
             self.symbols = next(
                 vocabulary(store_of(layer).path)
@@ -129,7 +129,7 @@ def _text(net: NetProto) -> tuple[int, str]:
     """A phase in which the net reads one text, and the layer that reads it."""
     found = {}
     for phase in (Phase.kTest, Phase.kVal, Phase.kTrain):
-        found[phase] = [layer.name for layer in plain(net).layer if is_sequence(layer) and runs_in(layer, phase)]
+        found[phase] = [layer.name for layer in net.layer if is_sequence(layer) and runs_in(layer, phase)]
         if len(found[phase]) == 1:
             return phase, found[phase][0]
     received = ", ".join(found[Phase.kTrain]) or "none"

@@ -1,4 +1,4 @@
-"""Figures of the training loop: what all ranks of a group tell each other after a step, and their sums."""
+"""Metrics of training steps: the message by which all ranks know them, and their sums."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.layers.context import Metric
 from singa_dask.server import ServerTraffic
 
-# What every rank adds to a step, in the order of the message. The seconds: for the others of its group, for data.
-_OF_RANKS = ("wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes")
+# What every rank reports of a step, in the order of the message. wait, loading: seconds of waiting for ranks and data.
+_PER_RANK = ("wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes")
 
 
-def of_all_ranks(
+def sum_over_ranks(
     comm: Communicator, stop: bool, metrics: Mapping[str, Metric], wait_s: float, loading_s: float, sent: ServerTraffic
 ) -> tuple[bool, dict[str, Metric], np.ndarray]:
-    """What all ranks say of one step, so that all of them know the same, by one small all-reduce.
+    """One small all-reduce after a step, so that all ranks know the same. Collective.
 
-    stop: whether this rank was asked to. sent: what it has exchanged with servers.
-    Returns whether any rank was asked to stop, the metrics of the group's mini-batch, and the figures of every rank,
-    (figures, ranks), for `Window.add_step`.
+    stop: whether this rank was asked to stop. sent: its traffic with servers. Returns whether any rank was asked to
+    stop, the metrics of the group's mini-batch, and what each rank reports: (len(_PER_RANK), ranks).
     """
     names = list(metrics)
-    message = np.zeros(1 + 2 * len(names) + len(_OF_RANKS) * comm.size)
+    message = np.zeros(1 + 2 * len(names) + len(_PER_RANK) * comm.size)
     message[0] = stop
     totals = message[1 : 1 + 2 * len(names)].reshape(-1, 2)
     for row, metric in zip(totals, metrics.values(), strict=True):
@@ -39,8 +38,8 @@ def of_all_ranks(
 
 
 @dataclass
-class Window:
-    """Figures since they were last shown. ranks: as `of_all_ranks` has them, summed over the steps."""
+class StepMetrics:
+    """Sums over steps. seconds: of this rank; ranks: what each rank reports, as `sum_over_ranks` returns it."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -49,32 +48,32 @@ class Window:
     staleness_max: int = 0
 
     def add_step(self, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
-        """Take in what all ranks have said of a step."""
+        """Add a step, from what `sum_over_ranks` has returned."""
         self.metrics = {name: self.metrics.get(name, Metric()) + metric for name, metric in metrics.items()}
         self.ranks = self.ranks + ranks
-        self.staleness_max = max(self.staleness_max, int(ranks[_OF_RANKS.index("staleness_max")].max()))
+        self.staleness_max = max(self.staleness_max, int(ranks[_PER_RANK.index("staleness_max")].max()))
 
-    def add(self, other: Window) -> None:
-        """Take over the figures of another window; metrics stay."""
+    def add(self, other: StepMetrics) -> None:
+        """Add the steps of another one, but not its metrics."""
         self.steps += other.steps
         self.seconds += other.seconds
         self.ranks = self.ranks + other.ranks
         self.staleness_max = max(self.staleness_max, other.staleness_max)
 
     def means(self) -> dict[str, float]:
-        """The metrics, over all rows of all steps."""
+        """The means of the metrics over all rows of all steps."""
         return {name: metric.mean for name, metric in self.metrics.items()}
 
     def waits(self) -> dict[str, list[float]]:
-        """Shares of the time, per rank: waiting for other ranks, and for data."""
+        """Shares of the time that each rank waits: for other ranks, and for data."""
         if not self.steps:
             return {"wait": [], "loading": []}
-        # Buckets are waited for side by side with what is computed, and with each other.
+        # Waits overlap with computing and with each other.
         shares = {name: np.minimum(self._of(name) / max(self.seconds, 1e-9), 1.0) for name in ("wait", "loading")}
         return {name: share.tolist() for name, share in shares.items()}
 
     def servers(self) -> dict[str, float]:
-        """The exchange with the servers."""
+        """Means of the traffic with servers."""
         updates = max(1.0, float(self._of("updates").sum()))
         return {
             "staleness": float(self._of("staleness").sum()) / updates,
@@ -85,5 +84,5 @@ class Window:
         }
 
     def _of(self, name: str) -> np.ndarray:
-        """A figure's sum, per rank."""
-        return np.atleast_2d(self.ranks)[_OF_RANKS.index(name)]
+        """The sum of what each rank reports under this name."""
+        return np.atleast_2d(self.ranks)[_PER_RANK.index(name)]

@@ -22,8 +22,8 @@ import numpy as np
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.layers.param import Array
 from singa_dask.net.flat import Entry
+from singa_dask.ops.arrays import Array
 from singa_dask.updaters.fields import as_written
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 
@@ -123,6 +123,13 @@ class Updater(Description, ABC):
 
         step: how many updates were made before this one.
         """
+
+    def _run(
+        self, rule: str, w: Array, g: Array, states: Sequence[Array], weight_decay: float, **hyperparameters: float
+    ) -> None:
+        """Run a rule of singa_dask.ops.update with this updater's clipping."""
+        clip = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        self.ops.update(rule, w, g, states, weight_decay=weight_decay, **clip, **hyperparameters)
 
     @property
     def state(self) -> dict[str, Array]:

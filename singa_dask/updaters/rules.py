@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from singa_dask.layers.param import Array
+from singa_dask.ops.arrays import Array
 from singa_dask.updaters.base import Updater
 from singa_dask.updaters.fields import as_written
 
@@ -16,8 +16,7 @@ class SGD(Updater):
     states: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        (v,) = states
-        self.ops.sgd_update(w, g, v, lr, self.momentum, weight_decay, self.clip_low, self.clip_high)
+        self._run("sgd", w, g, states, weight_decay, lr=lr, momentum=self.momentum)
 
 
 class Nesterov(Updater):
@@ -30,8 +29,7 @@ class Nesterov(Updater):
     states: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        (v,) = states
-        self.ops.nesterov_update(w, g, v, lr, self.momentum, weight_decay, self.clip_low, self.clip_high)
+        self._run("nesterov", w, g, states, weight_decay, lr=lr, momentum=self.momentum)
 
 
 class _Dividing(Updater):
@@ -50,8 +48,7 @@ class AdaGrad(_Dividing):
     states: ClassVar[tuple[str, ...]] = ("squares",)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        (h,) = states
-        self.ops.adagrad_update(w, g, h, lr, self.delta, weight_decay, self.clip_low, self.clip_high)
+        self._run("adagrad", w, g, states, weight_decay, lr=lr, delta=self.delta)
 
 
 class RMSProp(_Dividing):
@@ -68,8 +65,7 @@ class RMSProp(_Dividing):
         self.rho = as_written(self.conf.rho)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        (h,) = states
-        self.ops.rmsprop_update(w, g, h, lr, self.rho, self.delta, weight_decay, self.clip_low, self.clip_high)
+        self._run("rmsprop", w, g, states, weight_decay, lr=lr, rho=self.rho, delta=self.delta)
 
 
 class AdaDelta(_Dividing):
@@ -87,8 +83,7 @@ class AdaDelta(_Dividing):
         self.rho = as_written(self.conf.rho)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        h, u = states
-        self.ops.adadelta_update(w, g, h, u, lr, self.rho, self.delta, weight_decay, self.clip_low, self.clip_high)
+        self._run("adadelta", w, g, states, weight_decay, lr=lr, rho=self.rho, delta=self.delta)
 
 
 class Adam(_Dividing):
@@ -107,11 +102,9 @@ class Adam(_Dividing):
         self.beta1, self.beta2 = as_written(self.conf.beta1), as_written(self.conf.beta2)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        m, v = states
-        correction1, correction2 = 1 - self.beta1 ** (step + 1), 1 - self.beta2 ** (step + 1)
-        self.ops.adam_update(
-            w, g, m, v, lr, self.beta1, self.beta2, correction1, correction2, self.delta, weight_decay, self.clip_low,
-            self.clip_high,
+        self._run(
+            "adam", w, g, states, weight_decay, lr=lr, beta1=self.beta1, beta2=self.beta2, delta=self.delta,
+            correction1=1 - self.beta1 ** (step + 1), correction2=1 - self.beta2 ** (step + 1),
         )  # fmt: skip
 
 
@@ -131,19 +124,7 @@ class AdamMax(_Dividing):
         self.beta1, self.beta2 = as_written(self.conf.beta1), as_written(self.conf.beta2)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        m, u = states
-        correction1 = 1 - self.beta1 ** (step + 1)
-        self.ops.adamax_update(
-            w,
-            g,
-            m,
-            u,
-            lr,
-            self.beta1,
-            self.beta2,
-            correction1,
-            self.delta,
-            weight_decay,
-            self.clip_low,
-            self.clip_high,
-        )
+        self._run(
+            "adamax", w, g, states, weight_decay, lr=lr, beta1=self.beta1, beta2=self.beta2, delta=self.delta,
+            correction1=1 - self.beta1 ** (step + 1),
+        )  # fmt: skip

@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 from support.commands import cluster, example, said, sets, started, summary, wait_until
 
 from singa_dask import ClusterTopology, Job, cli, layers, train, updaters
+from singa_dask.cli import connect
 from singa_dask.errors import ClusterError
 from singa_dask.monitor.progress import Display
 
@@ -106,12 +107,12 @@ def test_two_runs_share_a_cluster(environment, singa_dask, tmp_path, no_leaks):
 
 
 def test_no_scheduler_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "CONNECT_S", 1.0)  # it is ten times as long
+    monkeypatch.setattr(connect, "CONNECT_S", 1.0)  # it is ten times as long
     monkeypatch.setattr(sys, "path", list(sys.path))
     options = (["--scheduler-file", tmp_path / "none.json"], ["--scheduler", "tcp://127.0.0.1:9"])
     for option, told in zip(
         options,
-        ("none.json: no scheduler has written this file within 1 s", "No Dask scheduler answers at tcp://127.0.0.1:9"),
+        ("none.json: no scheduler wrote this file within 1 s", "No Dask scheduler answers at tcp://127.0.0.1:9"),
         strict=True,
     ):
         ran = CliRunner().invoke(cli.main, ["train", str(example()), *map(str, option)])

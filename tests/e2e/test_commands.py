@@ -64,7 +64,7 @@ def test_a_missing_file_names_the_nearest_and_nothing_goes_on(environment, tmp_p
         ended = time.monotonic()
         said = run.stderr.read().decode()  # until nobody has it open
         assert time.monotonic() - ended < 0.3, "a process outlives the command"
-    assert said == f"error: job file: there is no such file. Received: {missing}. Did you mean {example()}?\n"
+    assert said == f"error: job file: file not found. Received: {missing}. Did you mean {example()}?\n"
 
 
 def test_ctrl_c_before_there_are_workers(environment, tmp_path, no_leaks):
@@ -140,7 +140,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     assert (np.loadtxt(tmp_path / "new-out.csv", delimiter=",", skiprows=1)[:, 1] == table[:, 2]).all()
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "model/clouds.onnx")
     assert ran.code == 0, ran.err
-    assert "takes data, gives loss" in ran.out
+    assert "inputs data; outputs loss" in ran.out
     raw = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3), dtype=np.float32)
     scores = onnxruntime.InferenceSession(tmp_path / "model" / "clouds.onnx").run(["loss"], {"data": raw})[0]
     assert np.sort(scores.max(axis=1)) == pytest.approx(np.sort(table[:, 3]), abs=1e-5)  # shards deal the rows out

@@ -9,6 +9,7 @@ import pytest
 
 from singa_dask import DistOpt, Model
 from singa_dask.comm import SoloCommunicator, run_threads
+from singa_dask.distopt.stages import SumStages
 from singa_dask.layers import LSTM, BatchNorm, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.updaters import SGD
 
@@ -17,7 +18,7 @@ ROWS, TIME, STEPS = 12, 5, 3
 
 
 def trained(comm, device):
-    """The parameters after a few steps on sequences, and the GPUs from which gradients came."""
+    """The parameters after a few steps on sequences."""
     layers = [
         RecordInput(shape=[4], sequence=TIME),
         LSTM(dim_hidden=6, unroll_len=TIME),
@@ -26,26 +27,26 @@ def trained(comm, device):
         SoftmaxLoss(unroll_len=TIME),
     ]
     model = Model(layers, seed=3, device=device, device_id=comm.rank)
-    opt, used = DistOpt(SGD(lr=0.1, momentum=0.9), model, comm), set()
-    stage = opt._prepare
-
-    def noted(*args):
-        if device == "gpu":
-            used.add(sys.modules["cupy"].cuda.runtime.getDevice())
-        stage(*args)
-
-    opt._prepare = noted
+    opt = DistOpt(SGD(lr=0.1, momentum=0.9), model, comm)
     own = slice(ROWS * comm.rank // comm.size, ROWS * (comm.rank + 1) // comm.size)
     for number in range(STEPS):
         draw = np.random.default_rng(number)
         x, y = draw.random((ROWS, TIME, 4), np.float32), draw.integers(0, 3, (ROWS, TIME))
         opt.backward_and_update(model(x[own], y[own]), threshold=16)
-    return model.state_dict(), used
+    return model.state_dict()
 
 
-def test_ranks_with_a_gpu_each_equal_one_on_a_cpu(gpus):
-    expected, _ = trained(SoloCommunicator(), "cpu")
-    for rank, (values, used) in enumerate(run_threads(gpus, trained, "gpu", timeout_s=120)):
-        assert used == ({rank} if gpus > 1 else set())  # one rank stages nothing
+def test_ranks_with_a_gpu_each_equal_one_on_a_cpu(gpus, monkeypatch):
+    used = {rank: set() for rank in range(gpus)}  # the GPUs from which gradients came
+    prepare = SumStages.prepare
+
+    def noted(stages, bucket):
+        prepare(stages, bucket)
+        used[stages.exchange.comm.rank].add(sys.modules["cupy"].cuda.runtime.getDevice())
+
+    monkeypatch.setattr(SumStages, "prepare", noted)
+    expected = trained(SoloCommunicator(), "cpu")
+    for rank, values in enumerate(run_threads(gpus, trained, "gpu", timeout_s=120)):
+        assert used[rank] == ({rank} if gpus > 1 else set())  # one rank stages nothing
         for name, value in expected.items():
             np.testing.assert_allclose(values[name], value, rtol=1e-3, atol=1e-5, err_msg=name)

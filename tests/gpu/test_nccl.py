@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singa_dask.comm import run_threads
-from singa_dask.comm.nccl import nccl_beside
+from singa_dask.comm.nccl import form_nccl
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -17,7 +17,7 @@ def run(size, fn, *args):
     """[fn(NCCL communicator, *args) of every rank]"""
 
     def member(control):
-        comm = nccl_beside(control, control.rank, 60)
+        comm = form_nccl(control, control.rank, 60)
         result = fn(comm, *args)
         comm.close()
         return result

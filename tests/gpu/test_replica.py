@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from singa_dask.comm import nccl_beside, run_threads
+from singa_dask.comm import form_nccl, run_threads
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.training.placement import gpu_of, suits_wire
+from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 
 BATCH, STEPS = 12, 4
@@ -53,23 +53,23 @@ def advance(replica, comm, first, last):
 
 def on_gpus(control, job):
     ops = get_ops("gpu", device_id=control.rank)
-    wire = nccl_beside(control, control.rank)
-    replica = Replica(job, control, ops, wire=wire)
-    replica.initialise()
+    device_comm = form_nccl(control, control.rank)
+    replica = Replica.form(job, control, ops, device_comm=device_comm)
+    replica.group_state.initialise()
     advance(replica, control, 0, STEPS)
-    found = replica.snapshot(STEPS, "", {})
+    found = replica.group_state.snapshot(STEPS, "", {})
     operations, values = replica.operations, ops.to_host(replica.net.flat.values)
-    staged = [use for use in wire._buffers if use.startswith(("reduce_scatter", "all_gather"))]
+    staged = [use for use in device_comm._buffers if use.startswith(("reduce_scatter", "all_gather"))]
     replica.close()
-    wire.close()
+    device_comm.close()
     return found, operations, values, staged
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("bucket", [262144, 16])
 def test_workers_on_gpus_equal_one_on_a_cpu(gpus, bucket):
-    serial = Replica(job_of(1), SoloCommunicator(), get_ops("cpu"))
-    serial.initialise()
+    serial = Replica.form(job_of(1), SoloCommunicator(), get_ops("cpu"))
+    serial.group_state.initialise()
     advance(serial, serial.comm, 0, STEPS)
     expected = serial.net.flat.values
     job = job_of(gpus, bucket)
@@ -79,7 +79,7 @@ def test_workers_on_gpus_equal_one_on_a_cpu(gpus, bucket):
         np.testing.assert_array_equal(values, results[0][2])
         assert staged == [], "no bucket came to the host"
         assert "reduce_scatter" not in operations
-    for name in ("wire reduce_scatter", "wire all_gather"):  # each rank's own share stays where it is
+    for name in ("device reduce_scatter", "device all_gather"):  # each rank's own share stays where it is
         sent = sum(operations[name]["bytes"] for _, operations, *_ in results if name in operations)
         assert sent == STEPS * (gpus - 1) * expected.nbytes
     saved = results[0][0]
@@ -89,8 +89,8 @@ def test_workers_on_gpus_equal_one_on_a_cpu(gpus, bucket):
 
 def test_a_worker_on_its_own_keeps_the_parameters_on_its_gpu(gpus, monkeypatch):
     ops = get_ops("gpu")
-    replica = Replica(job_of(1), SoloCommunicator(), ops, wire=SoloCommunicator())
-    replica.initialise()
+    replica = Replica.form(job_of(1), SoloCommunicator(), ops, device_comm=SoloCommunicator())
+    replica.group_state.initialise()
     moved, to_host, asarray = [], ops.to_host, ops.asarray
 
     def noted(way, array, *args):
@@ -102,21 +102,21 @@ def test_a_worker_on_its_own_keeps_the_parameters_on_its_gpu(gpus, monkeypatch):
     advance(replica, replica.comm, 0, STEPS)
     assert 0 < max(moved) <= BATCH * 20 < replica.net.flat.size, "the mini-batch, and sums of a few features"
     values = to_host(replica.net.flat.values)
-    serial = Replica(job_of(1), SoloCommunicator(), get_ops("cpu"))
-    serial.initialise()
+    serial = Replica.form(job_of(1), SoloCommunicator(), get_ops("cpu"))
+    serial.group_state.initialise()
     advance(serial, serial.comm, 0, STEPS)
     np.testing.assert_allclose(values, serial.net.flat.values, rtol=1e-3, atol=1e-5)
 
 
 def test_which_jobs_let_buckets_stay_on_gpus():
     job = job_of(3)
-    assert not suits_wire(job, private=True)
+    assert not suits_device_comm(job, in_process_servers=True)
     job.gpu.extend([0, 1, 2])
-    assert suits_wire(job, private=True) and not suits_wire(job, private=False)
+    assert suits_device_comm(job, in_process_servers=True) and not suits_device_comm(job, in_process_servers=False)
     job.cluster.codec = job.cluster.kHalf
-    assert not suits_wire(job, private=True)
+    assert not suits_device_comm(job, in_process_servers=True)
     job.cluster.nworkers_per_group = 1  # which sends nothing
-    assert suits_wire(job, private=True)
+    assert suits_device_comm(job, in_process_servers=True)
 
 
 def test_workers_take_turns_through_the_gpus_one_group_after_the_other():

@@ -13,9 +13,9 @@ from support import nccl_on_cpu
 
 from singa_dask.cluster import GroupFailed, form_group
 from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members, run_threads
-from singa_dask.comm.buffers import run_of
-from singa_dask.comm.nccl import nccl_beside
-from singa_dask.comm.shared_memory import share_memory
+from singa_dask.comm.communicator import part_of
+from singa_dask.comm.nccl import form_nccl
+from singa_dask.comm.shared_memory import form_shared_memory
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.exchange import Bucket, FullExchange
 
@@ -49,7 +49,7 @@ def run(request, monkeypatch):
 
 
 def _over_nccl(control, fn, *args):
-    comm = nccl_beside(control, device=control.rank)
+    comm = form_nccl(control, device=control.rank)
     result = fn(comm, *args)
     comm.close()
     return result
@@ -144,7 +144,7 @@ def _all_to_all(comm):
     return found, comm.wait_s
 
 
-def test_every_run_of_an_all_to_all_arrives(run):
+def test_every_part_of_an_all_to_all_arrives(run):
     results = run(_all_to_all)
     size = len(results)
     for rank, (found, wait_s) in enumerate(results):
@@ -175,19 +175,19 @@ def test_a_run_that_is_too_long_for_its_place_is_not_written_past_its_end(run):
 
 def _started(comm):
     counts = COUNTS[comm.size]
-    own = run_of(comm.rank, counts)
+    own = part_of(comm.rank, counts)
     x = _inputs(comm.size, sum(counts), np.float32)[comm.rank]
     total, out = np.zeros(counts[comm.rank], np.float32), np.arange(comm.size) + 10 * comm.rank
-    ends = [comm.start_reduce_scatter(x, total, counts)]
+    requests = [comm.start_reduce_scatter(x, total, counts)]
     ones, arrived = [1] * comm.size, np.zeros(comm.size, int)
-    ends.append(comm.start_all_to_all(out, ones, arrived, ones))
+    requests.append(comm.start_all_to_all(out, ones, arrived, ones))
     gathered = np.zeros(sum(counts), np.float32)
     gathered[own] = x[own]
     comm.all_gather(gathered, counts)
     again = np.zeros(comm.size, int)
-    ends.append(comm.start_all_to_all(np.full(comm.size, comm.rank), ones, again, ones))
-    for end in reversed(ends):
-        end()
+    requests.append(comm.start_all_to_all(np.full(comm.size, comm.rank), ones, again, ones))
+    for request in reversed(requests):
+        request.wait()
     return total, arrived, gathered, again, dict(comm.nbytes)
 
 
@@ -196,7 +196,7 @@ def test_operations_that_were_started_go_on_beside_others(run):
     size = len(results)
     counts = COUNTS[size]
     xs = _inputs(size, sum(counts), np.float32)
-    runs = [run_of(rank, counts) for rank in range(size)]
+    runs = [part_of(rank, counts) for rank in range(size)]
     for rank, (total, arrived, gathered, again, nbytes) in enumerate(results):
         np.testing.assert_allclose(total, sum(xs[1:], xs[0])[runs[rank]], rtol=1e-6, atol=1e-6)
         assert arrived.tolist() == [10 * other + rank for other in range(size)]
@@ -213,7 +213,7 @@ def _exchange(comm, n, steps):
     values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
         exchange.reduce_scatter(0, np.full(sum(counts), comm.rank + step, np.float32), own)
-        values[exchange.runs[0]] += own[exchange.runs[0]]
+        values[exchange.parts[0]] += own[exchange.parts[0]]
         exchange.all_gather(0, values, values)
     return values
 
@@ -245,13 +245,13 @@ def test_which_groups_are_on_one_machine(run, request):
 
 
 def _share(comm):
-    arrays = share_memory(comm, 1000, np.float32)
+    arrays = form_shared_memory(comm, 1000, np.float32)
     arrays[comm.rank][:] = 2.0**comm.rank
     comm.barrier()
     return [float(array.sum()) for array in arrays]
 
 
-def test_ranks_of_one_machine_can_share_memory(run):
+def test_ranks_of_one_machine_can_form_shared_memory(run):
     found = run(_share)
     assert found == [[1000 * 2.0**rank for rank in range(len(found))]] * len(found)
 

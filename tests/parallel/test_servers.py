@@ -76,7 +76,7 @@ def exchange(address: Address, size: int, steps: int) -> tuple[bool, float, floa
     for step in range(steps):
         stub.push(step, np.ones(size, np.float32), out)
         stub.pull(out)
-    return isinstance(link, LocalLink), float(out[0]), float(out[-1]), stub.take_figures().nbytes
+    return isinstance(link, LocalLink), float(out[0]), float(out[-1]), stub.take_traffic().nbytes
 
 
 @pytest.mark.parametrize("size", [SIZE, LARGE])
@@ -101,7 +101,7 @@ def ask(address: Address, request, timeout_s: float = 20.0):
 
 
 def waiting_inside(key: str, dask_worker) -> int:
-    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.shard._slices.values())
+    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.protocol._slices.values())
 
 
 def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3):

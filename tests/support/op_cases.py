@@ -245,27 +245,31 @@ def _crop(ops: Ops, rng: np.random.Generator) -> list[Any]:
     return [ops.crop(pixels, top, left, mirror, mean, 0.5, ops.empty((3, 4, 4, 3)))]
 
 
-UPDATES: dict[str, tuple[int, tuple[float, ...]]] = {
-    # rule -> number of states, arguments before weight decay and clipping
-    "sgd_update": (1, (0.1, 0.9)),
-    "nesterov_update": (1, (0.1, 0.9)),
-    "adagrad_update": (1, (0.1, 1e-8)),
-    "rmsprop_update": (1, (0.1, 0.95, 1e-8)),
-    "adadelta_update": (2, (1.0, 0.9, 1e-6)),
-    "adam_update": (2, (0.1, 0.9, 0.999, 1 - 0.9**3, 1 - 0.999**3, 1e-8)),
-    "adamax_update": (2, (0.1, 0.9, 0.999, 1 - 0.9**3, 1e-8)),
+UPDATES: dict[str, tuple[int, dict[str, float]]] = {
+    # rule -> number of states, hyperparameters beside weight decay and clipping
+    "sgd": (1, {"lr": 0.1, "momentum": 0.9}),
+    "nesterov": (1, {"lr": 0.1, "momentum": 0.9}),
+    "adagrad": (1, {"lr": 0.1, "delta": 1e-8}),
+    "rmsprop": (1, {"lr": 0.1, "rho": 0.95, "delta": 1e-8}),
+    "adadelta": (2, {"lr": 1.0, "rho": 0.9, "delta": 1e-6}),
+    "adam": (
+        2,
+        {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8}
+        | {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3},
+    ),
+    "adamax": (2, {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8, "correction1": 1 - 0.9**3}),
 }
 
 
-def _update(name: str) -> Case:
+def _update(rule: str) -> Case:
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
-        states, args = UPDATES[name]
+        count, hyperparameters = UPDATES[rule]
         results = []
         for size, limit in ((1, np.inf), (50, np.inf), (50, 0.4)):
-            arrays = [draw(ops, rng, size), draw(ops, rng, size)]
-            arrays += [ops.asarray(rng.random(size) + 0.1, ops.dtype) for _ in range(states)]
-            getattr(ops, name)(*arrays, *args, 0.01, -limit, limit)
-            results += arrays
+            w, g = draw(ops, rng, size), draw(ops, rng, size)
+            states = [ops.asarray(rng.random(size) + 0.1, ops.dtype) for _ in range(count)]
+            ops.update(rule, w, g, states, weight_decay=0.01, clip_low=-limit, clip_high=limit, **hyperparameters)
+            results += [w, g, *states]
         return results
 
     return case
@@ -300,7 +304,7 @@ CASES: dict[str, Case] = {
         for w, (window, height, width) in enumerate(WINDOWS)
         for rows, channels in SIZES
     },
-    **{name: _update(name) for name in UPDATES},
+    **{f"{rule}_update": _update(rule) for rule in UPDATES},
 }
 
 

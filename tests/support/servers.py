@@ -11,7 +11,7 @@ from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Partition, ServerPlan, partition
 from singa_dask.server.messages import Reply, Request
-from singa_dask.server.shard import ParamShard
+from singa_dask.server.protocol import ServerProtocol
 from singa_dask.updaters import SGD
 
 
@@ -21,9 +21,9 @@ def server_plan(cut: Partition, server: int = 0, key: str = "server", **options:
     return ServerPlan(key, SGD(lr=1.0).proto.SerializeToString(), entries, cut.of_server(server), **options)
 
 
-def shard(size: int = 16, **options: Any) -> ParamShard:
-    """A shard of one slice, of index 0, on NumPy."""
-    return server_plan(partition(size, 1, 1, beside=False), **options).shard(Ops())
+def protocol(size: int = 16, **options: Any) -> ServerProtocol:
+    """The protocol of a server with one slice, of index 0, on NumPy."""
+    return server_plan(partition(size, 1, 1, beside=False), **options).protocol(Ops())
 
 
 def ones(value: float = 1.0, size: int = 16) -> np.ndarray:
@@ -37,17 +37,17 @@ def detached(reply: Reply) -> Reply:
 
 
 class Post:
-    """Who says something to a shard, and what was answered: `said` numbers, `got` replies by number."""
+    """A client of a protocol: `said` is the number of its last request, `got` has the replies by number."""
 
-    def __init__(self, to: ParamShard) -> None:
-        self.shard = to
+    def __init__(self, to: ServerProtocol) -> None:
+        self.protocol = to
         self.said = 0
         self.got: dict[int, Reply] = {}
 
     def say(self, request: Request) -> int:
         """The number of the request; its reply, and any that it makes possible, are in `got`."""
         self.said += 1
-        for sender, reply in self.shard.handle(self.said, request):
+        for sender, reply in self.protocol.handle(self.said, request):
             assert 0 < sender <= self.said and sender not in self.got, "a reply to nobody, or a second one"
             self.got[sender] = detached(reply)
         return self.said

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from singa_dask.comm import ThreadCommunicator
+from singa_dask.comm.communicator import Request
 
 
 class AtOnce(ThreadCommunicator):
@@ -31,11 +30,16 @@ class AtTheEnd(ThreadCommunicator):
     def _start(self, operation, arrays):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        return partial(self._end, operation, arrays)
+        return _Late(self, operation, arrays)
 
-    def _end(self, operation, arrays):
-        operation(*arrays)
-        self.under_way -= 1
+
+class _Late(Request):
+    def __init__(self, comm, operation, arrays):
+        self.comm, self.operation, self.arrays = comm, operation, arrays
+
+    def wait(self):
+        self.operation(*self.arrays)
+        self.comm.under_way -= 1
 
 
 STARTED = [AtOnce, AtTheEnd]

@@ -1,4 +1,4 @@
-"""Any topology in one process: every worker is a thread, every server a shard behind its lock. No Dask, no MPI.
+"""Any topology in one process: every worker is a thread, every server a protocol behind its lock. No Dask, no MPI.
 
 What a fleet does by actors and events is done here by hand: servers find each other, neighbours exchange, the group
 that leads waits for the others.
@@ -81,7 +81,7 @@ def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
                 accounts={side: (0, 0) for side, there in sides.items() if there},
                 code=prepared.code,
             )
-            servers[group, i] = Server(plan.shard())
+            servers[group, i] = Server(plan.protocol())
     for (group, i), server in servers.items():
         right = servers.get((group + 1, i))
         if right is not None:
@@ -93,7 +93,7 @@ def _exchange(left: Server, right: Server, busy: threading.Lock, force: bool = F
     if not busy.acquire(blocking=False):
         return
     try:
-        for index in left.shard.indices:
+        for index in left.protocol.indices:
             sync = left.begin_sync(index, force=force)
             if sync is not None:
                 left.finish_sync(sync, right.call(sync).result(timeout=10))

@@ -23,7 +23,9 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DataError("digits: scikit-learn is not installed. Run `pip install singa-dask[datasets]`.") from error
+        raise DataError(
+            "digits: scikit-learn is not installed. Run `pip install '.[datasets]'` in a clone of singa_dask."
+        ) from error
     bunch = load_digits()
     images = bunch.images.astype(np.uint8)[..., np.newaxis]
     labels = bunch.target.astype(np.int64)

@@ -30,7 +30,9 @@ def load(source: Path, resize: tuple[int, int] | int | str | None = None) -> dic
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise DataError("images: Pillow is not installed. Run `pip install singa-dask[datasets]`.") from error
+        raise DataError(
+            "images: Pillow is not installed. Run `pip install '.[datasets]'` in a clone of singa_dask."
+        ) from error
     if not source.is_dir():
         raise DataError(f"{source}: is not a folder.")
     size = None if resize is None else _size(resize)

@@ -27,7 +27,7 @@ _COVERED = """
     const int ow_first = w + pw < kw ? 0 : (w + pw - kw) / sw + 1, ow_last = min((w + pw) / sw, ow_count - 1);
 """
 _SIZES = "int32 height, int32 width, int32 channels, int32 oh_count, int32 ow_count"
-# Update rules; singa_dask.ops.update states the formulas. `fresh`: 1 - rho, which float32 would round too soon.
+# Update rules; singa_dask.ops.update has the formulas, `update_numbers` the numbers.
 _REGULARISED = "const T r = (g < low ? low : g > high ? high : g) + decay * w;"
 _REST = "T decay, T low, T high"
 
@@ -175,6 +175,25 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "m = first; u = largest; w -= rate * first / (largest + delta);",
     ),
 }
+
+
+def update_numbers(rule: str, *given: float) -> tuple[float, ...]:
+    """The numbers that the rule's kernel takes, from its hyperparameters (singa_dask.ops.update).
+
+    Rates and complements (fresh = 1 - rho) are computed in double precision, since float32 would round them too early.
+    """
+    *own, decay, low, high = given
+    match rule:
+        case "rmsprop" | "adadelta":
+            lr, rho, delta = own
+            own = [lr, rho, 1 - rho, delta]
+        case "adam":
+            lr, beta1, beta2, correction1, correction2, delta = own
+            own = [lr / correction1, beta1, 1 - beta1, beta2, 1 - beta2, correction2, delta]
+        case "adamax":
+            lr, beta1, beta2, correction1, delta = own
+            own = [lr / correction1, beta1, 1 - beta1, beta2, delta]
+    return (*own, decay, low, high)
 
 
 def build(cupy: Any) -> SimpleNamespace:

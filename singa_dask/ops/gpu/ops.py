@@ -1,8 +1,9 @@
-"""Ops on an NVIDIA GPU: CuPy's arrays and cuBLAS, with kernels of our own where CuPy would take several passes."""
+"""Ops on an NVIDIA GPU: CuPy's arrays and cuBLAS, and CUDA kernels where CuPy would take several passes."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -10,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.update import hyperparameters
 from singa_dask.ops.window import Window
-
-Array = Any
 
 _WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
 
@@ -26,7 +27,7 @@ def _kernels(cupy: Any) -> SimpleNamespace:
 
 
 def _geometry(window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes and window as the CUDA kernels take them; `image`: shape (B, H, W, C)."""
+    """Sizes and window in the order in which all CUDA kernels take them; `image`: shape (B, H, W, C)."""
     _, height, width, channels = image
     return height, width, channels, *window.output_size(height, width), *window.kernel, *window.stride, *window.pad
 
@@ -45,7 +46,7 @@ class GpuOps(Ops):
         try:
             import cupy
         except ImportError as error:
-            hint = f"Install the extra: pip install 'singa-dask[gpu]'. {_WITHOUT}"
+            hint = f"Run `pip install '.[gpu]'` in a clone of singa_dask. {_WITHOUT}"
             raise ConfigError(Problem("device", f'"gpu" needs CuPy on {host}: {error}', hint=hint)) from error
         runtime = cupy.cuda.runtime
         try:
@@ -122,111 +123,8 @@ class GpuOps(Ops):
         return self._kernels.dropout_backward(dy, mask, 1 / (1 - ratio), out)
 
     def one_hot_columns(self, x: Array) -> Array:
-        return None  # the answer would have to be waited for
+        return None  # the host would have to wait for the answer
 
-    def sgd_update(
-        self,
-        w: Array,
-        g: Array,
-        v: Array,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        self._kernels.sgd(g, lr, momentum, weight_decay, clip_low, clip_high, w, v)
-
-    def nesterov_update(
-        self,
-        w: Array,
-        g: Array,
-        v: Array,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        self._kernels.nesterov(g, lr, momentum, weight_decay, clip_low, clip_high, w, v)
-
-    def adagrad_update(
-        self,
-        w: Array,
-        g: Array,
-        h: Array,
-        lr: float,
-        delta: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        self._kernels.adagrad(g, lr, delta, weight_decay, clip_low, clip_high, w, h)
-
-    def rmsprop_update(
-        self,
-        w: Array,
-        g: Array,
-        h: Array,
-        lr: float,
-        rho: float,
-        delta: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        self._kernels.rmsprop(g, lr, rho, 1 - rho, delta, weight_decay, clip_low, clip_high, w, h)
-
-    def adadelta_update(
-        self,
-        w: Array,
-        g: Array,
-        h: Array,
-        u: Array,
-        lr: float,
-        rho: float,
-        delta: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        self._kernels.adadelta(g, lr, rho, 1 - rho, delta, weight_decay, clip_low, clip_high, w, h, u)
-
-    def adam_update(
-        self,
-        w: Array,
-        g: Array,
-        m: Array,
-        v: Array,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        correction1: float,
-        correction2: float,
-        delta: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        rate = lr / correction1
-        rest = correction2, delta, weight_decay, clip_low, clip_high
-        self._kernels.adam(g, rate, beta1, 1 - beta1, beta2, 1 - beta2, *rest, w, m, v)
-
-    def adamax_update(
-        self,
-        w: Array,
-        g: Array,
-        m: Array,
-        u: Array,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        correction1: float,
-        delta: float,
-        weight_decay: float,
-        clip_low: float,
-        clip_high: float,
-    ) -> None:
-        rate = lr / correction1
-        rest = delta, weight_decay, clip_low, clip_high
-        self._kernels.adamax(g, rate, beta1, 1 - beta1, beta2, *rest, w, m, u)
+    def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
+        numbers = gpu_kernels.update_numbers(rule, *hyperparameters(rule, given))
+        getattr(self._kernels, rule)(g, *numbers, w, *states)

@@ -115,7 +115,7 @@ def test_algorithms_by_name():
     [
         (AlgProto(), ["kUserAlg needs user_alg", "alg: kBP"]),
         (AlgProto(user_alg="json:dumps"), ["train_one_batch.user_alg", "subclass of TrainOneBatch", "json:dumps"]),
-        (AlgProto(user_alg="nowhere:X"), ["no module 'nowhere'"]),
+        (AlgProto(user_alg="nowhere:X"), ["no module named 'nowhere'"]),
     ],
 )
 def test_errors_name_key_value_and_way_out(proto, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from singa_dask.cluster import leases, workers
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.forming import shared_world
 from singa_dask.cluster.workers import WorkerInfo, host_of, place, wait_workers
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, ConfigError
 from singa_dask.job.topology import ClusterTopology
 
 
@@ -48,6 +49,26 @@ def test_processes_that_are_bound_to_cores_of_their_own_keep_them():
 def test_hogwild_has_each_worker_with_its_own_servers():
     placement = place(ClusterTopology.hogwild(3), _workers(a=2, b=1))
     assert placement.workers == placement.servers and len(placement.addresses) == 3
+
+
+def test_gradients_stay_in_a_process_where_placement_says_so():
+    kinds = set()
+    names = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group")
+    for numbers in product((1, 2, 4), (1, 2, 4), (1, 2), (1, 2), (1, 2), (1, 2, 4), (False, True)):
+        fields = (*names, "nworkers_per_procs", "nservers_per_procs", "server_worker_separate")
+        try:
+            topology = ClusterTopology(**dict(zip(fields, numbers, strict=True)))
+        except ConfigError:
+            continue
+        placement = place(topology, _workers(a=topology.nprocesses))
+        alone = all(
+            {*placement.servers[topology.server_group_of(group)]} == {worker}
+            for group, workers_there in enumerate(placement.workers)
+            for worker in workers_there
+        )
+        assert topology.stays_in_process == (alone and topology.nworkers_per_group == 1), topology
+        kinds.add(topology.stays_in_process)
+    assert kinds == {False, True}
 
 
 def test_a_group_stays_on_one_host_where_it_fits():

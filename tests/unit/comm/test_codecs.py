@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from singa_dask.comm.codec import ErrorFeedback
-from singa_dask.comm.codecs import CODECS, BFloat16, Full, Half, Partial, codec
-from singa_dask.comm.sparse import Threshold, TopK
+from singa_dask.comm.codecs import CODECS, BFloat16, ErrorFeedback, Full, Half, Partial, Threshold, TopK, codec
 from singa_dask.errors import ConfigError
-from singa_dask.ops.cpu.kernels import numba_codec
+from singa_dask.ops.cpu.elementwise import codec_kernels
 
 DTYPES = [np.float32, np.float64]
 MAKERS = {
@@ -491,7 +489,7 @@ def test_of_what_is_not_finite_nothing_waits(make, dtype, special):
 @every_dtype
 def test_nothing_is_compiled_after_warming_up(make, dtype):
     make().warm_up(dtype)
-    kernels = [kernel for kernel in vars(numba_codec).values() if hasattr(kernel, "signatures")]
+    kernels = [kernel for kernel in vars(codec_kernels).values() if hasattr(kernel, "signatures")]
     before = [len(kernel.signatures) for kernel in kernels]
     for size in (12, 3000, 200_000):
         values, out = np.random.default_rng(size).normal(size=size).astype(dtype), np.zeros(size, dtype)

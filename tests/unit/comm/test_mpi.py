@@ -104,11 +104,11 @@ def test_an_interrupted_collective_breaks_the_communicator(monkeypatch):
 def test_what_was_started_keeps_its_buffers_when_another_operation_fails():
     comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.01)
     ones, array = [1, 1], np.zeros(2)
-    end = comm.start_all_to_all(array, ones, np.zeros(2), ones)
+    request = comm.start_all_to_all(array, ones, np.zeros(2), ones)
     with pytest.raises(CommTimeout):
         comm.all_reduce(np.ones(1))
     with pytest.raises(ClusterError, match="all_to_all after an unfinished all_reduce"):
-        end()
+        request.wait()
     assert len(comm._under_way) == 2
 
 
@@ -116,9 +116,9 @@ def test_a_deadline_is_that_of_the_waiting():
     """Until then the member was busy itself."""
     comm = MpiCommunicator(_Comm(polls=1), timeout_s=0.05)
     ones = [1, 1]
-    end = comm.start_all_to_all(np.zeros(2), ones, np.zeros(2), ones)
+    request = comm.start_all_to_all(np.zeros(2), ones, np.zeros(2), ones)
     time.sleep(0.1)
-    end()
+    request.wait()
     assert comm.nbytes["all_to_all"] == 8 and not comm._under_way
 
 

@@ -11,7 +11,8 @@ import pytest
 from support import nccl_on_cpu
 
 from singa_dask.comm import run_threads
-from singa_dask.comm.nccl import NcclCommunicator, nccl_beside, unique_id
+from singa_dask.comm.nccl import NcclCommunicator, form_nccl
+from singa_dask.comm.nccl_library import unique_id
 from singa_dask.errors import ClusterError, CommTimeout
 
 
@@ -26,7 +27,7 @@ def run(size, fn, *args, timeout_s=10.0):
     """[fn(NCCL communicator, *args) of every rank]; one that raises aborts the others."""
 
     def member(control):
-        comm = nccl_beside(control, control.rank, timeout_s)
+        comm = form_nccl(control, control.rank, timeout_s)
         result = fn(comm, *args)
         comm.close()
         return result
@@ -79,7 +80,7 @@ def test_an_abort_by_another_thread_ends_an_operation_at_once():
 
 def test_an_abort_of_the_control_communicator_ends_an_operation():
     def member(control):
-        comm = nccl_beside(control, control.rank, 30.0)
+        comm = form_nccl(control, control.rank, 30.0)
         control.barrier()  # the other is connected too
         if control.rank == 1:
             control.abort("the driver said so")
@@ -93,7 +94,7 @@ def test_an_abort_of_the_control_communicator_ends_an_operation():
 def test_creation_has_a_deadline_too():
     began = time.monotonic()
     with pytest.raises(CommTimeout, match=r"rank 0: connect did not finish within 0\.2 s; .* 2 ranks"):
-        NcclCommunicator(unique_id(), 2, 0, 0, 0.2)
+        NcclCommunicator.form(unique_id(), 2, 0, 0, 0.2)
     assert time.monotonic() - began < 2.0
 
 
@@ -130,12 +131,12 @@ def test_runs_that_do_not_fit_are_an_error():
 
 
 def test_ranks_that_share_a_gpu_get_no_nccl():
-    assert run_threads(3, lambda comm: nccl_beside(comm, comm.rank % 2)) == [None] * 3
+    assert run_threads(3, lambda comm: form_nccl(comm, comm.rank % 2)) == [None] * 3
 
 
 def test_without_nccl_there_is_none(cupy, monkeypatch):
     monkeypatch.setattr(sys.modules["cupy.cuda.nccl"], "available", False)
-    assert run_threads(2, lambda comm: nccl_beside(comm, comm.rank)) == [None] * 2
+    assert run_threads(2, lambda comm: form_nccl(comm, comm.rank)) == [None] * 2
     with pytest.raises(ClusterError, match="CuPy finds no NCCL library"):
         unique_id()
 
@@ -147,7 +148,7 @@ def test_where_no_unique_id_is_made_nobody_waits_for_it(monkeypatch):
     def member(control):
         control.barrier()
         with pytest.raises(ClusterError, match="no unique id" + (": unhandled" if control.rank == 0 else " on the")):
-            nccl_beside(control, control.rank)
+            form_nccl(control, control.rank)
 
     def split(comm):
         comm.barrier()
@@ -170,7 +171,7 @@ def test_two_ranks_of_one_gpu_are_refused_by_nccl():
 
     def member(control):
         with pytest.raises(ClusterError, match="connect failed: invalid usage: duplicate GPU 0"):
-            NcclCommunicator(made, 2, control.rank, 0, 5.0)
+            NcclCommunicator.form(made, 2, control.rank, 0, 5.0)
 
     run_threads(2, member)
 
@@ -199,6 +200,6 @@ def test_an_operation_waits_for_the_work_of_the_callers_stream(cupy):
 
 def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"unique_id must be 128 bytes. Received: 3"):
-        NcclCommunicator(b"abc", 2, 0, 0)
+        NcclCommunicator.form(b"abc", 2, 0, 0)
     with pytest.raises(ValueError, match=r"rank from 0 to 1. Received: 2"):
-        NcclCommunicator(unique_id(), 2, 2, 0)
+        NcclCommunicator.form(unique_id(), 2, 2, 0)

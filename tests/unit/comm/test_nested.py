@@ -107,7 +107,7 @@ def _steps(comm, counts, steps):
     values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
     for step in range(steps):
         exchange.reduce_scatter(0, np.full(values.size, comm.rank + step, "f4"), own)
-        values[exchange.runs[0]] += own[exchange.runs[0]]
+        values[exchange.parts[0]] += own[exchange.parts[0]]
         exchange.all_gather(0, values, values)
         agreed = np.array([float(comm.rank)])
         comm.all_reduce(agreed)

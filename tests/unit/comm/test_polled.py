@@ -31,7 +31,7 @@ class Waiting(PolledCommunicator):
     _errors = ()
 
     def wait_until(self, done_at: float, clock: Clock) -> None:
-        self._run("barrier", 0, lambda: lambda: clock.now >= done_at)
+        self._start("barrier", 0, lambda: lambda: clock.now >= done_at).wait()
 
 
 Waiting.__abstractmethods__ = frozenset()
@@ -57,7 +57,7 @@ def test_a_rank_yields_only_while_it_is_hurried(monkeypatch):
     clock = Clock(monkeypatch, yield_s=WANTED_S / 10)
     comm = waiting()
     comm.hurried = False
-    started = comm._finish
+    started = comm._poll
 
     def finish(operation, done):
         def told_to_hurry_later() -> bool:
@@ -66,7 +66,7 @@ def test_a_rank_yields_only_while_it_is_hurried(monkeypatch):
 
         started(operation, told_to_hurry_later)
 
-    comm._finish = finish
+    comm._poll = finish
     comm.wait_until(2e-3, clock)
     assert clock.sleeps[0] == 0 and clock.sleeps[-1] < 1e-3 <= clock.yields[0]
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from singa_dask.comm import run_threads
-from singa_dask.comm.shared_memory import share_memory
+from singa_dask.comm.shared_memory import form_shared_memory
 from singa_dask.exchange import Bucket, SharedExchange
 
 BUCKETS = [Bucket(0, 6, (2, 0, 4)), Bucket(6, 9, (1, 1, 1))]
 
 
 def _write_and_read(comm, size, dtype):
-    arrays = share_memory(comm, size, dtype)
+    arrays = form_shared_memory(comm, size, dtype)
     fresh = [array.copy() for array in arrays]
     comm.barrier()
     arrays[comm.rank][:] = comm.rank + 1
@@ -47,7 +47,7 @@ def test_nothing_stays_open_and_nothing_has_a_name(monkeypatch):
     assert not _open()
     assert not [name for name in os.listdir("/dev/shm") if "singa_dask" in name]
     monkeypatch.setattr(os, "ftruncate", _refuse)
-    assert run_threads(2, share_memory, 100, np.float32) == [None, None]
+    assert run_threads(2, form_shared_memory, 100, np.float32) == [None, None]
     assert not _open()
 
 
@@ -57,7 +57,7 @@ def _refuse(*_):
 
 def test_without_memory_to_share_all_ranks_know_it(monkeypatch):
     monkeypatch.setattr(os, "memfd_create", _refuse)
-    assert run_threads(2, share_memory, 4, np.float32) == [None, None]
+    assert run_threads(2, form_shared_memory, 4, np.float32) == [None, None]
 
 
 def test_a_rank_that_cannot_see_another_is_enough(monkeypatch):
@@ -68,11 +68,11 @@ def test_a_rank_that_cannot_see_another_is_enough(monkeypatch):
         return "/memfd:another (deleted)" if len(calls) == 1 else real(path)
 
     monkeypatch.setattr(os, "readlink", once_elsewhere)
-    assert run_threads(3, share_memory, 4, np.float32) == [None] * 3
+    assert run_threads(3, form_shared_memory, 4, np.float32) == [None] * 3
 
 
 def _exchange(comm, apart):
-    arrays = share_memory(comm, 18, np.float32)
+    arrays = form_shared_memory(comm, 18, np.float32)
     values, grads = arrays[0][:9], [array[9:] for array in arrays]
     exchange = SharedExchange(comm, BUCKETS, grads)
     mine = grads[comm.rank]
@@ -80,7 +80,7 @@ def _exchange(comm, apart):
     comm.nbytes.clear()
     for step in range(3):
         mine[:] = np.arange(9) * (comm.rank + 1) + step
-        for bucket, run in enumerate(exchange.runs):
+        for bucket, run in enumerate(exchange.parts):
             exchange.prepare(bucket, mine)
             exchange.reduce_scatter(bucket, mine, own)
             values[run] += own[run]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from singa_dask.data import Manifest, ShardFolder
+from singa_dask.data.shards import window_hash
 from singa_dask.errors import DataError
 
 SHAPE = (67, 3, 4, 2)
@@ -172,3 +174,34 @@ def test_a_pipe_does_not_block(images):
     os.mkfifo(path)
     with pytest.raises(DataError, match="not a regular file"):
         ShardFolder(images).check()
+
+
+def with_labels(manifest: Manifest, labels: np.ndarray) -> Manifest:
+    """The manifest of shards of which the first one holds these labels, with hashes that agree."""
+    write(manifest.folder / manifest.shards[0].file, labels=labels.astype("<i8"))
+    features = np.zeros((len(labels), 24), "u1")
+    starts = range(0, len(labels), manifest.window)
+    hashes = [window_hash(features[a : a + manifest.window], labels[a : a + manifest.window]) for a in starts]
+    return replace(manifest, shards=(replace(manifest.shards[0], windows=tuple(hashes)), *manifest.shards[1:]))
+
+
+@pytest.mark.parametrize(("label", "refused"), [(-1, True), (0, False), (6, False), (7, True)])
+def test_labels_are_between_zero_and_the_number_of_classes(images, label, refused):
+    """Also where whoever wrote the shard gave it hashes that fit: there are 7 classes."""
+    labels = np.arange(67) % 7
+    labels[20] = label
+    manifest = with_labels(images, labels)
+    reader = ShardFolder(manifest).reader(0)
+    reader.check_windows(np.array([0, 1, 3]))
+    if not refused:
+        reader.check_windows(np.array([2]))
+        return
+    with pytest.raises(DataError, match=rf"window 2 has the label {label}, but the data set has 7 classes \(0 to 6\)"):
+        reader.check_windows(np.array([2]))
+    with pytest.raises(DataError, match=f"has the label {label}"):
+        reader.check_windows(np.array([2]))  # it was not taken for checked
+
+
+def test_every_label_fits_where_the_number_of_classes_is_unknown(images):
+    manifest = replace(with_labels(images, np.arange(67) - 5), classes=None)
+    ShardFolder(manifest).verify()

@@ -11,11 +11,12 @@ from support.patient import Patient
 from support.started import STARTED, AtTheEnd
 
 from singa_dask.comm import SoloCommunicator, run_members, run_threads
-from singa_dask.comm.codecs import Half
-from singa_dask.comm.sparse import Threshold, TopK
+from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.distopt import DistOpt, Model, data_partition
-from singa_dask.distopt.sums import fused_buckets
+from singa_dask.distopt.stages import SumStages
 from singa_dask.errors import CheckpointError, CommTimeout, ConfigError, DataError, TrainingError
+from singa_dask.exchange.buckets import fused_buckets
+from singa_dask.exchange.coded import CodedSums
 from singa_dask.layers import (
     BatchNorm,
     Convolution,
@@ -173,20 +174,18 @@ def gradients(seed, size):
 
 def summed(comm, codec, corr, steps):
     """What arrives of random gradients, step by step, and the residuals at the end."""
-    from singa_dask.distopt.sums import CodedSum
-
     model = Model(layers())
     flat = model.net.flat
-    kept = [np.zeros(flat.size, np.float32) for _ in range(2)] if corr else [None, None]
+    kept = [np.zeros(flat.size, np.float32) if corr else None for _ in range(2)]
     buckets = fused_buckets(flat.entries, flat.size, SMALL, comm.size)
-    sums = CodedSum(comm, buckets, codec(), np.float32, *kept)
+    sums = CodedSums(comm, buckets, codec(), np.float32, residual=kept[0], owed=kept[1])
     arrived = []
     for step in range(steps):
         grads = gradients(step, flat.size)[comm.rank].copy()
         for index in range(len(buckets)):
             sums.prepare(index, grads)
-            sums.sum(index, grads)
-            sums.gather(index, grads)
+            sums.reduce_scatter(index, grads, grads)
+            sums.all_gather(index, grads, grads)
         arrived.append(grads)
     return arrived, kept
 
@@ -207,7 +206,7 @@ def test_a_sum_without_residual_is_the_codec_of_the_sum_of_the_codecs(codec):
     flat = Model(layers()).net.flat
     for bucket in fused_buckets(flat.entries, flat.size, SMALL, 3):
         for owner in range(3):
-            run, coder = bucket.run(owner), codec()
+            run, coder = bucket.part(owner), codec()
             total, one = np.zeros(run.stop - run.start, np.float32), np.empty(run.stop - run.start, np.float32)
             total += parts[owner][run]
             for rank, part in enumerate(parts):
@@ -321,7 +320,7 @@ def test_residuals_go_by_parameter_name_and_survive_another_threshold():
         advance(model, opt, 0, 2, "topk")
         state = opt.state_dict()
         before = {name: state["residual"][name] + state["owed"][name] for name in model.state_dict()}
-        opt._kept((0, 1, 2))  # as another threshold does
+        opt._residuals((0, 1, 2))  # as another threshold does
         after = opt.state_dict()
         return before, after
 
@@ -332,25 +331,26 @@ def test_residuals_go_by_parameter_name_and_survive_another_threshold():
             assert not after["owed"][name].any()
 
 
-def test_buckets_travel_while_the_backward_pass_goes_on():
+def test_buckets_travel_while_the_backward_pass_goes_on(monkeypatch):
     Patient.done = {first: threading.Event() for first in SHARES[:3]}
+    gather, sent = SumStages.gather, [[], [], []]
+
+    def noted(stages, bucket):
+        gather(stages, bucket)
+        rank = stages.exchange.comm.rank
+        sent[rank].append(bucket)
+        if len(sent[rank]) == 4:  # all above the patient layer
+            Patient.done[SHARES[rank]].set()
+
+    monkeypatch.setattr(SumStages, "gather", noted)
 
     def member(comm):
         model = Model([RecordInput(shape=[1, 8, 8]), Patient(), *layers()[1:]])
         opt = DistOpt(SGD(lr=0.1), model, comm)
-        gather, event, sent = opt._gather, Patient.done[SHARES[comm.rank]], []
-
-        def noted(sums, bucket, clip):
-            gather(sums, bucket, clip)
-            sent.append(bucket)
-            if len(sent) == 4:  # all above the patient layer
-                event.set()
-
-        opt._gather = noted
         advance(model, opt, 0, 1, threshold=16)
-        return sent
 
-    assert run_threads(3, member) == [[4, 3, 2, 1, 0]] * 3
+    run_threads(3, member)
+    assert sent == [[4, 3, 2, 1, 0]] * 3
 
 
 def test_small_parameters_are_fused_and_large_ones_alone():

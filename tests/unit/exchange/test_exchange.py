@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.errors import TrainingError
 from singa_dask.exchange import Bucket, FullExchange
-from singa_dask.exchange.buckets import Readiness, due
-from singa_dask.exchange.coded import bucket_exchange
+from singa_dask.exchange.make import bucket_exchange
+from singa_dask.exchange.pipeline import Readiness, order
+from singa_dask.net.flat import Entry
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
+ENTRIES = [Entry(name, (1,), start, 1) for name, start in (("a", 0), ("b", 3), ("c", 5), ("d", 8))]
 
 
 def _exchange(comm):
@@ -23,13 +25,13 @@ def _exchange(comm):
         exchange.prepare(bucket, grads)
         exchange.reduce_scatter(bucket, grads, own)
         exchange.all_gather(bucket, own, own)
-    return own, exchange.runs
+    return own, exchange.parts
 
 
 def test_every_bucket_is_summed_by_runs_and_brought_together():
-    for rank, (own, runs) in enumerate(run_threads(2, _exchange)):
+    for rank, (own, parts) in enumerate(run_threads(2, _exchange)):
         np.testing.assert_array_equal(own, 3 * np.arange(9))
-        assert runs == ((slice(0, 2), slice(5, 9)), (slice(2, 5), slice(9, 9)))[rank]
+        assert parts == ((slice(0, 2), slice(5, 9)), (slice(2, 5), slice(9, 9)))[rank]
 
 
 CODECS = [("kHalf", None), ("kBFloat16", None), ("kPartial", 0.5), ("kTopK", 0.3), ("kThreshold", 1.0)]
@@ -40,7 +42,7 @@ CODECS = [("kHalf", None), ("kBFloat16", None), ("kPartial", 0.5), ("kTopK", 0.3
 def test_buckets_may_be_prepared_while_others_are_under_way(name, sparsity, in_place):
     def steps(comm, first):
         exchange = bucket_exchange(
-            comm, BUCKETS, {"name": name, "sparsity": sparsity}, aside=np.array([2, 6]), still=np.array([7])
+            comm, BUCKETS, {"name": name, "sparsity": sparsity}, uncoded=np.array([2, 6]), frozen=np.array([7])
         )
         draw = np.random.default_rng(comm.rank)
         values, new = np.zeros(9, np.float32), np.zeros(9, np.float32)
@@ -54,8 +56,8 @@ def test_buckets_may_be_prepared_while_others_are_under_way(name, sparsity, in_p
                 if bucket not in first:
                     exchange.prepare(bucket, grads)
                 exchange.reduce_scatter(bucket, grads, summed)
-                run = exchange.runs[bucket]
-                new[run] -= 0.1 * summed[run]
+                part = exchange.parts[bucket]
+                new[part] -= 0.1 * summed[part]
                 exchange.all_gather(bucket, values, new)
         return values.tobytes(), exchange.residual.tobytes()
 
@@ -72,32 +74,28 @@ def test_counts_must_fit_the_group(counts):
 
 
 def test_a_bucket_is_complete_with_its_last_parameter():
-    readiness = Readiness(BUCKETS)
-    for name, start in (("a", 0), ("b", 3), ("c", 5), ("d", 8)):
-        readiness.expect(name, start)
+    readiness = Readiness(BUCKETS, ENTRIES)
     for _ in range(2):
         readiness.begin()
-        assert [readiness.done(name) for name in "dcba"] == [[], [1], [], [0]]
+        assert [readiness.complete(name) for name in "dcba"] == [[], [1], [], [0]]
         assert readiness.rest() == []
     with pytest.raises(TrainingError, match="'a' was reported complete twice"):
-        readiness.done("a")
+        readiness.complete("a")
 
 
 def test_buckets_leave_from_the_last_to_the_first_in_whatever_order_they_are_complete():
-    readiness = Readiness(BUCKETS)
-    for name, start in (("a", 0), ("b", 3), ("c", 5), ("d", 8)):
-        readiness.expect(name, start)
+    readiness = Readiness(BUCKETS, ENTRIES)
     readiness.begin()
-    assert [readiness.done(name) for name in "badc"] == [[], [], [], [1, 0]]
+    assert [readiness.complete(name) for name in "badc"] == [[], [], [], [1, 0]]
     readiness.begin()
-    assert [readiness.done(name) for name in "dc"] == [[], [1]]
+    assert [readiness.complete(name) for name in "dc"] == [[], [1]]
     assert readiness.rest() == [0] and readiness.rest() == []
 
 
 @given(st.integers(1, 9), st.booleans(), st.booleans())
-def test_every_bucket_goes_through_every_stage_and_two_are_on_their_way_at_most(count, ahead, beside):
-    calls = [call for bucket in reversed(range(count)) for call in due(bucket, count, ahead=ahead, beside=beside)]
+def test_every_bucket_goes_through_every_stage_and_two_are_on_their_way_at_most(count, ahead, overlaps):
     buckets = list(reversed(range(count)))
+    calls = [call for bucket in buckets for call in order(bucket, count, ahead=ahead, overlaps=overlaps)]
     for stage in ("start", "update", "gather"):
         assert [bucket for name, bucket in calls if name == stage] == buckets
     at = {call: place for place, call in enumerate(calls)}
@@ -106,5 +104,5 @@ def test_every_bucket_goes_through_every_stage_and_two_are_on_their_way_at_most(
         if bucket + 2 < count:  # whose place the bucket takes
             assert at["update", bucket + 2] < at["start", bucket]
             assert at["gather", bucket + 2] < at["update", bucket]
-        if bucket and (beside or not ahead):
+        if bucket and (overlaps or not ahead):
             assert at["gather", bucket] < at["start", 0]

@@ -21,36 +21,36 @@ class Clock:
 
 
 def train(
-    lane: CollectiveExecutor, comm: Communicator, clock: Clock, steps: int, beside_s: float, after_s: float
+    executor: CollectiveExecutor, comm: Communicator, clock: Clock, steps: int, beside_s: float, after_s: float
 ) -> list[bool]:
     """Steps of two buckets, and between them a sum that the pass itself needs; which of them went beside."""
     went = []
     for _ in range(steps):
-        lane.begin_step()
-        went.append(lane.beside)
+        executor.begin_step()
+        went.append(executor.overlaps)
         buckets = [np.ones(3), np.ones(5)]
         futures = []
-        if lane.beside:
-            futures.append(lane.submit(comm.all_reduce, buckets[0]))
-        assert lane.all_reduce(np.full((1, 2), 2.0)).tolist() == [[2.0 * comm.size] * 2]
-        futures += [lane.submit(comm.all_reduce, bucket) for bucket in buckets[len(futures) :]]
+        if executor.overlaps:
+            futures.append(executor.submit(comm.all_reduce, buckets[0]))
+        assert executor.all_reduce(np.full((1, 2), 2.0)).tolist() == [[2.0 * comm.size] * 2]
+        futures += [executor.submit(comm.all_reduce, bucket) for bucket in buckets[len(futures) :]]
         for future in futures:
-            lane.wait(future)
+            executor.wait(future)
         assert all((bucket == comm.size).all() for bucket in buckets)
         clock.now += beside_s if went[-1] else after_s
-        lane.end_step()
+        executor.end_step()
     return went
 
 
 def test_ranks_that_find_differently_go_the_same_way():
     def member(comm: Communicator) -> list[bool]:
         clock = Clock()
-        lane = CollectiveExecutor(comm, threaded=True, trial=OverlapTuner(clock))
+        executor = CollectiveExecutor(comm, threaded=True, tuner=OverlapTuner(clock))
         try:
             # The first rank finds overlap a little faster, the second much slower.
-            return train(lane, comm, clock, WARM_UP + 2 * TURNS + 5, *((1.0, 1.5), (4.0, 2.0))[comm.rank])
+            return train(executor, comm, clock, WARM_UP + 2 * TURNS + 5, *((1.0, 1.5), (4.0, 2.0))[comm.rank])
         finally:
-            lane.close()
+            executor.close()
 
     first, second = run_threads(2, member)
     assert first == second
@@ -59,92 +59,92 @@ def test_ranks_that_find_differently_go_the_same_way():
 
 def test_without_a_trial_every_step_overlaps():
     def member(comm: Communicator) -> list[bool]:
-        lane = CollectiveExecutor(comm, threaded=True)
+        executor = CollectiveExecutor(comm, threaded=True)
         try:
-            return train(lane, comm, Clock(), WARM_UP + 2 * TURNS, 2.0, 1.0)
+            return train(executor, comm, Clock(), WARM_UP + 2 * TURNS, 2.0, 1.0)
         finally:
-            lane.close()
+            executor.close()
 
     assert all(map(all, run_threads(2, member)))
 
 
 def test_without_a_thread_none_does_and_nothing_is_tried():
     comm, clock = SoloCommunicator(), Clock()
-    lane = CollectiveExecutor(comm, threaded=False, trial=OverlapTuner(clock))
-    assert not any(train(lane, comm, clock, LASTS // 10, 1.0, 2.0))
+    executor = CollectiveExecutor(comm, threaded=False, tuner=OverlapTuner(clock))
+    assert not any(train(executor, comm, clock, LASTS // 10, 1.0, 2.0))
 
 
 def test_what_is_not_beside_is_done_by_the_caller_at_once():
     trial = OverlapTuner(Clock())
-    lane = CollectiveExecutor(SoloCommunicator(), threaded=True, trial=trial)
+    executor = CollectiveExecutor(SoloCommunicator(), threaded=True, tuner=trial)
     try:
-        assert lane.run(threading.get_ident) != threading.get_ident()
+        assert executor.run(threading.get_ident) != threading.get_ident()
         trial.first = False
-        assert lane.submit(threading.get_ident).result(timeout=0) == threading.get_ident()
+        assert executor.submit(threading.get_ident).result(timeout=0) == threading.get_ident()
     finally:
-        lane.close()
+        executor.close()
 
 
 def test_what_comes_behind_an_operation_under_way_waits_for_it():
     """A sum that the backward pass needs, in a step that does not overlap, must not overtake the bucket before it."""
     trial, go, done = OverlapTuner(Clock()), threading.Event(), []
-    lane = CollectiveExecutor(SoloCommunicator(), threaded=True, trial=trial)
+    executor = CollectiveExecutor(SoloCommunicator(), threaded=True, tuner=trial)
     try:
-        first = lane.submit(lambda: (go.wait(10), done.append(1)))
+        first = executor.submit(lambda: (go.wait(10), done.append(1)))
         trial.first = False
-        second = lane.submit(done.append, 2)
+        second = executor.submit(done.append, 2)
         assert not second.done()
         go.set()
-        lane.wait(first)
-        lane.wait(second)
+        executor.wait(first)
+        executor.wait(second)
         assert done == [1, 2]
     finally:
-        lane.close()
+        executor.close()
 
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_an_operation_that_fails_fails_those_behind_it(threaded):
     def member(comm: Communicator) -> None:
-        lane = CollectiveExecutor(comm, threaded=threaded)
+        executor = CollectiveExecutor(comm, threaded=threaded)
         try:
             with pytest.raises(ZeroDivisionError):
-                lane.run(lambda: 1 / 0)
+                executor.run(lambda: 1 / 0)
             with pytest.raises(ClusterError, match="division by zero"):
-                lane.run(comm.barrier)
+                executor.run(comm.barrier)
         finally:
-            lane.close()
+            executor.close()
 
     run_threads(2, member)
 
 
-class Nudged(SoloCommunicator):
-    """Whose operations are over when they have been nudged so often."""
+class Driven(SoloCommunicator):
+    """Whose operations are complete when they have been driven so often."""
 
     def __init__(self, times: float) -> None:
         super().__init__()
-        self.times, self.nudged, self.over = times, 0, threading.Event()
+        self.times, self.polled, self.over = times, 0, threading.Event()
 
-    def nudge(self) -> bool:
-        self.nudged += 1
-        if self.nudged >= self.times:
+    def progress(self) -> bool:
+        self.polled += 1
+        if self.polled >= self.times:
             self.over.set()
         return not self.over.is_set() and not self.aborted
 
 
 def test_what_was_started_goes_on_while_there_is_nothing_else_to_do():
-    comm = Nudged(5)
-    lane = CollectiveExecutor(comm, threaded=True)
-    future = lane.submit(lambda: "started")
+    comm = Driven(5)
+    executor = CollectiveExecutor(comm, threaded=True)
+    future = executor.submit(lambda: "started")
     assert comm.over.wait(10) and future.result(10) == "started"
-    lane.close()
+    executor.close()
 
 
 def test_what_was_started_keeps_nobody_waiting():
-    comm = Nudged(float("inf"))
-    lane = CollectiveExecutor(comm, threaded=True)
-    first = lane.submit(lambda: 1)
-    assert lane.submit(lambda: 2) is not first and first.result(10) == 1
-    assert lane.run(lambda: 3) == 3
-    lane.submit(lambda: 4)
-    lane.close()
+    comm = Driven(float("inf"))
+    executor = CollectiveExecutor(comm, threaded=True)
+    first = executor.submit(lambda: 1)
+    assert executor.submit(lambda: 2) is not first and first.result(10) == 1
+    assert executor.run(lambda: 3) == 3
+    executor.submit(lambda: 4)
+    executor.close()
     assert comm.aborted == "the worker's step was broken off"

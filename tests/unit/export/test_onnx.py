@@ -165,5 +165,5 @@ def test_a_layer_of_ones_own_takes_part(folder):
 def test_what_cannot_be_exported_is_named(folder):
     with pytest.raises(ConfigError, match=r"layer 'x'.*no counterpart in ONNX.*Mystery.*to_onnx"):
         export(made(user("Mystery"), folder), ["x"])
-    with pytest.raises(ConfigError, match=r"no such layer in this net.*loss"):
+    with pytest.raises(ConfigError, match=r"unknown layer.*loss"):
         export(made(image_net(NET), folder), ["lass"])

@@ -8,7 +8,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import JobProto, check_job, load_job, locate_problems, read_job
 from singa_dask.job.check_fields import RANGES
 from singa_dask.job.job_pb2 import LayerProto, LayerType
-from singa_dask.job.layer_facts import CONF, DEPRECATED, REQUIRED
+from singa_dask.job.layer_types import CONF, DEPRECATED, REQUIRED
 from singa_dask.job.support import LAYER_TYPES
 from singa_dask.layers.registry import CLASSES
 
@@ -33,30 +33,30 @@ BROKEN = [
     ("train_steps: 500", "", "train_steps", None, None, "is missing"),
     ("train_steps: 500", "train_steps: 0", "train_steps", 2, 1, "must be at least 1. Received: 0."),
     ("test_freq: 100", "test_freq: -1", "test_freq", 3, 1, "must not be negative. Received: -1."),
-    ("test_steps: 5", "", "test_steps", None, None, "test_freq asks for evaluations"),
-    ("test_steps: 5", "test_steps: 5 validate_freq: 7", "validate_steps", None, None, "validate_freq asks"),
-    ("test_steps: 5", "test_steps: 5 gpu: [1, 1]", "gpu", 4, 15, "names a GPU twice. Received: [1, 1]."),
+    ("test_steps: 5", "", "test_steps", None, None, "test_freq is set"),
+    ("test_steps: 5", "test_steps: 5 validate_freq: 7", "validate_steps", None, None, "validate_freq is set"),
+    ("test_steps: 5", "test_steps: 5 gpu: [1, 1]", "gpu", 4, 15, "must not name a GPU twice. Received: [1, 1]."),
     ("test_steps: 5", "test_steps: 5 gpu: [0, -1]", "gpu[1]", 4, 24, "must not be negative"),
     # the algorithm
     ("train_one_batch { alg: kBP }", "", "train_one_batch", None, None, "is missing. Write train_one"),
     ("{ alg: kBP }", "{ }", "train_one_batch.alg", 5, 1, "is missing"),
     ("alg: kBP", 'user_alg: "my alg"', "train_one_batch.user_alg", 5, 19, 'must be spelled "module:Name"'),
     ("alg: kBP", 'user_alg: "my:Alg" user_conf: "3"', "train_one_batch.user_conf", 5, 38, "must be a JSON object"),
-    ("alg: kBP", 'alg: kBP user_conf: "{}"', "train_one_batch.user_conf", 5, 28, "is for user_alg only"),
-    ("alg: kBP", "alg: kBP cd_conf { cd_k: 2 }", "train_one_batch.cd_conf", 5, 28, "is for alg: kCD, and this is kBP"),
-    ("alg: kBP", 'alg: kBP user_alg: "my:Alg"', "train_one_batch.alg", 5, 19, "names a built-in one, but user_alg"),
+    ("alg: kBP", 'alg: kBP user_conf: "{}"', "train_one_batch.user_conf", 5, 28, "needs user_alg"),
+    ("alg: kBP", "alg: kBP cd_conf { cd_k: 2 }", "train_one_batch.cd_conf", 5, 28, "needs alg: kCD, not kBP"),
+    ("alg: kBP", 'alg: kBP user_alg: "my:Alg"', "train_one_batch.alg", 5, 19, "excludes user_alg"),
     # the updater
     ("type: kSGD", "", "updater.type", 6, 1, "is missing. Write type: kSGD, or another"),
     ("type: kSGD", 'user_type: "a.b"', "updater.user_type", 7, 3, "must be spelled"),
     ("type: kSGD", 'user_type: "a:B" user_conf: "[]"', "updater.user_conf", 7, 20, "must be a JSON object"),
     ("type: kSGD", 'user_type: "a:B" user_conf: "{"', "updater.user_conf", 7, 20, "is not JSON"),
-    ("type: kSGD", 'type: kSGD user_conf: "{}"', "updater.user_conf", 7, 14, "is for user_type only"),
-    ("type: kSGD", "type: kRMSProp", "updater.rmsprop_conf", 6, 1, "is missing, as the updater is kRMSProp"),
+    ("type: kSGD", 'type: kSGD user_conf: "{}"', "updater.user_conf", 7, 14, "needs user_type"),
+    ("type: kSGD", "type: kRMSProp", "updater.rmsprop_conf", 6, 1, "is missing: kRMSProp needs it"),
     ("type: kSGD", "type: kRMSProp rmsprop_conf { }", "updater.rmsprop_conf.rho", 7, 18, "is missing"),
     ("type: kSGD", "type: kAdam adam_conf { beta2: 1 }", "updater.adam_conf.beta2", 7, 27, "and below 1"),
     ("type: kSGD", "type: kSGD adam_conf { }", "updater.adam_conf", 7, 14, "It belongs to kAdam."),
-    ("type: kSGD", "type: kAdaGrad delta: 0", "updater.delta", 7, 18, "must be above 0 here"),
-    ("type: kSGD", "type: kSGD clip_low: 5 clip_high: -5", "updater.clip_low", 7, 14, "from below 0 to above it"),
+    ("type: kSGD", "type: kAdaGrad delta: 0", "updater.delta", 7, 18, "must be above 0 for this updater"),
+    ("type: kSGD", "type: kSGD clip_low: 5 clip_high: -5", "updater.clip_low", 7, 14, "a range that contains 0"),
     ("type: kSGD", "type: kSGD clip_high: 5", "updater.clip_high", 7, 14, "Received: clip_low=0, clip_high=5."),
     ("type: kSGD", "type: kSGD clip_low: -5", "updater.clip_low", 7, 14, "Write clip_low: -5 clip_high: 5."),
     ("momentum: 0.9", "momentum: 1", "updater.momentum", 8, 3, "must be at least 0 and below 1. Received: 1."),
@@ -66,7 +66,7 @@ BROKEN = [
     ("learning_rate { type: kFixed base_lr: 0.1 }", "", "updater.learning_rate", 6, 1, "is missing"),
     ("type: kFixed", "", "updater.learning_rate.type", 9, 3, "is missing. Write type: kFixed"),
     ("base_lr: 0.1", "base_lr: -1", "updater.learning_rate.base_lr", 9, 32, "must not be negative"),
-    ("type: kFixed", "type: kStep", "updater.learning_rate.step_conf", 9, 3, "as the learning rate is kStep"),
+    ("type: kFixed", "type: kStep", "updater.learning_rate.step_conf", 9, 3, "is missing: kStep needs it"),
     (
         *("type: kFixed", "type: kStep step_conf { gamma: -1 change_freq: 5 }"),
         *("updater.learning_rate.step_conf.gamma", 9, 43, "must not be negative. Received: -1."),
@@ -85,11 +85,11 @@ BROKEN = [
     ),
     (
         *("type: kFixed", "type: kFixedStep fixedstep_conf { step: [0, 9] step_lr: 1 }"),
-        *("updater.learning_rate.fixedstep_conf", 9, 36, "every step needs its step_lr. Received: 2 step, 1 step_lr."),
+        *("updater.learning_rate.fixedstep_conf", 9, 36, "as many step_lr as step. Received: 2 step, 1 step_lr."),
     ),
     (
         *("type: kFixed", "type: kFixedStep fixedstep_conf { step: [9, 9] step_lr: [1, 1] }"),
-        *("updater.learning_rate.fixedstep_conf.step", 9, 53, "steps must ascend. Received: [9, 9]."),
+        *("updater.learning_rate.fixedstep_conf.step", 9, 53, "must be in ascending order. Received: [9, 9]."),
     ),
     (
         *("type: kFixed", "type: kFixedStep fixedstep_conf { }"),
@@ -100,7 +100,7 @@ BROKEN = [
     ("type: kReLU", "", "neuralnet.layer[relu1].type", 32, 3, "is missing. Write type: kReLU, or another"),
     ("type: kReLU", 'user_type: "m"', "neuralnet.layer[relu1].user_type", 32, 25, "must be spelled"),
     ("type: kReLU", 'user_type: "m:f.<locals>.L"', "neuralnet.layer[relu1].user_type", 32, 25, "inside a function"),
-    ("type: kReLU", 'type: kReLU user_type: "m:L"', "neuralnet.layer[relu1].type", 32, 25, "names a built-in one"),
+    ("type: kReLU", 'type: kReLU user_type: "m:L"', "neuralnet.layer[relu1].type", 32, 25, "excludes user_type"),
     ("type: kReLU", "type: kReLU lrn_conf { }", "neuralnet.layer[relu1].lrn_conf", 32, 37, "It reads relu_conf."),
     ("type: kReLU", "type: kSTanh relu_conf { }", "neuralnet.layer[relu1].relu_conf", 32, 38, "Leave it out."),
     (
@@ -112,7 +112,7 @@ BROKEN = [
         *("num_output: 10 }", "num_output: 10 bias_term: false } param { } param { }"),
         *("neuralnet.layer[ip1].param[1]", 37, 69, "has 1 parameters (weight)"),
     ),
-    ("num_filters: 8 ", "", "neuralnet.layer[conv1].convolution_conf.num_filters", 28, 5, "which kConvolution needs"),
+    ("num_filters: 8 ", "", "neuralnet.layer[conv1].convolution_conf.num_filters", 28, 5, "kConvolution needs it"),
     ("pad: 1", "pad: -1", "neuralnet.layer[conv1].convolution_conf.pad", 28, 49, "must not be negative"),
     (
         *("type: kReLU", "type: kPooling pooling_conf { pad: 3 }"),
@@ -131,9 +131,9 @@ BROKEN = [
         *("init { type: kUniformSqrtFanIn }", "init { type: kUniform low: 2 }"),
         *("neuralnet.layer[conv1].param[0].init.low", 29, 46, "must not be above high. Received: low=2, high=1."),
     ),
-    ("batchsize: 64 ", "", "neuralnet.layer[0].store_conf.batchsize", 15, 5, "which kRecordInput needs"),
+    ("batchsize: 64 ", "", "neuralnet.layer[0].store_conf.batchsize", 15, 5, "kRecordInput needs it"),
     ("batchsize: 64", "batchsize: 0", "neuralnet.layer[0].store_conf.batchsize[0]", 15, 47, "must be at least 1"),
-    ("batchsize: 64", "batchsize: 2", "neuralnet.layer[0].store_conf.batchsize[0]", 15, 47, "a group of 3 workers"),
+    ("batchsize: 64", "batchsize: 2", "neuralnet.layer[0].store_conf.batchsize[0]", 15, 47, "shared by the 3 workers"),
     ("batchsize: 64", "batchsize: [64, 32]", "neuralnet.layer[0].store_conf.batchsize", 15, 47, "one entry per"),
     ('path: "dataset:digits/train"', 'path: ""', "neuralnet.layer[0].store_conf.path", 15, 18, "is missing"),
     ("dataset:digits/train", "dataset:digits", "neuralnet.layer[0].store_conf.path", 15, 18, "dataset:NAME/SPLIT"),
@@ -142,10 +142,10 @@ BROKEN = [
     ("batchsize: 64", "batchsize: 64 sequence: -1", "neuralnet.layer[0].store_conf.sequence", 15, 61, "negative"),
     (
         *("batchsize: 64", "batchsize: 64 lookahead: 1"),
-        *("neuralnet.layer[0].store_conf.lookahead", 15, 61, "goes beyond a sequence, and there is none"),
+        *("neuralnet.layer[0].store_conf.lookahead", 15, 61, "needs sequence"),
     ),
     ("include: kTrain", "include: [kTrain, kUnknown]", "neuralnet.layer[0].include", 16, 5, "is no phase"),
-    ("include: kTrain", "include: kTrain exclude: kVal", "neuralnet.layer[0].exclude", 16, 21, "either include or"),
+    ("include: kTrain", "include: kTrain exclude: kVal", "neuralnet.layer[0].exclude", 16, 21, "exclude each other"),
     ("type: kReLU", "type: kReLU num_partitions: 2", "neuralnet.layer[relu1].num_partitions", 32, 37, "set by the"),
     (
         *("type: kReLU", "type: kPooling pooling_conf { kernel_x: 5 pad: 3 kernel_y: 4 pad_y: 4 }"),
@@ -154,26 +154,26 @@ BROKEN = [
     ("shape: [1, 8, 8]", "shape: [1, 1, 8, 8]", "neuralnet.layer[0].store_conf.shape", 15, 61, "at most 3 dimensions"),
     # the graph
     ('srclayers: "relu1"', 'srclayers: "relu2"', "neuralnet.layer[ip1].srclayers[0]", 36, 5, "Did you mean relu1?"),
-    ('srclayers: "conv1"', "", "neuralnet.layer[relu1].srclayers", 32, 3, "is missing: it has no input"),
+    ('srclayers: "conv1"', "", "neuralnet.layer[relu1].srclayers", 32, 3, "is missing: the layer has no source"),
     ('srclayers: "ip1" srclayers: "data"', 'srclayers: "ip1"', "neuralnet.layer[loss].srclayers", 39, 43, "two"),
     (
         *('srclayers: "conv1"', 'srclayers: "ip1"'),
-        *("neuralnet.layer[relu1].srclayers", 32, 37, "in a circle. Received: relu1 -> ip1 -> relu1."),
+        *("neuralnet.layer[relu1].srclayers", 32, 37, "form a cycle. Received: relu1 -> ip1 -> relu1."),
     ),
     (
         *('srclayers: "conv1"', 'srclayers: "relu1"'),
-        *("neuralnet.layer[relu1].srclayers", 32, 37, "in a circle. Received: relu1 -> relu1."),
+        *("neuralnet.layer[relu1].srclayers", 32, 37, "form a cycle. Received: relu1 -> relu1."),
     ),
     (
         *('type: kReLU srclayers: "conv1"', 'type: kReLU srclayers: "conv1" exclude: kTest'),
-        *("neuralnet.layer[ip1].srclayers[0]", 36, 5, "does not run in phase kTest, in which 'ip1' reads it"),
+        *("neuralnet.layer[ip1].srclayers[0]", 36, 5, "does not run in phase kTest, but 'ip1' reads it there"),
     ),
     ('name: "accuracy"', 'name: "loss"', "neuralnet.layer[6].name", 40, 11, "another layer of the same phase"),
     ("type: kSoftmaxLoss", "type: kAccuracy", "neuralnet", 11, 1, "no loss layer runs in phase kTrain"),
-    ("alg: kBP", "alg: kCD", "neuralnet", 11, 1, "no RBM runs in phase kTrain"),
+    ("alg: kBP", "alg: kCD", "neuralnet", 11, 1, "alg: kCD trains RBMs only"),
     (
         *('type: kReLU srclayers: "conv1"', 'type: kRBMVis srclayers: "conv1" rbm_conf { hdim: 3 }'),
-        *("neuralnet", 11, 1, "an RBM runs in phase kTrain, and alg: kBP cannot train it"),
+        *("neuralnet", 11, 1, "alg: kBP cannot train the RBM that runs in phase kTrain"),
     ),
     (
         *('param { name: "b1"', 'param { name: "b1" share_from: "ip1_wight"'),
@@ -185,24 +185,24 @@ BROKEN = [
     ),
     (
         *("num_output: 10 }", 'num_output: 10 } param { share_from: "w1" } param { share_from: "ip1_weight" }'),
-        *("neuralnet.layer[ip1].param[1].share_from", 37, 77, "itself shares another parameter's value. "),
+        *("neuralnet.layer[ip1].param[1].share_from", 37, 77, "shares another parameter itself. "),
     ),
     # the cluster
     ("nworkers_per_group: 3", "nworkers_per_group: 0", "cluster.nworkers_per_group", 42, 11, "must be at least 1"),
-    ("nservers_per_group: 3", "nserver_groups: 3", "cluster.nserver_groups", 42, 33, "only 1 of 3 server groups"),
+    ("nservers_per_group: 3", "nserver_groups: 3", "cluster.nserver_groups", 42, 33, "must not exceed nworker_groups"),
     ("nservers_per_group: 3", "nworkers_per_procs: 2", "cluster.nworkers_per_procs", 42, 33, "cannot be packed"),
     ("nservers_per_group: 3", "max_staleness: -1", "cluster.max_staleness", 42, 33, "must be at least 0"),
     ("nservers_per_group: 3", "one_behind: true", "cluster.one_behind", 42, 33, "is synchronous"),
     (
         *("nservers_per_group: 3", "nworker_groups: 2 nserver_groups: 2 max_staleness: 1"),
-        *("cluster.max_staleness", 42, 69, "compares the worker groups of one server group"),
+        *("cluster.max_staleness", 42, 69, "bounds the worker groups of one server group"),
     ),
     ("nservers_per_group: 3", "start_port: 70000", "cluster.start_port", 42, 33, "must be from 0 to 65535"),
     ("train_steps: 500", "train_steps: 500 step: 5", "step", 2, 18, "resume: true"),
     # unrolling
     (
         *("type: kReLU", "type: kReLU unroll_len: 9", "neuralnet.layer[relu1].srclayers", 32, 51),
-        "is unrolled 1 times, but 'relu1' (9 times) reads 1",
+        "has 1 time steps, but 'relu1' (with 9) reads step 1",
     ),
     ("type: kReLU", "type: kReLU shift: 1", "neuralnet.layer[relu1].shift", 32, 37, "step 0 of 1 without a source"),
     ("type: kReLU", "type: kReLU shift: [0, 1]", "neuralnet.layer[relu1].shift", 32, 37, "one entry per source"),
@@ -238,9 +238,9 @@ def test_one_fault_gives_one_problem_in_its_place(
 @pytest.mark.parametrize(
     ("conf", "key", "words"),
     [
-        ("char_rnn_conf { batchsize: 3 }", "char_rnn_conf.path", "which kCharRNN needs"),
-        ('char_rnn_conf { path: "x" }', "char_rnn_conf.batchsize", "a group of 3 workers"),
-        ('char_rnn_conf { path: "x" batchsize: 2 }', "char_rnn_conf.batchsize", "a group of 3 workers"),
+        ("char_rnn_conf { batchsize: 3 }", "char_rnn_conf.path", "kCharRNN needs it"),
+        ('char_rnn_conf { path: "x" }', "char_rnn_conf.batchsize", "shared by the 3 workers of a group"),
+        ('char_rnn_conf { path: "x" batchsize: 2 }', "char_rnn_conf.batchsize", "shared by the 3 workers of a group"),
         ('char_rnn_conf { path: "dataset:x" batchsize: 3 }', "char_rnn_conf.path", "dataset:NAME/SPLIT"),
         ('char_rnn_conf { path: "x" batchsize: 3 unroll_len: 0 }', "char_rnn_conf.unroll_len", "must be at least 1"),
         ('char_rnn_conf { path: "x" batchsize: 3 } store_conf { }', "store_conf", "It reads char_rnn_conf"),
@@ -260,7 +260,7 @@ def test_text_is_checked_as_other_data_are(conf: str, key: str, words: str, good
     ("settings", "key", "words"),
     [
         ("sequence: 3 lookahead: -1", "lookahead", "must not be negative. Received: -1."),
-        ("sequence: 5 shuffle: true", "shuffle", "keeps the order of its records"),
+        ("sequence: 5 shuffle: true", "shuffle", "cannot be shuffled"),
     ],
 )
 def test_sequences_in_a_net_for_single_records(
@@ -269,7 +269,7 @@ def test_sequences_in_a_net_for_single_records(
     first, labels = problems_of(broken("batchsize: 64", f"batchsize: 64 {settings}"))
     assert (first.key, labels.key) == (f"neuralnet.layer[0].store_conf.{key}", "neuralnet.layer[loss].srclayers")
     assert words in str(first)
-    assert "a row has a label for every record" in str(labels)
+    assert "a row has one label per record" in str(labels)
 
 
 @pytest.mark.parametrize("type_name", sorted(DEPRECATED))

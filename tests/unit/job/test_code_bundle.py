@@ -17,7 +17,7 @@ from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.user_code import code_name, user_code
 from singa_dask.layers import Layer
 
-# Unpickles a parcel in a folder from which nothing of the user's can be imported, and calls what is in it.
+# Unpickles a bundle in a folder from which nothing of the user's can be imported, and calls what is in it.
 ELSEWHERE = """
 import pickle, sys
 from singa_dask.job.code_bundle import unpacked
@@ -34,10 +34,10 @@ def job(*specs: str) -> JobProto:
     return found
 
 
-def elsewhere(parcel: CodeBundle | None, spec: str, tmp_path) -> str:
-    (tmp_path / "parcel").write_bytes(cloudpickle.dumps(parcel))
+def elsewhere(bundle: CodeBundle | None, spec: str, tmp_path) -> str:
+    (tmp_path / "bundle").write_bytes(cloudpickle.dumps(bundle))
     (tmp_path / "empty").mkdir()
-    command = [sys.executable, "-c", ELSEWHERE, tmp_path / "parcel", spec]
+    command = [sys.executable, "-c", ELSEWHERE, tmp_path / "bundle", spec]
     done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -65,11 +65,11 @@ def test_a_module_beside_the_job_file_works_elsewhere_with_what_it_imports_from_
         "import sent_more\nfrom sent_helper import double\ndef f(x): return double(x) + sent_more.ONE\n"
     )
     before = set(cloudpickle.list_registry_pickle_by_value())
-    parcel = pack(job("sent_main:f"), tmp_path)
+    bundle = pack(job("sent_main:f"), tmp_path)
     assert set(cloudpickle.list_registry_pickle_by_value()) == before
     for name in ("sent_helper", "sent_more", "sent_main"):
         (tmp_path / f"{name}.py").unlink()
-    assert elsewhere(parcel, "sent_main:f", tmp_path) == "7"
+    assert elsewhere(bundle, "sent_main:f", tmp_path) == "7"
 
 
 def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
@@ -80,9 +80,9 @@ def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
     whole.neuralnet.layer[0].param.add().init.user_type = names[1]
     whole.updater.user_type, whole.updater.learning_rate.user_type = names[2:4]
     whole.train_one_batch.user_alg = names[4]
-    parcel = pack(whole)
-    assert set(cloudpickle.loads(parcel.pickled)) == set(names)
-    with unpacked(parcel):
+    bundle = pack(whole)
+    assert set(cloudpickle.loads(bundle.pickled)) == set(names)
+    with unpacked(bundle):
         assert [user_code(name, "") is not None for name in names] == [True] * 5
 
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_pickled_is_told_before_anything_starts():
     def fine(x):
         return x
 
-    with pytest.raises(ConfigError, match=r"layer 'l1'.*cannot be sent.*lock.*Make in setup\(\)") as error:
+    with pytest.raises(ConfigError, match=r"layer 'l1'.*cannot be shipped.*lock.*in setup\(\)") as error:
         pack(job(code_name(fine), code_name(Locked)))
     assert len(error.value.problems) == 1
 
@@ -106,15 +106,15 @@ def test_what_a_worker_cannot_load_says_why(tmp_path):
     def fine(x):
         return x
 
-    parcel = pack(job(code_name(fine)))
+    bundle = pack(job(code_name(fine)))
     with (
-        pytest.raises(ConfigError, match=r"comes from Python 2\.7, this worker has 3\."),
-        unpacked(replace(parcel, python="2.7")),
+        pytest.raises(ConfigError, match=r"was pickled by Python 2\.7, and this worker runs 3\."),
+        unpacked(replace(bundle, python="2.7")),
     ):
         pass
     # "cno_such_module\nthing\n." is the pickle of a name to be imported.
     with (
-        pytest.raises(ConfigError, match="does not have: No module named 'no_such_module'"),
-        unpacked(replace(parcel, pickled=b"cno_such_module\nthing\n.")),
+        pytest.raises(ConfigError, match="lacks: No module named 'no_such_module'"),
+        unpacked(replace(bundle, pickled=b"cno_such_module\nthing\n.")),
     ):
         pass

@@ -100,15 +100,15 @@ def test_algorithms() -> None:
         ({"debug": 1}, "debug: expected True or False. Received: 1."),
         ({"name": 5}, "name: expected text. Received: 5."),
         ({"gpu": ["x"]}, "gpu: expected a whole number of 32 bits. Received: ['x']."),
-        ({"alg": "kBp"}, "alg: no such algorithm. Received: 'kBp'. Did you mean kBP?"),
-        ({"alg": 1}, "alg: no such algorithm. Received: 1."),
+        ({"alg": "kBp"}, "alg: unknown algorithm. Received: 'kBp'. Did you mean kBP?"),
+        ({"alg": 1}, "alg: unknown algorithm. Received: 1."),
         ({"cluster": "allreduce"}, "cluster: expected a ClusterTopology or ClusterProto. Received: 'allreduce'."),
         (
             {"updater": "kSGD"},
-            "updater: is not a description. Received: 'kSGD'. For example SGD(...), or a UpdaterProto.",
+            "updater: has the wrong type. Received: 'kSGD'. For example SGD(...), or a UpdaterProto.",
         ),
-        ({"updater": LayerProto(name="a")}, "updater: is not a description"),
-        ({"layers": ["ip"]}, "layers[0]: is not a description. Received: 'ip'."),
+        ({"updater": LayerProto(name="a")}, "updater: has the wrong type"),
+        ({"layers": ["ip"]}, "layers[0]: has the wrong type. Received: 'ip'."),
     ],
 )
 def test_wrong_arguments(fields: dict, message: str) -> None:

@@ -140,22 +140,22 @@ WRONG = [
     ("\n  momentum: 0.9", 2, 3, "momentum", "momentum", "It belongs in updater { }."),
     ("debug: maybe", 1, 8, "debug", "maybe", "expected true or false"),
     ("name: digits", 1, 7, "name", "digits", 'Write name: "digits".'),
-    ("name: runs/digits\nx: 1", 1, 7, "name", "runs", "Quotes are needed."),
+    ("name: runs/digits\nx: 1", 1, 7, "name", "runs", "Text needs quotes."),
     ('name: "digits\ndebug: true', 1, 7, "name", '"digits', "the closing quote is missing"),
     (r'name: "\x"', 1, 7, "name", r'"\x"', "incomplete escape"),
-    (r'name: "C:\\a\data"', 1, 7, "name", r'"C:\\a\data"', r"\d is no escape"),
-    ("name:\n", 2, 1, "name", "the end of the text", "its value is missing"),
+    (r'name: "C:\\a\data"', 1, 7, "name", r'"C:\\a\data"', r"\d is not a valid escape"),
+    ("name:\n", 2, 1, "name", "the end of the text", "has no value"),
     ('name "digits"\n', 1, 6, "name", '"digits"', "expected : after the name"),
     ('name: "a" name: "b"', 1, 11, "name", None, "is given twice, first in line 1"),
     ("updater { type: kSDG }", 1, 17, "updater.type", "kSDG", "Did you mean kSGD?"),
     ('updater { type: "kSGD" }', 1, 17, "updater.type", '"kSGD"', "Write kSGD."),
     ("updater { type: 99 }", 1, 17, "updater.type", "99", "no such UpdaterType"),
-    ("updater { momentum: }", 1, 21, "updater.momentum", "}", "its value is missing"),
+    ("updater { momentum: }", 1, 21, "updater.momentum", "}", "has no value"),
     ("updater: kSGD", 1, 10, "updater", "kSGD", "expected a block in braces. Received"),
     ("updater { momentum { } }", 1, 20, "updater.momentum", "{", "expected : after"),
-    ("updater { momentum: { } }", 1, 21, "updater.momentum", "{", "expected one value"),
+    ("updater { momentum: { } }", 1, 21, "updater.momentum", "{", "expected a single value"),
     ("updater {\n momentum: x", 1, 1, "updater", None, "never closed: } is missing"),
-    ("debug: true }", 1, 13, "job", "}", "It closes nothing."),
+    ("debug: true }", 1, 13, "job", "}", "No block is open here."),
     ("gpu: [0 1]", 1, 9, "gpu", "1", "expected , or ]"),
     ("gpu: [0, x]", 1, 10, "gpu[1]", "x", "expected a whole number"),
     ("foo { a: 1", 1, 5, "foo", None, "the block that opens here is never closed"),
@@ -224,11 +224,11 @@ def test_the_files_that_are_no_jobs(tmp_path: Path) -> None:
     for path, words in [
         (
             tmp_path / "jbo.conf",
-            f"there is no such file. Received: {tmp_path / 'jbo.conf'}. Did you mean {tmp_path / 'job.conf'}?",
+            f"file not found. Received: {tmp_path / 'jbo.conf'}. Did you mean {tmp_path / 'job.conf'}?",
         ),
         (tmp_path, "cannot be read (Is a directory)"),
         (tmp_path / "latin.conf", "latin.conf:2:1: job file: is not UTF-8 text"),
-        (tmp_path / "none" / "job.conf", "there is no such file"),
+        (tmp_path / "none" / "job.conf", "file not found"),
     ]:
         with pytest.raises(ConfigError) as error:
             load_job(path)
@@ -260,7 +260,7 @@ def test_cluster_file_takes_the_place_of_the_jobs(tmp_path: Path, good: str) -> 
     [
         (
             "cluster { }\ntrain_steps: 5",
-            "2:1: cluster file: a cluster file holds one cluster { } block and nothing else",
+            "2:1: cluster file: a cluster file must hold one cluster { } block and nothing else",
         ),
         ("# nothing", "Received: no cluster { }"),
         ("nworker_groups: 1", "It belongs in cluster { }."),

@@ -65,7 +65,7 @@ def test_all_small_topologies(separate: bool) -> None:
         ({"nworkers_per_group": True}, "must be a whole number. Received: True."),
         ({"server_worker_separate": 1}, "must be true or false. Received: 1."),
         ({"nworker_groups": 3, "nserver_groups": 2}, "Use a multiple of nserver_groups: 2 or 4."),
-        ({"nserver_groups": 3}, "only 1 of 3 server groups would have a worker group. Received: 3."),
+        ({"nserver_groups": 3}, "must not exceed nworker_groups, which is 1. Received: 3."),
         ({"nworkers_per_group": 3, "nworkers_per_procs": 2}, "1 worker group of 3 workers cannot be packed"),
         ({"nworker_groups": 3, "nworkers_per_procs": 2}, "3 worker groups of 1 worker cannot be packed"),
         ({"nservers_per_group": 2, "nservers_per_procs": 4}, "1 server group of 2 servers cannot be packed"),
@@ -75,6 +75,35 @@ def test_impossible(numbers: dict, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         ClusterTopology(**numbers)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},  # a single worker
+        {"nworker_groups": 3, "nserver_groups": 3},  # Hogwild
+        {"nworker_groups": 2, "nserver_groups": 2, "nservers_per_group": 2, "nservers_per_procs": 2},
+        {"nworker_groups": 2, "nworkers_per_procs": 2},  # two groups in the process of their server
+    ],
+)
+def test_a_codec_with_nothing_to_code_is_refused(numbers: dict) -> None:
+    with pytest.raises(ConfigError, match=r"cluster.codec: has nothing to code.*Received: kHalf\. Leave codec out"):
+        ClusterTopology(**numbers, codec="kHalf")
+    ClusterTopology(**numbers)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"nworkers_per_group": 2},
+        {"server_worker_separate": True},
+        {"nworker_groups": 2},  # Downpour: one server for both groups
+        {"nservers_per_group": 2},  # the second server has a process of its own
+        {"nworker_groups": 4, "nserver_groups": 4, "nservers_per_procs": 2},  # every other server is elsewhere
+    ],
+)
+def test_a_codec_with_something_to_code_is_accepted(numbers: dict) -> None:
+    assert ClusterTopology(**numbers, codec="kHalf").codec == "kHalf"
 
 
 def test_all_wrong_numbers_are_reported() -> None:
@@ -133,11 +162,11 @@ def test_every_cluster_file_is_tested_and_explained() -> None:
 
 
 def test_named_constructors_keep_their_word() -> None:
-    with pytest.raises(ConfigError, match=r"this shape is Sandblaster, not Downpour"):
+    with pytest.raises(ConfigError, match=r"these numbers describe Sandblaster, not Downpour"):
         ClusterTopology.downpour(nworker_groups=1)
-    with pytest.raises(ConfigError, match=r"this shape is AllReduce, not Distributed Hogwild"):
+    with pytest.raises(ConfigError, match=r"these numbers describe AllReduce, not Distributed Hogwild"):
         ClusterTopology.hogwild(1)
-    with pytest.raises(ConfigError, match=r"this shape is Downpour, not Hybrid"):
+    with pytest.raises(ConfigError, match=r"these numbers describe Downpour, not Hybrid"):
         ClusterTopology.hybrid(nserver_groups=1)
 
 

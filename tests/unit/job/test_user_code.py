@@ -77,9 +77,9 @@ def test_what_was_sent_comes_first_and_only_inside():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("__main__:NotHere", "notebook or script.*beside the job file"),
+        ("__main__:NotHere", "notebook or script.*next to the job file"),
         (f"{__name__}:made.<locals>.Other", "inside a function.*top level of a module"),
-        ("no_such_module:Thing", "no module 'no_such_module'.*beside the job file"),
+        ("no_such_module:Thing", "no module named 'no_such_module'.*folder of the job file"),
     ],
 )
 def test_what_this_process_does_not_have_says_where_it_may_be(spec, message):

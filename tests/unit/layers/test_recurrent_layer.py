@@ -146,5 +146,5 @@ def test_a_state_of_other_rows_is_refused():
     trained(net)
     net.carries = True
     trained(net)
-    with pytest.raises(DataError, match="the mini-batch has 2 rows, but the state that is carried on has 3"):
+    with pytest.raises(DataError, match="the mini-batch has 2 rows, but the state carried over has 3"):
         net.forward({"data": Batch(feeds(rows=2)[0])}, Step(Phase.kTrain, 9, total_rows=2))

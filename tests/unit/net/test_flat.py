@@ -48,14 +48,34 @@ def test_named_and_flattened_are_inverse():
     assert not packed[padding].any()
 
 
-def test_checkpoints_of_another_net_are_refused():
+GOOD = {"p0": np.zeros((2, 3)), "p1": np.zeros(4)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"p0": GOOD["p0"]}, "the given arrays lack the parameters p1."),
+        ({}, "the given arrays lack the parameters p0, p1."),
+        ({**GOOD, "p11": GOOD["p1"]}, "this net has no parameters p11. Did you mean p1?"),
+        ({**GOOD, "other": GOOD["p1"]}, "this net has no parameters other. Valid: p0, p1."),
+        ({"p0": GOOD["p0"], "p11": GOOD["p1"]}, "the given arrays lack the parameters p1. Did you mean p11?"),
+        ({"p0": GOOD["p0"], "other": 1, "p11": 2}, "the given arrays lack the parameters p1. Did you mean p11?"),
+        ({"p0": GOOD["p0"], "other": GOOD["p1"]}, "the given arrays lack the parameters p1. Valid: other."),
+        (
+            {**GOOD, "p0": np.zeros((3, 2))},
+            "parameter 'p0' has shape (2, 3) in this net, but (3, 2) in the given arrays",
+        ),
+    ],
+    ids=["missing", "all missing", "unknown", "unlike any", "renamed", "renamed among others", "replaced", "shape"],
+)
+def test_checkpoints_of_another_net_are_refused(arrays, message):
     flat = FlatParams.of(params_of((2, 3), (4,)), get_ops())
-    good = {"p0": np.zeros((2, 3)), "p1": np.zeros(4)}
-    with pytest.raises(CheckpointError, match="no array for parameters p1"):
-        flat.flattened({"p0": good["p0"]})
-    with pytest.raises(CheckpointError, match=r"no parameters p2. Did you mean p1\?|no parameters p2"):
-        flat.flattened({**good, "p2": good["p1"]})
-    with pytest.raises(CheckpointError, match=r"'p0' is \(2, 3\) in this net, but \(3, 2\)"):
-        flat.flattened({**good, "p0": np.zeros((3, 2))})
-    with pytest.raises(CheckpointError, match="32 elements"):
+    with pytest.raises(CheckpointError) as caught:
+        flat.flattened(arrays)
+    assert str(caught.value) == message
+
+
+def test_a_flat_array_of_another_length_is_refused():
+    flat = FlatParams.of(params_of((2, 3), (4,)), get_ops())
+    with pytest.raises(CheckpointError, match=r"must have shape \(32,\), not \(31,\)"):
         flat.named(np.zeros(31))

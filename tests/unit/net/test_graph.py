@@ -74,8 +74,8 @@ def test_sources_always_come_first(data):
             [("data", "", {"include": [Phase.kTest]}), ("ip", "data")],
             ["does not run in phase kTrain", "Received: data"],
         ),
-        ([("a", ""), ("b", "a d"), ("c", "b"), ("d", "c")], ["in a circle", "b -> c -> d -> b"]),
-        ([("a", "a")], ["in a circle", "a -> a"]),
+        ([("a", ""), ("b", "a d"), ("c", "b"), ("d", "c")], ["form a cycle", "b -> c -> d -> b"]),
+        ([("a", "a")], ["form a cycle", "a -> a"]),
         ([("a", ""), ("a", "")], ["layer 'a'.name", "another layer of the same phase"]),
     ],
 )

@@ -49,6 +49,16 @@ def test_statistics(init, mean, std, bound):
         assert np.abs(value).max() > 0.999 * bound
 
 
+RANDOM = ("kGaussian", "kUniform", "kGaussianSqrtFanIn", "kUniformSqrtFanIn", "kUniformSqrtFanInOut")
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_value_scales_what_is_drawn(name):
+    kind = ParamGenProto.InitType.Value(name)
+    np.testing.assert_array_equal(draw(type=kind, value=1), draw(type=kind))
+    np.testing.assert_array_equal(draw(type=kind, value=0.5), 0.5 * draw(type=kind))
+
+
 def test_vectors_without_init_are_zero():
     np.testing.assert_array_equal(draw(shape=(7,), fans=(FAN_IN, 7)), np.zeros(7))
 

@@ -466,15 +466,15 @@ def test_untouched_parameters_get_zero():
 def test_a_gradient_that_was_not_claimed_is_an_error():
     net = build(Feed("x"), Unclaimed("a", "x"), Against("loss", ["a", "x"]))
     loss_of(net, {"x": batch()})
-    with pytest.raises(TrainingError, match=r"'a_weight': backward wrote its gradient without asking claim\(\)"):
+    with pytest.raises(TrainingError, match=r"'a_weight': backward wrote its gradient without calling claim\(\)"):
         net.backward()
 
 
 @pytest.mark.parametrize(
     ("gives", "says"),
     [
-        (lambda x: x[:, :2], r"forward returned rows of shape \(2,\), where setup said \(3,\)"),
-        (lambda x: None, "forward returned None, but other layers read what it gives"),
+        (lambda x: x[:, :2], r"forward returned rows of shape \(2,\), but setup returned \(3,\)"),
+        (lambda x: None, "forward returned None, but other layers read its output"),
     ],
 )
 def test_an_output_of_another_shape_than_promised_is_an_error(gives, says, monkeypatch):
@@ -503,6 +503,24 @@ def test_gradients_are_announced_once_complete_and_from_the_top():
     assert [name for name, _ in announced] == ["b_weight", "w", "aside_weight"]
     for name, grad in announced:
         np.testing.assert_array_equal(grad, final[name])
+
+
+def test_gradients_that_an_algorithm_leaves_out_are_zero_and_announced():
+    net = build(Feed("x"), Scale("a", "x"), Scale("b", "a"), Against("loss", ["b", "x"]))
+    loss_of(net, {"x": batch()})
+    net.backward()
+    first, second = net.params
+    assert first.grad.any() and second.grad.any()
+    announced = []
+    with net.gradients(lambda param: announced.append((param.name, param.grad.copy()))):
+        assert not second.claim(), "what the pass before left is no contribution"
+        second.grad[...] = 3
+    assert not first.grad.any() and (second.grad == 3).all()
+    assert [name for name, _ in announced] == [first.name, second.name]
+    assert [float(grad.ravel()[0]) for _, grad in announced] == [0, 3]
+    with net.gradients():
+        pass
+    assert not net.flat.grads.any()
 
 
 def test_gradients_of_shares_add_up_to_the_batch():
@@ -570,7 +588,10 @@ def scale(layer_name, source="x", **param):
     [
         ([scale("a", share_from="b_weigth"), scale("b")], ["share_from", "b_weigth", "Did you mean b_weight?"]),
         ([scale("a", name="w"), scale("b", name="w")], ["'w'.name", "share_from"]),
-        ([scale("a", share_from="b_weight"), scale("b", share_from="a_weight")], ["circle", "a_weight <- b_weight"]),
+        (
+            [scale("a", share_from="b_weight"), scale("b", share_from="a_weight")],
+            ["forms a cycle", "a_weight <- b_weight"],
+        ),
         (
             [scale("a"), Halves("h", "x"), scale("b", "h", share_from="a_weight"), scale("c", "h")],
             ["(2,)", "(4,)", "'a_weight'"],

@@ -107,6 +107,18 @@ def test_a_folded_net_computes_what_the_unrolled_one_computes(name):
         np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("name", ["gru", "embedding"])
+def test_short_sequences_fold_and_unroll_alike(name, steps):
+    proto = _longer(NETS[name], steps)
+    folded, unrolled = build(proto), build(proto, fold=False)
+    assert ("data@in" in folded.layers) == (steps > 1), "one layer takes all records out of the sequence"
+    feeds = batches(2, steps=steps)
+    for ours, theirs in zip(run(folded, feeds), run(unrolled, feeds), strict=True):
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-12)
+        np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-9, atol=1e-13)
+
+
 @pytest.mark.parametrize("fold", [True, False])
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_are_those_of_finite_differences(name, fold):
@@ -284,7 +296,7 @@ def test_a_sequence_is_classified_by_the_label_of_its_last_record():
         assert net.metrics()["loss"].total == pytest.approx(-np.log(probabilities).sum(), rel=1e-9)
         results.append(net.flat.grads.copy())
     np.testing.assert_allclose(*results, rtol=1e-9, atol=1e-13)
-    with pytest.raises(ConfigError, match=r"a row has a label for every record.*kUnrollFirstToLast"):
+    with pytest.raises(ConfigError, match=r"a row has one label per record.*kUnrollFirstToLast"):
         build(classifier(False))
 
 
@@ -306,16 +318,16 @@ def test_running_statistics_move_by_their_factor_however_many_steps_there_are():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: setattr(p.layer[1], "unroll_len", 2), ["unrolled 2 times", "Received: in", "one unroll_len"]),
+        (lambda p: setattr(p.layer[1], "unroll_len", 2), ["has 2 time steps", "Received: in", "the same unroll_len"]),
         (lambda p: p.layer[3].shift.extend([0, 1]), ["shift", "one entry per source"]),
         (lambda p: p.layer[3].unroll_source.append(1), ["unroll_source", "needs 0"]),
         (lambda p: setattr(p.layer[0].char_rnn_conf, "unroll_len", 2), ["sequences of 2", "'in' has 4 time steps"]),
         (lambda p: setattr(p, "unroll_len", 1), ["sequences of 4", "neuralnet { unroll_len: 4 }"]),
-        (lambda p: setattr(p.layer[0], "unroll_len", 4), ["one for all time steps", "Leave it out"]),
+        (lambda p: setattr(p.layer[0], "unroll_len", 4), ["cannot be unrolled", "Leave it out"]),
         (lambda p: p.layer[-1].srclayers.__setitem__(1, "data"), ["a text has no labels", "kRNNLabel"]),
-        (lambda p: p.layer[3].srclayers.append("in"), ["would be its state at every step", "shift: 1"]),
-        (lambda p: renamed(p.layer, "data@in"), ["kept for the time steps", "data@in"]),
-        (lambda p: renamed(p.layer, "1#in"), ["kept for the time steps", "1#in"]),
+        (lambda p: p.layer[3].srclayers.append("in"), ["cannot be its state at every step", "shift: 1"]),
+        (lambda p: renamed(p.layer, "data@in"), ["reserved for the time steps", "data@in"]),
+        (lambda p: renamed(p.layer, "1#in"), ["reserved for the time steps", "1#in"]),
     ],
 )
 def test_unrolling_that_cannot_be_is_refused(change, words):

@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 
 import singa_dask
 from singa_dask.ops import Ops, Window
-from singa_dask.ops.cpu import tables
-from singa_dask.ops.cpu import team as team_module
-from singa_dask.ops.cpu.convolution import convolution
-from singa_dask.ops.cpu.direct_convolution import DirectConvolution
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.convolution import tables
+from singa_dask.ops.cpu.convolution.convolution_ops import convolution
+from singa_dask.ops.cpu.convolution.direct_convolution import DirectConvolution
+from singa_dask.ops.cpu.convolution.winograd_convolution import WinogradConvolution
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.ops.cpu.team import Team
-from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution
+from singa_dask.ops.cpu.toolkit import team as team_module
+from singa_dask.ops.cpu.toolkit.team import Team
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
 needs_vectors = pytest.mark.skipif(VECTOR == 0, reason="no micro-kernel for this CPU")
 pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -177,8 +177,8 @@ ONE_CONVOLUTION = """
 import numpy as np
 from singa_dask.ops import Ops, Window
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.ops.cpu.kernels import numba_products
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.convolution import direct_kernels
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 window, rng = Window((3, 3), (1, 1), (1, 1)), np.random.default_rng(0)
 x, weight = (rng.standard_normal(s).astype(np.float32) for s in ((3, 7, 7, 5), (3, 3, 5, 41)))
 results = []
@@ -186,7 +186,7 @@ for ops in (Ops(), CpuOps(threads=1)):
     workspace = ops.empty(ops.workspace_shape(x.shape, window, 41, 1 << 20))
     results.append(ops.convolve(x, weight, None, window, ops.empty((3, 7, 7, 41)), workspace))
 np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
-stats = numba_products.convolve.stats
+stats = direct_kernels.convolve.stats
 print(VECTOR, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 AVX2 = "+avx2,+fma,+avx,+sse4.2,+bmi,+bmi2,+popcnt,+f16c"
@@ -213,7 +213,7 @@ def test_kernels_are_compiled_anew_where_another_file_of_theirs_has_changed(tmp_
     shutil.copytree(Path(singa_dask.__file__).parent, package, ignore=ignored)
     place = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
     assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "0", "1"]
-    tile = package / "ops" / "cpu" / "kernels" / "micro_kernel.py"
+    tile = package / "ops" / "cpu" / "convolution" / "micro_kernel.py"
     tile.write_text(tile.read_text().replace("_ROWS = {16: 12, 8: 6,", "_ROWS = {16: 10, 8: 5,"))
     assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "0", "1"]
     assert run_python(ONE_CONVOLUTION, **place).split() == [str(VECTOR), "1", "0"]

@@ -12,11 +12,11 @@ import pytest
 from numba.core.errors import TypingError
 from support.commands import first_line
 
-from singa_dask.ops.cpu.kernels import numba_kernel, turns
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel, linked
-from singa_dask.ops.cpu.kernels.numba_padding import clear
-from singa_dask.ops.cpu.kernels.turns import Turn
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.convolution.padding_kernels import clear
+from singa_dask.ops.cpu.toolkit import compile_lock, numba_kernel
+from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
+from singa_dask.ops.cpu.toolkit.numba_kernel import kernel, linked
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
 WITH_VECTORS = pytest.mark.skipif(VECTOR == 0, reason="these kernels need vectors")
 
@@ -53,8 +53,8 @@ def test_kernels_share_what_is_linked():
 ONE_KERNEL = """
 import sys
 import numpy as np
-from singa_dask.ops.cpu.kernels.numba_padding import crop
-from singa_dask.ops.cpu.kernels.numba_winograd import turn_filters
+from singa_dask.ops.cpu.convolution.padding_kernels import crop
+from singa_dask.ops.cpu.convolution.winograd_kernels import turn_filters
 print("ready", flush=True)
 sys.stdin.readline()
 weight = np.arange(36, dtype=np.float32).reshape(3, 3, 2, 2)
@@ -92,8 +92,8 @@ def test_of_several_processes_one_compiles_and_the_others_find_its_kernels(tmp_p
 STEPS = """
 import sys
 import numpy as np
-from singa_dask.ops.cpu.kernels.numba_recurrent import lstm_steps, rnn_steps
-from singa_dask.ops.cpu.kernels.row_tile import PANEL
+from singa_dask.ops.cpu.recurrent.recurrent_kernels import lstm_steps, rnn_steps
+from singa_dask.ops.cpu.gemm.row_tile import PANEL
 chosen = np.empty((0, 0), np.float32), np.empty(0, np.int64)
 ones = lambda *shape: np.ones(shape, np.float32)
 h = ones(10, PANEL)
@@ -116,25 +116,25 @@ def test_what_a_kernel_links_by_way_of_another_is_there_when_it_comes_from_disk(
         assert (ran.returncode, ran.stdout.strip()) == (0, hits)
 
 
-def test_a_turn_is_one_process_at_a_time_and_ends_with_the_first_kernel(tmp_path):
-    mine, other = Turn(), Turn()
-    mine.take(tmp_path)
-    mine.take(tmp_path)  # a kernel that the first one needs
-    mine.give_back(1)
+def test_one_process_at_a_time_has_the_lock_until_its_first_kernel_is_compiled(tmp_path):
+    mine, other = CompileLock(), CompileLock()
+    mine.acquire(tmp_path)
+    mine.acquire(tmp_path)  # a kernel that the first one needs
+    mine.release(1)
     began = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "PATIENCE_S", 0.2)
-        other.take(tmp_path)  # without: it has waited long enough
+        patch.setattr(compile_lock, "PATIENCE_S", 0.2)
+        other.acquire(tmp_path)  # without: it has waited long enough
     assert time.monotonic() - began >= 0.2
-    other.give_back(0)
-    mine.give_back(0)
+    other.release(0)
+    mine.release(0)
     began = time.monotonic()
-    other.take(tmp_path)
-    assert time.monotonic() - began < 0.2 and other.taken == 1
-    other.give_back(0)
+    other.acquire(tmp_path)
+    assert time.monotonic() - began < 0.2 and other.depth == 1
+    other.release(0)
 
 
-def test_a_kernel_that_cannot_be_compiled_gives_the_turn_back():
+def test_a_kernel_that_cannot_be_compiled_releases_the_lock():
     with pytest.raises(TypingError):
         cannot_be_compiled(np.ones(3))
-    assert numba_kernel._turn.taken == 0
+    assert numba_kernel._lock.depth == 0

@@ -14,14 +14,18 @@ from threadpoolctl import threadpool_limits
 
 from singa_dask.errors import ConfigError
 from singa_dask.ops import Ops, get_ops
+from singa_dask.ops.cpu.elementwise import update_kernels
 from singa_dask.ops.cpu.ops import CpuOps
+from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.ops import GpuOps
+from singa_dask.ops.update import RULES
 
 
 def overrides(cls: type) -> list[Any]:
     return [
         pytest.param(cls, name, id=f"{cls.__name__}.{name}")
-        for name, member in vars(cls).items()
+        for base in cls.__mro__[: cls.__mro__.index(Ops)]
+        for name, member in vars(base).items()
         if inspect.isfunction(member) and not name.startswith("_")
     ]
 
@@ -45,6 +49,29 @@ def test_threads_share_the_work(name, monkeypatch):
     monkeypatch.setattr(CpuOps, "_update_worth_a_thread", 1)
     with threadpool_limits(2, "blas"):  # which CpuOps changes
         compare(name, get_ops("cpu", threads=3))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_update_kernels_take_hyperparameters_in_the_order_of_their_rule(rule):
+    numbers = dict.fromkeys(inspect.signature(RULES[rule]).parameters, 0.5)
+    names = list(inspect.signature(getattr(update_kernels, rule).py_func).parameters)
+    states = names[2 : names.index("lr")]
+    expected = [name for name in numbers if name not in ("xp", "w", "g", *states)]
+    assert names == ["w", "g", *states, *expected, "weight_decay", "clip_low", "clip_high"]
+    inputs = gpu_kernels.KERNELS[rule][0].split(",")
+    given = gpu_kernels.update_numbers(rule, *(0.5 for _ in [*expected, "weight_decay", "clip_low", "clip_high"]))
+    assert inputs[0] == "T g" and len(inputs) == 1 + len(given)
+
+
+@pytest.mark.parametrize("ops", [Ops(), CpuOps()], ids=repr)
+def test_an_unknown_update_rule_and_unknown_hyperparameters_are_refused(ops):
+    w, g, v = np.ones(3, np.float32), np.ones(3, np.float32), np.zeros(3, np.float32)
+    clip = {"weight_decay": 0.0, "clip_low": -1.0, "clip_high": 1.0}
+    with pytest.raises(ValueError, match=r"one of sgd, .*Received: 'sdg'"):
+        ops.update("sdg", w, g, [v], lr=0.1, **clip)
+    with pytest.raises(ValueError, match=r"'sgd' takes lr, momentum, weight_decay, .*Received: lr, weight_decay"):
+        ops.update("sgd", w, g, [v], lr=0.1, **clip)
+    assert (w == 1).all() and (v == 0).all()
 
 
 def test_unknown_device_is_named():

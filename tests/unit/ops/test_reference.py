@@ -9,7 +9,7 @@ import pytest
 from support.op_cases import WINDOWS
 
 from singa_dask.ops import Ops, Window, get_ops
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 from singa_dask.ops.random import random_bits, stream_key
 
 RNG = np.random.default_rng(0)
@@ -134,7 +134,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
 def test_a_diverged_gradient_stays_visible(ops):
     """Fast-math must not turn NaN into a number, nor clip it away."""
     w, g, v = np.ones(20, np.float32), np.full(20, np.nan, np.float32), np.zeros(20, np.float32)
-    ops.sgd_update(w, g, v, 0.1, 0.9, 0.0, -1.0, 1.0)
+    ops.update("sgd", w, g, [v], lr=0.1, momentum=0.9, weight_decay=0.0, clip_low=-1.0, clip_high=1.0)
     assert np.isnan(w).all()
 
 

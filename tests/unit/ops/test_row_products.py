@@ -11,14 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from singa_dask.ops.cpu import row_products
-from singa_dask.ops.cpu.kernels import blocked_product, packed_product
-from singa_dask.ops.cpu.kernels.row_tile import PANEL, ROWS
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.gemm import blocked_product, packed_product, row_products
+from singa_dask.ops.cpu.gemm.row_products import FEW, LEAST, STREAMED, packed_shape, product_of
+from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.ops.cpu.row_products import FEW, LEAST, STREAMED, packed_shape, product_of
-from singa_dask.ops.cpu.team import Team
-from singa_dask.ops.cpu.workspace import aligned
+from singa_dask.ops.cpu.toolkit.team import Team
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
+from singa_dask.ops.cpu.toolkit.workspace import aligned
 
 pytestmark = pytest.mark.skipif(VECTOR == 0, reason="no tile for this CPU")
 MARGIN = 100
@@ -29,9 +28,9 @@ WAYS = {
     **({("y", "many rows"): "_blocked", ("dW", "nothing"): "_blocked"} if VECTOR == 16 else {}),
     ("y", "rows"): "_streamed",
     ("dW", "rows"): "_blocked",
-    ("dx", "rows"): "_turned",
+    ("dx", "rows"): "_transposed",
     ("y", "outputs"): "_narrow",
-    ("dW", "outputs"): "_long_turned",
+    ("dW", "outputs"): "_long_transposed",
     ("dx", "outputs"): "_blocked",
 }
 EVERY_WAY = pytest.mark.parametrize(("product", "few"), list(WAYS))
@@ -167,7 +166,7 @@ def test_a_factor_may_be_a_part_of_the_columns_of_an_array():
     x, dy = np.random.default_rng(0).standard_normal((2, FEW[-1] + 50, LEAST + 40), np.float32)
     for rows in [50, len(x)] if VECTOR == 16 else [50]:
         check("_blocked", x[:rows, 10 : LEAST + 20].T, dy[:rows], threads=1, accumulate=False)
-    check("_long_turned", x[:, 10 : LEAST + 20].T, dy[:, :65].copy(), threads=1, accumulate=True)
+    check("_long_transposed", x[:, 10 : LEAST + 20].T, dy[:, :65].copy(), threads=1, accumulate=True)
 
 
 def test_blas_multiplies_what_a_tile_does_not_suit():
@@ -189,7 +188,7 @@ def test_blas_multiplies_what_a_tile_does_not_suit():
 @pytest.mark.skipif(VECTOR != 8, reason="AVX2's tile")
 def test_gradients_of_rows_that_do_not_fill_the_tile_of_avx2_are_left_to_blas():
     for rows in (9, 15, 16, 25, 63, 64, 128):
-        check("_turned", *factors("dx", rows, LEAST, LEAST), threads=1, accumulate=False)
+        check("_transposed", *factors("dx", rows, LEAST, LEAST), threads=1, accumulate=False)
     for rows in (6, 8, 17, 24, 50, 100):
         dy, turned = factors("dx", rows, LEAST, LEAST)
         assert product_of(dy, turned, np.empty((rows, LEAST), np.float32)) is None
@@ -201,16 +200,16 @@ def test_rows_that_tiles_do_not_divide_evenly(product, way):
         check(way, *factors(product, rows, LEAST + 5, LEAST + 9), threads=2, accumulate=True)
 
 
-def test_a_share_of_a_turned_product_has_the_rows_of_a_tile(monkeypatch):
+def test_a_share_of_a_transposed_product_has_the_rows_of_a_tile(monkeypatch):
     seen = []
-    product = packed_product.turned_product
+    product = packed_product.transposed_product
 
     def seeing(a, panels, first, last, *others):
         seen.append(last - first)
         product(a, panels, first, last, *others)
 
-    monkeypatch.setattr(packed_product, "turned_product", seeing)
-    check("_turned", *factors("dx", 96, LEAST, LEAST), threads=LEAST, accumulate=False)
+    monkeypatch.setattr(packed_product, "transposed_product", seeing)
+    check("_transposed", *factors("dx", 96, LEAST, LEAST), threads=LEAST, accumulate=False)
     assert sum(seen) == LEAST and min(seen) >= ROWS
 
 

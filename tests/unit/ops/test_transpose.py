@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singa_dask.ops.cpu.kernels.numba_kernel import kernel
-from singa_dask.ops.cpu.kernels.row_tile import PANEL
-from singa_dask.ops.cpu.kernels.transpose import transpose
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
+from singa_dask.ops.cpu.gemm.row_products import packed_shape
+from singa_dask.ops.cpu.gemm.row_tile import PANEL
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.ops.cpu.row_products import packed_shape
+from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
+from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.transpose import transpose
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
 pytestmark = pytest.mark.skipif(VECTOR == 0, reason="no vectors of this CPU")
 SIZES = st.integers(1, 3 * max(VECTOR, 1) + 1)
@@ -19,9 +20,8 @@ SIZES = st.integers(1, 3 * max(VECTOR, 1) + 1)
 @kernel
 def run(source, accumulate, target):
     rows, columns = source.shape
-    transpose(
-        source.ctypes.data, source.strides[0], rows, columns, target.ctypes.data, target.strides[0], accumulate
-    )  # fmt: skip
+    start, place = Rows(source.ctypes.data, source.strides[0]), Rows(target.ctypes.data, target.strides[0])
+    transpose(start, rows, columns, place, accumulate)
 
 
 @settings(deadline=None, max_examples=60)

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from singa_dask.ops import Ops, Window
-from singa_dask.ops.cpu.direct_convolution import DirectConvolution
-from singa_dask.ops.cpu.kernels.vectors import VECTOR
-from singa_dask.ops.cpu.kernels.winograd import TILE, evaluation, interpolation, scaled_evaluation
-from singa_dask.ops.cpu.team import Team
-from singa_dask.ops.cpu.winograd_convolution import WinogradConvolution, suits
+from singa_dask.ops.cpu.convolution.direct_convolution import DirectConvolution
+from singa_dask.ops.cpu.convolution.winograd_convolution import WinogradConvolution, suits
+from singa_dask.ops.cpu.convolution.winograd_matrices import TILE, evaluation, interpolation, scaled_evaluation
+from singa_dask.ops.cpu.toolkit.team import Team
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
 needs_vectors = pytest.mark.skipif(VECTOR == 0, reason="no vectors on this CPU")
 if VECTOR:
-    from singa_dask.ops.cpu.kernels.tile_transform import factors
+    from singa_dask.ops.cpu.convolution.winograd_transforms import factors
 
 GUARD = 64
 

@@ -7,26 +7,27 @@ import gc
 import numpy as np
 import pytest
 from distributed.protocol import dumps, to_serialize
-from support.servers import ones, server_plan, shard
+from support.servers import ones, protocol, server_plan
 
 from singa_dask.ops.cpu import ops as cpu
 from singa_dask.server import Server, partition
 from singa_dask.server.messages import Fresh, Get, Inspect, Origin, Put, Reply, Update
+from singa_dask.server.server import LEAST_RATE
 
 ORIGIN = Origin(0)
 
 
 @pytest.fixture
 def server(monkeypatch) -> Server:
-    made = Server(shard())
+    made = Server(protocol())
     made.copies = 0
-    part_with = made.shard.part_with
+    part_with = made.protocol.part_with
 
     def counted(index: int) -> None:
         made.copies += 1
         part_with(index)
 
-    monkeypatch.setattr(made.shard, "part_with", counted)
+    monkeypatch.setattr(made.protocol, "part_with", counted)
     ask(made, Put(0, ones(0)))
     return made
 
@@ -90,7 +91,7 @@ def test_parameters_written_in_place_are_not_lent(server):
 
 
 def test_an_exchange_with_a_neighbour_leaves_replies_alone():
-    left, right = Server(shard(accounts={"right": (0, 0)})), Server(shard(accounts={"left": (0, 0)}))
+    left, right = Server(protocol(accounts={"right": (0, 0)})), Server(protocol(accounts={"left": (0, 0)}))
     for server in (left, right):
         ask(server, Put(0, ones(0)))
     update(right, 0)
@@ -104,15 +105,22 @@ def test_an_exchange_with_a_neighbour_leaves_replies_alone():
 
 def test_warming_up_compiles_the_updater_and_changes_nothing(monkeypatch):
     sizes = []
-    original = cpu.CpuOps.sgd_update
+    original = cpu.CpuOps.update
 
-    def seen(self, w, *rest):
+    def seen(self, rule, w, *rest, **hyperparameters):
         sizes.append((w.size, w.dtype))
-        original(self, w, *rest)
+        original(self, rule, w, *rest, **hyperparameters)
 
-    monkeypatch.setattr(cpu.CpuOps, "sgd_update", seen)
+    monkeypatch.setattr(cpu.CpuOps, "update", seen)
     plan = server_plan(partition(64, 1, 2, beside=False), server=1)
     plan.warm_up()
     assert sizes == [(16, np.float32)]
     server_plan(partition(16, 1, 4, beside=False), server=3).warm_up()  # a server without slices
     assert len(sizes) == 1
+
+
+def test_a_server_may_send_for_as_long_as_its_slices_and_three_arrays_of_the_updater_take():
+    cut = partition(1 << 20, 3, 2, beside=False)
+    sizes = [sum(s.size for s in cut.of_server(server)) for server in range(2)]
+    assert [server_plan(cut, server).transfer_s for server in range(2)] == [16 * size / LEAST_RATE for size in sizes]
+    assert sum(sizes) == 1 << 20 and 2 < 16 * (1 << 20) / LEAST_RATE < 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.servers import Post, detached, ones, shard
+from support.servers import Post, detached, ones, protocol
 
 from singa_dask.server.messages import (
     Delta,
@@ -21,6 +21,7 @@ from singa_dask.server.messages import (
     Sync,
     Update,
 )
+from singa_dask.server.neighbours import Account
 
 STEPS = 20  # of one origin: 2**20 is exact in float32
 COUNT = 8  # element i holds the sum of 2**step of the updates that copy i made, element 8 + i how many they are
@@ -51,7 +52,7 @@ class Line:
         sides = {"left": i - 1} if i else {}
         sides |= {"right": i} if i + 1 < len(self.generations) else {}
         accounts = {side: self.account(left) for side, left in sides.items()}
-        return Post(shard(accounts=accounts, sync_freq=self.sync_freq))
+        return Post(protocol(accounts=accounts, sync_freq=self.sync_freq))
 
     def values(self, i: int) -> np.ndarray:
         return self.posts[i].ask(Inspect(0)).values
@@ -69,7 +70,7 @@ class Line:
     # One exchange, as ServerActor makes it, message by message
 
     def begin(self, i: int, *, force: bool = True) -> Sync | None:
-        sync = self.posts[i].shard.begin_sync(0, force=force)
+        sync = self.posts[i].protocol.begin_sync(0, force=force)
         if sync is not None:
             self.syncs.append((i, sync))
         return sync
@@ -81,17 +82,17 @@ class Line:
     def finish(self, at: int, *, keep: bool = False) -> None:
         i, sync, reply = self.replies[at] if keep else self.replies.pop(at)
         if isinstance(reply, Delta):
-            self.posts[i].shard.finish_sync(sync, reply)
+            self.posts[i].protocol.finish_sync(sync, reply)
         else:
             with pytest.raises(ValueError, match="was not answered"):
-                self.posts[i].shard.finish_sync(sync, reply)
+                self.posts[i].protocol.finish_sync(sync, reply)
 
     def flush(self, i: int) -> None:
         for _ in range(2):
-            sync = self.posts[i].shard.begin_sync(0, force=True)
+            sync = self.posts[i].protocol.begin_sync(0, force=True)
             reply = detached(self.posts[i + 1].ask(sync))
             assert isinstance(reply, Delta)
-            self.posts[i].shard.finish_sync(sync, reply)
+            self.posts[i].protocol.finish_sync(sync, reply)
 
     def sweep(self) -> None:
         pairs = range(len(self) - 1)
@@ -114,11 +115,11 @@ class Line:
     def begin_as(self, i: int, neighbour: int, state: State) -> None:
         self.posts[i].say(Put(0, state.values, state.state, state.version))
         side = "right" if neighbour > i else "left"
-        self.posts[i].shard.open_account(0, side, self.account(min(i, neighbour)))
+        self.posts[i].protocol.open_account(0, side, self.account(min(i, neighbour)))
 
     def hand_on(self, i: int, neighbour: int) -> Reply:
         left = min(i, neighbour)
-        known = self.posts[i].shard.open_account(0, "right" if i == left else "left", self.account(left)).copy()
+        known = self.posts[i].protocol.open_account(0, "right" if i == left else "left", self.account(left)).copy()
         request = OpenAccount(0, "left" if i == left else "right", self.account(left), known)
         return self.posts[neighbour].ask(request)
 
@@ -222,7 +223,12 @@ def test_an_exchange_is_due_after_sync_freq_updates():
     assert line.begin(0, force=False) is not None
     line.arrive(0)
     line.finish(0)
-    assert line.begin(0, force=False) is None
+    for _ in range(2):
+        assert line.posts[0].shard.begin_sync(0) is None, "by default none is forced"
+        line.update(0)
+    assert line.posts[0].shard.begin_sync(0) is None
+    line.update(0)
+    assert line.begin(0, force=False) is not None
 
 
 def test_an_exchange_is_due_when_the_left_neighbour_has_said_something():
@@ -250,9 +256,9 @@ def test_a_message_stays_the_same_until_it_is_answered():
 
 def test_the_ends_of_the_line_have_nobody_to_talk_to():
     line = Line(2)
-    assert line.posts[1].shard.begin_sync(0, force=True) is None
+    assert line.posts[1].protocol.begin_sync(0, force=True) is None
     assert isinstance(line.posts[0].ask(Sync(0, (0, 0), 1, ones())), Refused)
-    assert Post(shard(accounts={"right": (0, 0)})).shard.begin_sync(0, force=True) is None  # before the Put
+    assert Post(protocol(accounts={"right": (0, 0)})).protocol.begin_sync(0, force=True) is None  # before the Put
 
 
 def test_a_message_that_arrives_again_after_a_later_one_is_refused():
@@ -381,7 +387,7 @@ def test_exchanges_may_begin_before_the_openings_are_through():
     line.update(0)
     line.begin(0)
     line.arrive(len(line.syncs) - 1)
-    line.posts[1].shard.open_account(0, "left", line.account(0))
+    line.posts[1].protocol.open_account(0, "left", line.account(0))
     line.finish(len(line.replies) - 1)
     line.sweep()
     np.testing.assert_array_equal(line.values(0), line.values(1))
@@ -412,3 +418,15 @@ def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost,
         # All that the side knows from which the new server takes over survives, said or not.
         if i < lost or lost == 0:
             assert steps <= made_of(line, line.values(0), i)
+
+
+def test_an_account_forgets_what_it_began_with_once_the_neighbour_exchanges():
+    """Its values would be held twice for ever."""
+    left, right = Account(ones(0.0)), Account(ones(0.0))
+    mine, theirs = ones(1.0), ones(10.0)
+    sync = left.begin(0, mine)
+    assert (left.opening == 0).all() and (left.known == 1).all(), "a neighbour may still ask for them"
+    answer = right.answer(theirs, sync)
+    assert (right.opening == 11).all() and right.opening is right.known
+    left.finish(mine, sync, answer)
+    assert left.opening is left.known and (mine == 11).all() and (theirs == 11).all()

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.servers import detached, shard
+from support.servers import detached, protocol
 
 from singa_dask.server.messages import Done, Fresh, Get, Leave, Origin, Put, Refused, Reply, Request, Update
-from singa_dask.server.shard import ParamShard
-
-pytestmark = pytest.mark.timeout(400)  # seconds to pass, minutes to make a failure small
+from singa_dask.server.protocol import ServerProtocol
 
 NSLICES = 2  # each with a server of its own
 STEPS = 16  # 2**STEPS is exact in float32
@@ -120,7 +117,7 @@ class Protocol(RuleBasedStateMachine):
     def start(self, ngroups, late, bound, behind):
         self.bound, self.behind = bound, behind
         groups = range(max(1, ngroups - late))
-        self.shards: list[ParamShard] = [shard(groups=groups, max_staleness=bound) for _ in range(NSLICES)]
+        self.protocols: list[ServerProtocol] = [protocol(groups=groups, max_staleness=bound) for _ in range(NSLICES)]
         self.numbers = count()
         self.network: list[Ticket] = []
         self.replies: list[tuple[Ticket, Reply]] = []
@@ -203,7 +200,7 @@ class Protocol(RuleBasedStateMachine):
         """The server tells a client to ask again."""
         ticket = list(self.inside.values())[pick % len(self.inside)]
         if isinstance(ticket.request, Update):
-            assert self.shards[ticket.slice].withdraw(ticket.number, 0)
+            assert self.protocols[ticket.slice].withdraw(ticket.number, 0)
             del self.inside[ticket.number]
 
     @precondition(lambda self: self.clients)
@@ -233,7 +230,7 @@ class Protocol(RuleBasedStateMachine):
     def arrive(self, ticket: Ticket) -> None:
         self.inside[ticket.number] = ticket
         given = []
-        for sender, reply in self.shards[ticket.slice].handle(ticket.number, ticket.request):
+        for sender, reply in self.protocols[ticket.slice].handle(ticket.number, ticket.request):
             asked = self.inside.pop(sender)  # whoever asked, and has not been answered
             assert asked.slice == ticket.slice
             given.append((asked, detached(reply)))
@@ -245,7 +242,7 @@ class Protocol(RuleBasedStateMachine):
 
     def look(self, index: int) -> None:
         """Every update was applied once at most, and those of a group in order."""
-        state = self.shards[index]._slices[0]
+        state = self.protocols[index]._slices[0]
         if state.values is None:
             return
         for group, before in self.applied[index].items():
@@ -314,6 +311,11 @@ class Protocol(RuleBasedStateMachine):
 
 
 TestProtocol = Protocol.TestCase
+# Making a failure small takes minutes: for that, add Phase.shrink and a pytest.mark.timeout.
 TestProtocol.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

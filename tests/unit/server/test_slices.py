@@ -105,7 +105,7 @@ def test_buckets_hold_whole_parameters_and_are_cut_like_nets(sizes, wanted, nwor
         assert s.start == ends[-1]
         ends.append(s.stop)
         (bucket,) = (b for b in cut.buckets if b.start <= s.start < b.stop)
-        run = bucket.run(s.worker)
+        run = bucket.part(s.worker)
         assert run.start <= s.start and s.stop <= run.stop
     assert ends[-1] == size
     for bucket in cut.buckets:

@@ -49,7 +49,7 @@ class Slow:
 
 
 def servers(cut: Partition, n: int, **options) -> dict[int, Server]:
-    return {i: Server(server_plan(cut, i, **options).shard(Ops())) for i in range(n)}
+    return {i: Server(server_plan(cut, i, **options).protocol(Ops())) for i in range(n)}
 
 
 def stubs_of(cut: Partition, links: dict, nworkers: int = 1, **options) -> list[Stub]:
@@ -99,7 +99,7 @@ def test_a_worker_without_parameters_has_nothing_to_say():
     stub.push(4, empty, empty)
     stub.pull(empty)
     stub.leave()
-    assert stub.inspect() is None and stub.take_figures().updates == 0
+    assert stub.inspect() is None and stub.take_traffic().updates == 0
 
 
 @pytest.mark.parametrize("behind", [0, 1])
@@ -145,7 +145,7 @@ def test_an_update_may_be_sent_bucket_by_bucket(behind):
                 stub.push(step, gradient, every, within)
         for stub in stubs:
             stub.pull(every)
-            assert stub.take_figures().updates == (step > 0 or not behind)
+            assert stub.take_traffic().updates == (step > 0 or not behind)
     for stub in stubs:
         stub.pull(every, everything=True)
     np.testing.assert_array_equal(every, -4 * gradient)
@@ -239,6 +239,26 @@ def test_a_new_generation_begins_where_the_servers_are_with_one_clock():
     assert stub.clock == 30
 
 
+def test_a_group_has_left_when_every_server_has_heard_of_it():
+    cut = partition(32, 1, 2, beside=False)
+    links = {0: Slow(), 1: Slow()}
+    stub = Stub(cut.slices, links, group=3, generation=2, patience_s=0.1)
+    with pytest.raises(CommTimeout):
+        stub.leave()
+    assert [link.asked[0][0] for link in links.values()] == [Leave(0, Origin(3, 2)), Leave(1, Origin(3, 2))]
+    first = Stub(cut.slices, links)
+    with ThreadPoolExecutor(1) as pool:
+        left = pool.submit(first.leave)
+        while len(links[1].asked) < 2:
+            time.sleep(0.001)
+        assert links[0].asked[1][0] == Leave(0, Origin(0, 0)), "a group's first generation, unless one says so"
+        links[0].answer(1, Done())
+        time.sleep(0.05)
+        assert not left.done()
+        links[1].answer(1, Done())
+        left.result(5)
+
+
 def test_two_groups_hold_each_other_back(one):
     cut, _ = one
     server = servers(cut, 1, groups=(0, 1), max_staleness=1)[0]
@@ -271,11 +291,23 @@ def test_figures_of_a_link_that_travels(one):
         server.call(Update(0, Origin(7), 2 * step + 1, ones()))
         threading.Timer(0.1, link.answer).start()
         stub.pull(out)
-    taken = stub.take_figures()
+    taken = stub.take_traffic()
     assert taken.updates == 2 and taken.staleness == 4 and taken.staleness_max == 2
     assert taken.nbytes == 2 * 2 * 16 * 4
     assert 0.15 < taken.stall_s < 5 and 0.15 < taken.update_s < 5
-    assert stub.take_figures() == ServerTraffic()
+    assert stub.take_traffic() == ServerTraffic()
+
+
+def test_an_update_takes_until_its_reply_is_here_and_not_until_it_is_wanted(one):
+    cut, server = one
+    link = Slow(server)
+    (stub,) = stubs_of(cut, {0: link})
+    stub.push(0, ones(), ones(0.0))
+    link.answer()
+    time.sleep(0.5)
+    stub.pull(ones(0.0))
+    taken = stub.take_traffic()
+    assert taken.update_s < 0.4 and taken.stall_s < 0.4
 
 
 def test_nothing_travels_to_a_server_in_the_same_process(one):
@@ -284,7 +316,7 @@ def test_nothing_travels_to_a_server_in_the_same_process(one):
     out = ones(0.0)
     stub.push(0, ones(), out)
     stub.pull(out)
-    assert stub.take_figures().nbytes == 0
+    assert stub.take_traffic().nbytes == 0
 
 
 def test_an_update_is_as_stale_as_its_stalest_slice():
@@ -331,12 +363,21 @@ def test_gradients_that_travel_are_coded_and_nothing_is_lost(name, sparsity, nby
     kept = stub.residual.get(0, np.zeros(112))
     np.testing.assert_allclose(kept - values, total, rtol=1e-5, atol=1e-5)
     assert kept.any() == (name != "kFull")
-    per_step = stub.take_figures().nbytes / 5
+    per_step = stub.take_traffic().nbytes / 5
     assert per_step - 448 == pytest.approx(nbytes * 1.12, rel=0.1)  # besides the reply
     other = Stub(cut.slices, {0: Remote(server)}, codec={"name": name, "sparsity": sparsity})
     if name != "kFull":
         assert not other.take_over(stub.residual)
         np.testing.assert_array_equal(other.residual[0], kept)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3])
+def test_a_code_of_one_part_per_step_sends_that_of_the_step(step):
+    link = Slow()
+    stub = Stub(partition(64, 1, 1, beside=False).slices, {0: link}, codec={"name": "kPartial", "sparsity": 0.25})
+    stub.push(step, ones(size=64), ones(0.0, 64))
+    (update,) = (request for request, _ in link.asked)
+    assert np.flatnonzero(update.gradient.decoded()).tolist() == list(range(16 * step, 16 * step + 16))
 
 
 def test_what_was_kept_back_of_a_slice_that_is_not_coded_any_more_comes_back():
@@ -448,7 +489,7 @@ def test_a_reply_goes_where_the_caller_wants_it_and_stays_as_it_is(one):
 def test_a_live_server_replies_with_the_very_arrays():
     cut = partition(16, 1, 1, beside=False)
     values = ones(0.0)
-    server = Server(server_plan(cut).shard(Ops(), copy=False), live=True)
+    server = Server(server_plan(cut).protocol(Ops(), copy=False), live=True)
     server.call(Put(0, values))
     assert server.call(Get(0, Origin(0))).result(1).values is values
 

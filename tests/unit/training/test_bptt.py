@@ -100,8 +100,8 @@ def test_only_the_group_that_saved_it_goes_on_with_the_state(prepared, tmp_path)
     saved = checkpoints.load(checkpoints.path_of(tmp_path, 8))
 
     def restored(comm, carry):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.restore(saved if comm.rank == 0 else None, carry=carry)
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.restore(saved if comm.rank == 0 else None, carry=carry)
         return {name: [array.shape for array in arrays] for name, arrays in replica.net.state.items()}
 
     assert run_threads(3, restored, False) == [{}, {}, {}]
@@ -116,13 +116,13 @@ def test_a_state_is_forgotten_where_the_servers_have_gone_on_since(prepared, tmp
     early, late = (checkpoints.load(checkpoints.path_of(tmp_path, step)) for step in (4, 8))
     entries, job = alone.entries, alone.job
     cut = parameter_partition(alone.topology, entries, alone.size)
-    links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0), "", (0,)).shard(get_ops("cpu"))))}
+    links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0), "", (0,)).protocol(get_ops("cpu"))))}
     found = []
     for generation, checkpoint in enumerate((late, early)):
-        replica = Replica(job, SoloCommunicator(), get_ops("cpu"), links, generation=generation)
-        replica.restore(checkpoint)
+        replica = Replica.form(job, SoloCommunicator(), get_ops("cpu"), links, generation=generation)
+        replica.group_state.restore(checkpoint)
         assert set(replica.net.state) == {"gru", "lstm"}
-        found.append((replica.fetch(), set(replica.net.state)))
+        found.append((replica.group_state.fetch(), set(replica.net.state)))
     assert found == [(8, {"gru", "lstm"}), (8, set())]
 
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_becomes_an_onnx_model(text, prepared, tmp_path):
     arguments = ["export", tmp_path / "job.conf", "--checkpoint", checkpoint, "--onnx", tmp_path / "text.onnx"]
     ran = CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
     assert ran.exit_code == 0, ran.output
-    assert "takes data, gru.h, lstm.h, lstm.cell, gives loss, gru.h_out, lstm.h_out, lstm.cell_out" in ran.output
+    assert "inputs data, gru.h, lstm.h, lstm.cell; outputs loss, gru.h_out, lstm.h_out, lstm.cell_out" in ran.output
     unwritable = CliRunner().invoke(cli.main, [*map(str, arguments[:-1]), str(tmp_path / "job.conf" / "text.onnx")])
     assert unwritable.exit_code == 2
     assert "error: --onnx: cannot be written (" in unwritable.output

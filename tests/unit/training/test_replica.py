@@ -71,8 +71,8 @@ def advance(replica, comm, first, last):
 
 
 def train(comm, job, precision=np.float32):
-    replica = Replica(job, comm, get_ops("cpu", precision))
-    replica.initialise()
+    replica = Replica.form(job, comm, get_ops("cpu", precision))
+    replica.group_state.initialise()
     advance(replica, comm, 0, STEPS)
     return replica.net.flat.values
 
@@ -102,7 +102,7 @@ def test_buckets_of_any_size_give_the_same_bits(size, normalised):
         relu.type = LayerType.kBM
     whole = run_threads(3, train, job)
     job.cluster.bucket_size = size
-    assert len(Replica(job, ThreadCommunicator.create(3)[0], get_ops("cpu")).exchange.buckets) > 1
+    assert len(Replica.form(job, ThreadCommunicator.create(3)[0], get_ops("cpu")).exchange.buckets) > 1
     for values, expected in zip(run_threads(3, train, job), whole, strict=True):
         np.testing.assert_array_equal(values, expected)
 
@@ -126,16 +126,16 @@ def test_buckets_travel_while_the_backward_pass_goes_on():
     Patient.done = {0: threading.Event(), 11: threading.Event()}
 
     def member(comm):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
-        gather, event = replica._gather, Patient.done[11 * comm.rank]
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
+        gather, event = replica.stages.gather, Patient.done[11 * comm.rank]
 
-        def noted(bucket, step):
-            gather(bucket, step)
+        def noted(bucket):
+            gather(bucket)
             if bucket == 1:  # the last above the patient layer
                 event.set()
 
-        replica._gather = noted
+        replica.stages.gather = noted
         advance(replica, comm, 0, 1)
         replica.close()
         return len(replica.exchange.buckets)
@@ -176,8 +176,8 @@ def test_buckets_that_travel_while_others_are_updated_give_the_same_bits(name, k
 
 def measured(comm, job, steps=STEPS):
     """Values after training, and the bytes of the exchange of one step."""
-    replica = Replica(job, comm, get_ops("cpu"))
-    replica.initialise()
+    replica = Replica.form(job, comm, get_ops("cpu"))
+    replica.group_state.initialise()
     advance(replica, comm, 0, steps - 1)
     before = sum(comm.nbytes.values())
     advance(replica, comm, steps - 1, steps)
@@ -209,8 +209,8 @@ def test_running_statistics_are_as_exact_as_ever(name):
         return job
 
     def statistics(comm, job):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
         advance(replica, comm, 0, 30)
         named = replica.net.named_params
         return np.concatenate([named[f"relu_{role}"].value for role in ("mean", "var")])
@@ -226,18 +226,18 @@ def test_the_residuals_of_eleven_workers_find_their_way_back(tmp_path):
     job = coded(job_of(11, "SGD"), "kTopK")
 
     def member(comm):
-        one = Replica(job, comm, get_ops("cpu"))
-        one.initialise()
+        one = Replica.form(job, comm, get_ops("cpu"))
+        one.group_state.initialise()
         advance(one, comm, 0, 2)
-        snapshot = one.snapshot(2, "", {})
+        snapshot = one.group_state.snapshot(2, "", {})
         if snapshot is not None:
             save(snapshot, path_of(tmp_path, 2))
         comm.barrier()
-        other = Replica(job, comm, get_ops("cpu"))
+        other = Replica.form(job, comm, get_ops("cpu"))
         broadcast = comm.nbytes["broadcast"]
-        other.restore(load(path_of(tmp_path, 2)) if comm.rank == 0 else None)
+        other.group_state.restore(load(path_of(tmp_path, 2)) if comm.rank == 0 else None)
         broadcast = comm.nbytes["broadcast"] - broadcast
-        other.fetch()
+        other.group_state.fetch()
         return one.exchange.residual, other.exchange.residual, broadcast
 
     for before, after, broadcast in run_threads(11, member):
@@ -251,18 +251,18 @@ def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_
     job = coded(job_of(2, "SGD"), "kTopK")
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
     plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(2)]
-    links = {i: LocalLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+    links = {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
     def member(comm):
-        one = Replica(job, comm, get_ops("cpu"), links)
-        one.initialise()
-        one.fetch()
+        one = Replica.form(job, comm, get_ops("cpu"), links)
+        one.group_state.initialise()
+        one.group_state.fetch()
         advance(one, comm, 0, 2)
-        snapshot = one.snapshot(2, "", {})
+        snapshot = one.group_state.snapshot(2, "", {})
         advance(one, comm, 2, 4)
-        other = Replica(job, comm, get_ops("cpu"), links, generation=1)
-        other.restore(snapshot, carry=carry)  # too late: the servers are at step 4
-        assert other.fetch() == 4
+        other = Replica.form(job, comm, get_ops("cpu"), links, generation=1)
+        other.group_state.restore(snapshot, carry=carry)  # too late: the servers are at step 4
+        assert other.group_state.fetch() == 4
         return one.stub.inspect(), [(s.start, s.stop) for s in one.stub.slices], other
 
     found = run_threads(2, member)
@@ -281,12 +281,12 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
     if staleness is not None:
         job.cluster.max_staleness = staleness
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
-    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0), "", (0,)).shard(get_ops("cpu"))))}
+    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0), "", (0,)).protocol(get_ops("cpu"))))}
 
     def member(comm):
-        replica = Replica(job, comm, get_ops("cpu"), links)
-        replica.initialise()
-        replica.fetch()
+        replica = Replica.form(job, comm, get_ops("cpu"), links)
+        replica.group_state.initialise()
+        replica.group_state.fetch()
         advance(replica, comm, 0, 1)  # what there is to compile is compiled
         if replica.stub.slices:  # another group is late
             pull = replica.stub.pull
@@ -303,7 +303,7 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
 
 
 def _flat():
-    return Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
+    return Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
 
 
 def _entries():
@@ -336,29 +336,29 @@ def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
             return [None] * 3
         cut = parameter_partition(ClusterTopology.from_proto(job.cluster), entries, size)
         held = {
-            i: Server(server_plan(job, entries, cut.of_server(i), "", (0,)).shard(get_ops("cpu"))) for i in range(3)
+            i: Server(server_plan(job, entries, cut.of_server(i), "", (0,)).protocol(get_ops("cpu"))) for i in range(3)
         }
         return [{i: LocalLink(server) for i, server in held.items()}] * 3
 
-    flat = Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
+    flat = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
     entries, size = tuple(flat.entries), flat.size
 
     def interrupted(comm, first, second):
-        one = Replica(job, comm, get_ops("cpu"), first[comm.rank])
-        one.initialise()
-        one.fetch()
+        one = Replica.form(job, comm, get_ops("cpu"), first[comm.rank])
+        one.group_state.initialise()
+        one.group_state.fetch()
         advance(one, comm, 0, 3)
-        snapshot = one.snapshot(3, "", {})
-        other = Replica(job, comm, get_ops("cpu"), second[comm.rank])
-        other.restore(snapshot)
-        assert other.fetch() == 3
+        snapshot = one.group_state.snapshot(3, "", {})
+        other = Replica.form(job, comm, get_ops("cpu"), second[comm.rank])
+        other.group_state.restore(snapshot)
+        assert other.group_state.fetch() == 3
         advance(other, comm, 3, STEPS)
         return other.net.flat.values
 
     def whole(comm, first):
-        replica = Replica(job, comm, get_ops("cpu"), first[comm.rank])
-        replica.initialise()
-        replica.fetch()
+        replica = Replica.form(job, comm, get_ops("cpu"), first[comm.rank])
+        replica.group_state.initialise()
+        replica.group_state.fetch()
         advance(replica, comm, 0, STEPS)
         return replica.net.flat.values
 
@@ -371,32 +371,32 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
     job = coded(job_of(3, "SGD"), "kTopK")
 
     def half(comm):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
         advance(replica, comm, 0, 3)
         residual = replica.exchange.residual
-        return residual, replica.snapshot(3, "", {})
+        return residual, replica.group_state.snapshot(3, "", {})
 
     found = run_threads(3, half)
     total, snapshot = sum(residual for residual, _ in found), found[0][1]
 
     def restored(comm):
-        replica = Replica(coded(job_of(2, "SGD"), "kTopK"), comm, get_ops("cpu"))
-        replica.restore(snapshot if comm.rank == 0 else None)
-        replica.fetch()
-        return replica.exchange.residual + (0 if replica._owed is None else replica._owed)
+        replica = Replica.form(coded(job_of(2, "SGD"), "kTopK"), comm, get_ops("cpu"))
+        replica.group_state.restore(snapshot if comm.rank == 0 else None)
+        replica.group_state.fetch()
+        return replica.exchange.residual + (0 if replica.stages.owed is None else replica.stages.owed)
 
     first, second = run_threads(2, restored)
     np.testing.assert_allclose(first, total, rtol=1e-6, atol=1e-9)
     assert not second.any()
 
-    alone = Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
-    alone.restore(snapshot)
-    alone.fetch()
-    np.testing.assert_allclose(alone._owed, total, rtol=1e-6, atol=1e-9)
-    other = Replica(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
-    other.restore(replace(snapshot, unsent={}))
-    other.fetch()
+    alone = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
+    alone.group_state.restore(snapshot)
+    alone.group_state.fetch()
+    np.testing.assert_allclose(alone.stages.owed, total, rtol=1e-6, atol=1e-9)
+    other = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
+    other.group_state.restore(replace(snapshot, unsent={}))
+    other.group_state.fetch()
     for replica in (alone, other):
         advance(replica, SoloCommunicator(), 3, 4)
     # One step of SGD with momentum .9 at rate .05: what was owed has been paid.
@@ -404,7 +404,7 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
     where, rate = slice(weights.start, weights.stop), 0.05
     paid = (other.net.flat.values - alone.net.flat.values)[where]
     np.testing.assert_allclose(paid, rate * total[where], rtol=1e-3, atol=1e-6)
-    assert alone._owed is None
+    assert alone.stages.owed is None
 
 
 def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():
@@ -412,16 +412,16 @@ def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():
     job.cluster.bucket_size = 16
 
     def member(comm):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
-        update = replica._update
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
+        update = replica.stages.update
 
-        def failing(bucket, step):
+        def failing(bucket):
             if comm.rank == 1 and bucket == 2:
                 raise MemoryError("of the exchange")
-            update(bucket, step)
+            update(bucket)
 
-        replica._update = failing
+        replica.stages.update = failing
         try:
             advance(replica, comm, 0, 1)
         except BaseException as error:
@@ -453,8 +453,8 @@ def test_workers_that_share_memory_have_one_bucket_and_count_what_they_would_sen
     job.cluster.bucket_size = 16
 
     def member(comm):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
         advance(replica, comm, 0, STEPS)
         return len(replica.exchange.buckets), {name: done["bytes"] for name, done in replica.operations.items()}
 
@@ -466,10 +466,10 @@ def test_workers_that_share_memory_have_one_bucket_and_count_what_they_would_sen
 
 def test_an_algorithm_of_ones_own_computes_on_copies():
     job = job_of(2, "SGD")
-    shared = run_on_one_machine(2, lambda comm: type(Replica(job, comm, get_ops("cpu")).exchange))
+    shared = run_on_one_machine(2, lambda comm: type(Replica.form(job, comm, get_ops("cpu")).exchange))
     job.train_one_batch.alg = job.train_one_batch.kUserAlg
     job.train_one_batch.user_alg = "singa_dask.algorithms.bp:BP"
-    copies = run_on_one_machine(2, lambda comm: type(Replica(job, comm, get_ops("cpu")).exchange))
+    copies = run_on_one_machine(2, lambda comm: type(Replica.form(job, comm, get_ops("cpu")).exchange))
     assert (shared, copies) == ([SharedExchange] * 2, [FullExchange] * 2)
 
 
@@ -483,24 +483,24 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
             return None
         cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
         plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(3)]
-        return {i: LocalLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+        return {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
     def whole(comm, first):
-        replica = Replica(job, comm, get_ops("cpu"), first)
-        replica.initialise()
-        replica.fetch()
+        replica = Replica.form(job, comm, get_ops("cpu"), first)
+        replica.group_state.initialise()
+        replica.group_state.fetch()
         advance(replica, comm, 0, STEPS)
         return replica.net.flat.values.copy()
 
     def interrupted(comm, first, second):
-        one = Replica(job, comm, get_ops("cpu"), first)
-        one.initialise()
-        one.fetch()
+        one = Replica.form(job, comm, get_ops("cpu"), first)
+        one.group_state.initialise()
+        one.group_state.fetch()
         advance(one, comm, 0, 3)
-        snapshot = one.snapshot(3, "", {})
-        other = Replica(job, comm, get_ops("cpu"), second)
-        other.restore(snapshot if comm.rank == 0 else None)
-        assert other.fetch() == 3
+        snapshot = one.group_state.snapshot(3, "", {})
+        other = Replica.form(job, comm, get_ops("cpu"), second)
+        other.group_state.restore(snapshot if comm.rank == 0 else None)
+        assert other.group_state.fetch() == 3
         advance(other, comm, 3, STEPS)
         return other.net.flat.values.copy()
 
@@ -511,9 +511,9 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
 
 def test_the_first_workers_given_parameters_reach_all_that_share_memory():
     def member(comm):
-        replica = Replica(job_of(3, "SGD"), comm, get_ops("cpu"))
+        replica = Replica.form(job_of(3, "SGD"), comm, get_ops("cpu"))
         given = {name: value + 7 for name, value in replica.net.initial_values(5).items()}
-        replica.initialise(given if comm.rank == 0 else None)
+        replica.group_state.initialise(given if comm.rank == 0 else None)
         return replica.net.flat.flattened(given), replica.net.flat.values.copy()
 
     for given, values in run_on_one_machine(3, member):
@@ -526,8 +526,8 @@ def test_buckets_go_in_one_order_in_whatever_order_they_are_told():
     job.cluster.bucket_size = 16
 
     def member(comm):
-        replica = Replica(job, comm, get_ops("cpu"))
-        replica.initialise()
+        replica = Replica.form(job, comm, get_ops("cpu"))
+        replica.group_state.initialise()
         inner = replica.algorithm.train_one_batch
 
         def shuffled(net, feed, step, on_gradient):
@@ -554,12 +554,12 @@ def test_in_double_precision_the_difference_is_rounding():
 @pytest.mark.parametrize("updater", UPDATERS)
 def test_stop_and_go_on_is_bit_identical(updater):
     def interrupted(comm, job):
-        first = Replica(job, comm, get_ops("cpu"))
-        first.initialise()
+        first = Replica.form(job, comm, get_ops("cpu"))
+        first.group_state.initialise()
         advance(first, comm, 0, 3)
-        snapshot = first.snapshot(3, "", {})
-        second = Replica(job, comm, get_ops("cpu"))
-        second.restore(snapshot)
+        snapshot = first.group_state.snapshot(3, "", {})
+        second = Replica.form(job, comm, get_ops("cpu"))
+        second.group_state.restore(snapshot)
         advance(second, comm, 3, STEPS)
         return second.net.flat.values
 
@@ -570,23 +570,23 @@ def test_stop_and_go_on_is_bit_identical(updater):
 
 def test_a_snapshot_of_three_workers_goes_on_with_one():
     def half(comm):
-        replica = Replica(job_of(3, "Adam"), comm, get_ops("cpu"))
-        replica.initialise()
+        replica = Replica.form(job_of(3, "Adam"), comm, get_ops("cpu"))
+        replica.group_state.initialise()
         advance(replica, comm, 0, 3)
-        return replica.snapshot(3, "", {})
+        return replica.group_state.snapshot(3, "", {})
 
     snapshot = run_threads(3, half)[0]
     solo = SoloCommunicator()
-    replica = Replica(job_of(1, "Adam"), solo, get_ops("cpu"))
-    replica.restore(snapshot)
+    replica = Replica.form(job_of(1, "Adam"), solo, get_ops("cpu"))
+    replica.group_state.restore(snapshot)
     advance(replica, solo, 3, STEPS)
     np.testing.assert_allclose(replica.net.flat.values, train(solo, job_of(1, "Adam")), **CLOSE_OF["Adam"])
 
 
 def test_another_updater_cannot_go_on():
     solo = SoloCommunicator()
-    replica = Replica(job_of(1, "Adam"), solo, get_ops("cpu"))
-    replica.initialise()
-    snapshot = replica.snapshot(0, "", {})
+    replica = Replica.form(job_of(1, "Adam"), solo, get_ops("cpu"))
+    replica.group_state.initialise()
+    snapshot = replica.group_state.snapshot(0, "", {})
     with pytest.raises(CheckpointError, match="updater"):
-        Replica(job_of(1, "SGD"), solo, get_ops("cpu")).restore(snapshot)
+        Replica.form(job_of(1, "SGD"), solo, get_ops("cpu")).group_state.restore(snapshot)

@@ -5,14 +5,14 @@ import pytest
 from singa_dask.comm import run_threads
 from singa_dask.layers.context import Metric
 from singa_dask.server import ServerTraffic
-from singa_dask.training.step_metrics import Window, of_all_ranks
+from singa_dask.training.step_metrics import StepMetrics, sum_over_ranks
 
 
 def _told(comm, stops=(False, False)):
     """A step in which rank 1 has waited .2 s and its server has answered two updates at once, as after a stop."""
     loss = Metric(3.0 + comm.rank, 2 + comm.rank)
     sent = ServerTraffic(2, 0.1, 0.04, staleness=3, staleness_max=2, nbytes=100) if comm.rank else ServerTraffic()
-    return of_all_ranks(comm, stops[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent)
+    return sum_over_ranks(comm, stops[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent)
 
 
 def test_all_ranks_know_the_same():
@@ -23,7 +23,7 @@ def test_all_ranks_know_the_same():
 
 
 def test_a_window_has_sums_and_means_of_its_steps():
-    window, whole = Window(), Window()
+    window, whole = StepMetrics(), StepMetrics()
     _, metrics, ranks = run_threads(2, _told)[0]
     for _ in range(2):
         window.add_step(metrics, ranks)

@@ -154,7 +154,7 @@ def test_divergence_ends_every_rank_at_the_same_step(prepared, tmp_path):
 def test_other_shards_than_planned_are_refused(prepared, tmp_path):
     job = prepared()
     write(tmp_path, seed=1)
-    with pytest.raises(DataError, match="holds other shards here"):
+    with pytest.raises(DataError, match="shards on this host differ"):
         run(job, tmp_path / "run")
 
 
@@ -193,7 +193,7 @@ def test_workers_with_a_gpu_each_exchange_over_nccl(prepared, tmp_path, monkeypa
         monkeypatch.setitem(sys.modules, name, module)
     report, events = run(prepared(f"gpu={gpu}"), tmp_path / "gpu")
     assert events[-1]["kind"] == "end"
-    assert ("wire reduce_scatter" in report["operations"]) == wired == ("reduce_scatter" not in report["operations"])
+    assert ("device reduce_scatter" in report["operations"]) == wired == ("reduce_scatter" not in report["operations"])
     assert report["exchanged_bytes"] == sum(done["bytes"] for done in report["operations"].values())
     for name, value in parameters(tmp_path / "gpu", 8).items():
         np.testing.assert_allclose(value, parameters(tmp_path / "cpu", 8)[name], rtol=1e-5, atol=1e-6)
@@ -205,4 +205,4 @@ def test_a_worker_with_a_gpu_on_its_own_exchanges_nothing_by_way_of_the_host(pre
         monkeypatch.setitem(sys.modules, name, module)
     alone = prepared("gpu=[0]", "cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
     ran = run_topology(alone, tmp_path / "gpu")
-    assert "wire all_gather" in ran.reports[0]["operations"]
+    assert "device all_gather" in ran.reports[0]["operations"]

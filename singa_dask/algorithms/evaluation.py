@@ -1,0 +1,53 @@
+"""Measuring and predicting with a net, for workers, commands and `Model` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.layers.context import Metric, Step
+from singa_dask.net import Batch, Net
+
+
+class Evaluator:
+    """A net of one phase, and the algorithm that runs it forward."""
+
+    def __init__(self, net: Net, how: TrainOneBatch) -> None:
+        self._net, self._how = net, how
+
+    def measure(self, mini_batches: Iterable[tuple[Mapping[str, Batch], Step]]) -> dict[str, Metric]:
+        """The metrics, summed over the mini-batches."""
+        summed: dict[str, Metric] = {}
+        for feed, step in mini_batches:
+            for name, metric in self._how.test_one_batch(self._net, feed, step).items():
+                summed[name] = summed.get(name, Metric()) + metric
+        return summed
+
+    def predict(self, feed: Mapping[str, Batch], step: Step) -> np.ndarray:
+        """The class probabilities of a softmax loss, else the output of the loss or the last layer: (B, ...), on the
+        host, valid until the next call. Labels may be missing.
+
+        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
+        """
+        name, _ = self._net.scores()
+        self._net.forward({key: _labelled(batch) for key, batch in feed.items()}, step)
+        output = self._net.ops.to_host(self._net.output(name))
+        rows = len(next(iter(feed.values())).features)
+        if len(output) != rows:
+            hint = "Text comes from `singa-dask sample`; evaluate() measures."
+            received = f"{len(output)} for {rows}"
+            raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
+        return output
+
+
+def means(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """The means of summed metrics."""
+    return {name: metric.mean for name, metric in metrics.items()}
+
+
+def _labelled(batch: Batch) -> Batch:
+    """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
+    return batch if batch.labels is not None else Batch(batch.features, np.zeros(len(batch.features), np.int64))

@@ -1,0 +1,172 @@
+"""Commands on a job's net: check, test, predict, sample, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from singa_dask.cli.options import CHECKPOINT, CLUSTER, JOB, SET, load, prepare_for, reports_errors
+
+
+@click.command()
+@JOB
+@CLUSTER
+@SET
+@click.option("--no-data", is_flag=True, help="Do not look at the data files.")
+@reports_errors
+def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
+    """Check JOB and print its net: shapes, parameters, partitioning."""
+    from rich.console import Console
+
+    from singa_dask.cluster import mpi_library
+    from singa_dask.monitor.net_tables import net_tables
+    from singa_dask.training.prepare import check_given, prepare
+
+    prepared = prepare(load(job, overrides, cluster), with_data=not no_data)
+    if not no_data:
+        check_given(prepared)
+    console = Console()
+    for table in net_tables(prepared):
+        console.print(table)
+    held = [sum(s.size for s in prepared.partition.of_server(i)) for i in range(prepared.topology.nservers_per_group)]
+    slices = ", ".join(f"{size:,}" for size in held)
+    click.echo(f"elements per server: {slices}; each worker computes its own rows of the mini-batch")
+    if prepared.topology.nprocesses > 1:
+        click.echo(f"MPI library: {mpi_library()}")
+    click.echo(f"{prepared.job.name}: ready to run; {prepared.topology.describe()}")
+
+
+@click.command()
+@JOB
+@CLUSTER
+@SET
+@CHECKPOINT
+@click.option("--validation", is_flag=True, help="Use the validation data instead of the test data.")
+@reports_errors
+def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, validation: bool) -> None:
+    """Evaluate a checkpoint of JOB on its test data."""
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.monitor.progress import format_metrics
+    from singa_dask.training import evaluate
+    from singa_dask.training.checkpoint import find
+
+    phase = Phase.kVal if validation else Phase.kTest
+    prepared = prepare_for(job, overrides, cluster, phase)
+    path = find(checkpoint)
+    metrics = evaluate.measure(prepared.job, path, phase)
+    click.echo(f"{'validate' if validation else 'test'} {format_metrics(metrics)}; {path}")
+
+
+@click.command()
+@JOB
+@CLUSTER
+@SET
+@CHECKPOINT
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("predictions.csv"),
+    show_default=True,
+    help="CSV file to write.",
+)
+@reports_errors
+def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, out: Path) -> None:
+    """Write predictions for the test data of JOB as CSV."""
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.training import evaluate
+    from singa_dask.training.checkpoint import find
+
+    prepared = prepare_for(job, overrides, cluster, Phase.kTest)
+    path = find(checkpoint)
+    lines = evaluate.predict(prepared.job, path, out)
+    click.echo(f"{path}: wrote {lines} predictions to {out}")
+
+
+@click.command()
+@JOB
+@SET
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Checkpoint file, or workspace whose newest checkpoint to use [default: the job's checkpoint_path].",
+)
+@click.option(
+    "--length", type=click.IntRange(0), default=500, show_default=True, help="Number of symbols to generate."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Below 1 favours likely symbols, above 1 adds variety; 0 always takes the most likely one.",
+)
+@click.option("--primer", default="", metavar="TEXT", help="Text that the net reads first [default: a random symbol].")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
+@reports_errors
+def sample(
+    job: Path,
+    overrides: tuple[str, ...],
+    checkpoint: Path | None,
+    length: int,
+    temperature: float,
+    primer: str,
+    seed: int,
+) -> None:
+    """Generate text with a recurrent net that was trained on text."""
+    from singa_dask.training.sample import Sampler
+
+    sampler = Sampler(load(job, overrides, None), [checkpoint] if checkpoint else [])
+    written = sampler.write(length, temperature=temperature, primer=primer, seed=seed)
+    click.echo(primer + (sampler.separator if primer else ""), nl=False)
+    for symbol in written:
+        click.echo(symbol + sampler.separator, nl=False)
+    click.echo()
+
+
+@click.command()
+@JOB
+@CLUSTER
+@SET
+@CHECKPOINT
+@click.option("--onnx", "out", type=click.Path(path_type=Path), required=True, help="ONNX file to write.")
+@click.option(
+    "--output", "outputs", multiple=True, metavar="LAYER", help="Output layer. Repeatable [default: the predictions]."
+)
+@reports_errors
+def export(
+    job: Path,
+    cluster: Path | None,
+    overrides: tuple[str, ...],
+    checkpoint: Path,
+    out: Path,
+    outputs: tuple[str, ...],
+) -> None:
+    """Export a checkpoint as an ONNX model.
+
+    The model takes raw samples: normalisation is part of it.
+    """
+    from singa_dask.errors import ConfigError, Problem
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.training import evaluate
+    from singa_dask.training.checkpoint import find
+
+    try:
+        import onnx
+
+        from singa_dask.export.onnx import export as to_onnx
+    except ImportError as error:
+        hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
+        raise ConfigError(Problem("--onnx", str(error), hint=hint)) from error
+    prepared = prepare_for(job, overrides, cluster, Phase.kTest)
+    path = find(checkpoint)
+    net = evaluate.restore_net(prepared.job, Phase.kTest, path)
+    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], prepared.job.name)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, out)
+    except OSError as error:
+        raise ConfigError(Problem("--onnx", f"cannot be written ({error.strerror})", str(out))) from error
+    inputs = ", ".join(value.name for value in model.graph.input)
+    results = ", ".join(value.name for value in model.graph.output)
+    click.echo(f"{path} exported to {out}: inputs {inputs}; outputs {results}")

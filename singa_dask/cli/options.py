@@ -1,0 +1,86 @@
+"""What the commands share: options, loading a job, errors as exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from singa_dask.errors import ConfigError, SingaError
+
+if TYPE_CHECKING:
+    from singa_dask.job import Job
+    from singa_dask.training.prepare import Prepared
+
+JOB = click.argument("job", type=click.Path(path_type=Path))
+CLUSTER = click.option(
+    "--cluster", type=click.Path(path_type=Path), help="File whose cluster { } block replaces the job's."
+)
+SET = click.option(
+    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field of the job. Repeatable."
+)
+SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a running Dask scheduler.")
+SCHEDULER_FILE = click.option(
+    "--scheduler-file", type=click.Path(path_type=Path), help="Scheduler file of a running Dask cluster."
+)
+RUN = click.option(
+    "--run", metavar="NAME", help="Job name or workspace of the run. Needed only if several runs are active."
+)
+CHECKPOINT = click.option(
+    "--checkpoint",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Checkpoint file, or workspace whose newest checkpoint to use.",
+)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, wherever it arrives.
+
+    Python remembers a plain KeyboardInterrupt that is raised in generated code, such as a dataclass method. The
+    process then dies of SIGINT instead of exiting with its code, even if the exception was caught (bpo-1054041).
+    """
+
+
+def interrupt(number: int, frame: object) -> None:
+    """The handler of SIGINT. Raises Interrupted."""
+    raise Interrupted
+
+
+def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Print the package's errors on standard error and exit with their code."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except ConfigError as error:
+            for problem in error.problems:
+                click.echo(f"error: {problem}", err=True)
+            sys.exit(2)
+        except SingaError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+
+    return wrapped
+
+
+def load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
+    """The job of a file."""
+    from singa_dask.job import Job
+
+    return Job.from_file(path, overrides=overrides, cluster=cluster)
+
+
+def prepare_for(path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int) -> Prepared:
+    """The job of a file, prepared for one phase."""
+    from singa_dask.training.prepare import prepare
+
+    return prepare(load(path, overrides, cluster), phases=[phase])

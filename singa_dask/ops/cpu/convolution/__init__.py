@@ -1,0 +1,1 @@
+"""Convolutions: Winograd's algorithm, direct sums, and im2col."""

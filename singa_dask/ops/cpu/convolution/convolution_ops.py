@@ -1,0 +1,112 @@
+"""Convolution on the CPU without a buffer of columns: by Winograd's algorithm where faster, else by direct sums."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from singa_dask.ops.arrays import Array
+from singa_dask.ops.cpu.convolution import im2col_kernels, winograd_convolution
+from singa_dask.ops.cpu.convolution.direct_convolution import DirectConvolution
+from singa_dask.ops.cpu.convolution.winograd_convolution import WinogradConvolution
+from singa_dask.ops.cpu.toolkit.team import Team
+from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
+from singa_dask.ops.window import Window
+
+Shape = tuple[int, ...]
+
+
+class Convolution(Protocol):
+    """A convolution of given shapes for a number of threads, with the passes of ConvolutionOps.
+
+    x: (B, H, W, C); arrays are contiguous and float32; buffer: of at least `elements`.
+    """
+
+    @property
+    def elements(self) -> int: ...
+
+    def forward(self, team: Team, x: Array, weight: Array, bias: Array | None, out: Array, buffer: Array) -> None: ...
+
+    def backward_weight(
+        self, team: Team, x: Array, dy: Array, dweight: Array, buffer: Array, accumulate: bool
+    ) -> None: ...
+
+    def backward_input(self, team: Team, dy: Array, weight: Array, dx: Array, buffer: Array) -> None: ...
+
+
+@lru_cache(maxsize=512)
+def convolution(x_shape: Shape, window: Window, filters: int, threads: int) -> Convolution:
+    """The faster convolution of images of `x_shape` (B, H, W, C), by up to `threads` threads."""
+    kind = WinogradConvolution if winograd_convolution.suits(x_shape, window, filters) else DirectConvolution
+    return kind.of(x_shape, window, filters, threads)
+
+
+class CpuConvolutionOps(ThreadedOps):
+    """Convolution of CpuOps; im2col and GEMM, as in the base, for float64 and on CPUs without vectors."""
+
+    # About one core's cache: GEMM reads the columns of im2col at once, and they should still be in it.
+    cache_nbytes = 1 << 20
+
+    def _convolution(self, x_shape: Shape, window: Window, filters: int) -> Convolution | None:
+        if VECTOR == 0 or self.dtype != np.float32 or min(x_shape) == 0:
+            return None
+        return convolution(x_shape, window, filters, self._team.size)
+
+    def _by_address(self, array: Array) -> Array:
+        """The array for kernels that take an address: contiguous, of `dtype`. A user's layer may return float64."""
+        return np.ascontiguousarray(array, self.dtype)
+
+    def _to_fill(self, array: Array) -> Array:
+        """The same array. Raises ValueError where kernels cannot write to it by its address."""
+        if array.dtype != self.dtype or not array.flags.c_contiguous:
+            raise ValueError(
+                f"a convolution's result must be a contiguous array of {self.dtype}. Received: {array.dtype}, "
+                f"shape {array.shape}, strides {array.strides}."
+            )
+        return array
+
+    def workspace_shape(
+        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
+    ) -> tuple[int, ...]:
+        found = self._convolution(x_shape, window, filters)
+        if found is not None:
+            return (found.elements,)
+        return super().workspace_shape(x_shape, window, filters, min(limit_nbytes, self.cache_nbytes))
+
+    def convolve(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
+    ) -> Array:
+        found = self._convolution(x.shape, window, out.shape[-1])
+        if found is None:
+            return super().convolve(x, weight, bias, window, out, workspace)
+        x, weight = self._by_address(x), self._by_address(weight)
+        bias = None if bias is None else self._by_address(bias)
+        found.forward(self._team, x, weight, bias, self._to_fill(out), workspace)
+        return out
+
+    def convolve_backward_weight(
+        self, x: Array, dy: Array, window: Window, dweight: Array, workspace: Array, accumulate: bool = False
+    ) -> Array:
+        found = self._convolution(x.shape, window, dy.shape[-1])
+        if found is None:
+            return super().convolve_backward_weight(x, dy, window, dweight, workspace, accumulate)
+        x, dy = self._by_address(x), self._by_address(dy)
+        found.backward_weight(self._team, x, dy, self._to_fill(dweight), workspace, accumulate)
+        return dweight
+
+    def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
+        found = self._convolution(dx.shape, window, dy.shape[-1])
+        if found is None:
+            return super().convolve_backward_input(dy, weight, window, dx, workspace)
+        dy, weight = self._by_address(dy), self._by_address(weight)
+        found.backward_input(self._team, dy, weight, self._to_fill(dx), workspace)
+        return dx
+
+    def im2col(self, x: Array, window: Window, columns: Array) -> None:
+        im2col_kernels.im2col(x, window.sizes, window.output_size(*x.shape[1:3]), columns)
+
+    def col2im(self, columns: Array, window: Window, x: Array) -> None:
+        im2col_kernels.col2im(columns, window.sizes, window.output_size(*x.shape[1:3]), x)

@@ -1,0 +1,1 @@
+"""Kernels of one pass over memory: activations, losses, normalisation, update rules, codecs."""

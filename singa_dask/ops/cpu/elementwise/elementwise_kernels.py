@@ -1,0 +1,106 @@
+"""Activations, dropout, bias and cropping, each in one pass over memory.
+
+`*_backward` turn the gradient d for the output into that for the input, in place: with one array more LLVM would check
+whether two of them overlap, and where they are the same take the loop without vectors.
+"""
+
+import numpy as np
+
+from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
+from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
+from singa_dask.ops.random import GAMMA, MIX1, MIX2
+
+_GAMMA, _MIX1, _MIX2 = np.uint64(GAMMA), np.uint64(MIX1), np.uint64(MIX2)
+
+
+@kernel
+def relu(x, slope, out):
+    slope = x.dtype.type(slope)
+    for k in range(x.size):
+        out[k] = x[k] if x[k] > 0 else slope * x[k]
+
+
+@kernel
+def relu_backward(y, slope, d):
+    slope = y.dtype.type(slope)
+    for k in range(y.size):
+        d[k] = d[k] if y[k] > 0 else slope * d[k]
+
+
+@kernel
+def sigmoid_backward(y, d):
+    one = y.dtype.type(1)
+    for k in range(y.size):
+        d[k] = d[k] * y[k] * (one - y[k])
+
+
+@kernel
+def tanh_backward(y, d):
+    one = y.dtype.type(1)
+    for k in range(y.size):
+        d[k] = d[k] * (one - y[k] * y[k])
+
+
+@kernel
+def stanh_backward(y, d):
+    constant = y.dtype.type(STANH_INNER * STANH_OUTER)
+    square = y.dtype.type(STANH_INNER / STANH_OUTER)
+    for k in range(y.size):
+        d[k] = d[k] * (constant - square * (y[k] * y[k]))
+
+
+@kernel
+def add_rows(b, out):
+    """out += b for every row of out."""
+    for i in range(out.shape[0]):
+        row = out[i]
+        for j in range(b.size):
+            row[j] += b[j]
+
+
+@kernel
+def column_sums(x, accumulate, out):
+    if not accumulate:
+        for j in range(out.size):
+            out[j] = 0
+    for i in range(x.shape[0]):
+        row = x[i]
+        for j in range(out.size):
+            out[j] += row[j]
+
+
+@kernel
+def dropout(x, threshold, kept, key, first, out, mask):
+    """out = x / kept where the upper half of random number first + k is at least threshold, else 0."""
+    factor = x.dtype.type(1.0 / kept)
+    zero = x.dtype.type(0)
+    for k in range(x.size):
+        z = key + (first + np.uint64(k) + np.uint64(1)) * _GAMMA
+        z = (z ^ (z >> np.uint64(30))) * _MIX1
+        z = (z ^ (z >> np.uint64(27))) * _MIX2
+        z = z ^ (z >> np.uint64(31))
+        keep = (z >> np.uint64(32)) >= threshold
+        mask[k] = keep
+        out[k] = x[k] * factor if keep else zero
+
+
+@kernel
+def dropout_backward(mask, kept, d):
+    factor = d.dtype.type(1.0 / kept)
+    zero = d.dtype.type(0)
+    for k in range(d.size):
+        d[k] = d[k] * factor if mask[k] else zero
+
+
+@kernel
+def crop(x, top, left, mirror, mean, scale, out):
+    """out[b, h, w] = scale (x - mean)[b, top_b + h, left_b + w], w counted from the right where mirror_b."""
+    count, height, width, channels = out.shape
+    scale = out.dtype.type(scale)
+    for b in range(count):
+        for h in range(height):
+            y = top[b] + h
+            for w in range(width):
+                column = left[b] + (width - 1 - w if mirror[b] else w)
+                for c in range(channels):
+                    out[b, h, w, c] = (out.dtype.type(x[b, y, column, c]) - mean[y, column, c]) * scale

@@ -1,0 +1,116 @@
+"""Activations, dropout, normalisation, losses and updates on the CPU, each in one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from singa_dask.ops.arrays import Array
+from singa_dask.ops.cpu.elementwise import elementwise_kernels, loss_kernels, lrn_kernels, update_kernels
+from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
+from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.update import hyperparameters
+
+
+class CpuElementwiseOps(ThreadedOps):
+    """Activations, dropout, normalisation, losses and updates of CpuOps."""
+
+    # Parameters whose update takes a thread about ten times as long as waking it.
+    _update_worth_a_thread: ClassVar[int] = 1 << 18
+
+    def relu(self, x: Array, slope: float, out: Array) -> Array:
+        source, target = x.reshape(-1), out.reshape(-1)
+        self._share(source, lambda n: elementwise_kernels.relu(source[n], slope, target[n]))
+        return out
+
+    def _in_place(self, dy: Array, out: Array, task: Callable[[Array, slice], None]) -> Array:
+        """out = dy, then task(out, n) on runs n of its elements, by the threads."""
+        if out is not dy:
+            np.copyto(out, dy)
+        flat = out.reshape(-1)
+        self._share(flat, lambda n: task(flat, n))
+        return out
+
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: elementwise_kernels.relu_backward(value[n], slope, d[n]))
+
+    def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: elementwise_kernels.sigmoid_backward(value[n], d[n]))
+
+    def tanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: elementwise_kernels.tanh_backward(value[n], d[n]))
+
+    def stanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        value = y.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: elementwise_kernels.stanh_backward(value[n], d[n]))
+
+    def lrn(
+        self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
+    ) -> Array:
+        if beta != 0.75:
+            return super().lrn(x, local_size, alpha, beta, knorm, out, scale)
+        channels = x.shape[-1]
+        source, target, sums = (a.reshape(-1, channels) for a in (x, out, scale))
+
+        def rows(n: slice) -> None:
+            padded = np.empty(channels + local_size - 1, x.dtype)
+            lrn_kernels.lrn(source[n], local_size, alpha, knorm, target[n], sums[n], padded)
+
+        self._share(source, rows)
+        return out
+
+    def lrn_backward(
+        self, x: Array, y: Array, scale: Array, dy: Array, local_size: int, alpha: float, beta: float, out: Array
+    ) -> Array:
+        if beta != 0.75:
+            return super().lrn_backward(x, y, scale, dy, local_size, alpha, beta, out)
+        channels = x.shape[-1]
+        if out is not dy:
+            np.copyto(out, dy)
+        x, y, scale, gradient = (a.reshape(-1, channels) for a in (x, y, scale, out))
+
+        def rows(n: slice) -> None:
+            padded, sums = np.empty(channels + local_size - 1, x.dtype), np.empty(channels, x.dtype)
+            lrn_kernels.lrn_backward(x[n], y[n], scale[n], local_size, alpha, gradient[n], padded, sums)
+
+        self._share(x, rows)
+        return out
+
+    def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:
+        bits = np.uint64(drop_threshold(ratio)), 1 - ratio, np.uint64(key), np.uint64(first)
+        elementwise_kernels.dropout(x.reshape(-1), *bits, out.reshape(-1), mask.reshape(-1))
+        return out
+
+    def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
+        kept = mask.reshape(-1)
+        return self._in_place(dy, out, lambda d, n: elementwise_kernels.dropout_backward(kept[n], 1 - ratio, d[n]))
+
+    def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
+        elementwise_kernels.crop(x, top, left, mirror, mean, scale, out)
+        return out
+
+    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
+        loss, correct = loss_kernels.softmax_cross_entropy(x, labels, topk, out)
+        return x.dtype.type(loss), correct
+
+    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
+        loss_kernels.softmax_cross_entropy_backward(y, labels, scale, out)
+        return out
+
+    def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
+        return loss_kernels.count_topk(x, labels, topk)
+
+    def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
+        numbers = hyperparameters(rule, given)
+        kernel = getattr(update_kernels, rule)
+        count = max(1, min(self._team.size, w.size // self._update_worth_a_thread))
+
+        def run(n: slice) -> None:
+            kernel(w[n], g[n], *(state[n] for state in states), *numbers)
+
+        self._team.share(w.size, count, run)

@@ -1,0 +1,93 @@
+"""Softmax cross-entropy, a row at a time; singa_dask.ops.loss states the formulas."""
+
+import math
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
+
+_f32, _i32 = np.float32, np.int32
+
+
+def exp_of_negative(x):
+    """exp(x) for x <= 0 or NaN, for use in kernels."""
+    raise NotImplementedError
+
+
+# Two parts of ln 2 must not be put together, as the flags of other kernels allow.
+@overload(exp_of_negative, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
+def _exp_of_negative(x):
+    if x != types.float32:
+        return lambda x: math.exp(x)
+
+    def by_powers(x):
+        """2^n (1 + r + r^2 P(r)), x = n ln 2 + r, with the polynomial of Cephes' expf (Moshier 1989); 0 where float32
+        has no normal number."""
+        n = _f32(np.rint(x * _f32(1.44269504088896341)))
+        r = x - n * _f32(0.693359375) + n * _f32(2.12194440e-4)
+        p = _f32(1.9875691500e-4) * r + _f32(1.3981999507e-3)
+        p = p * r + _f32(8.3334519073e-3)
+        p = p * r + _f32(4.1665795894e-2)
+        p = p * r + _f32(1.6666665459e-1)
+        p = p * r + _f32(5.0000001201e-1)
+        power = _i32(_i32(_i32(n) + _i32(127)) << _i32(23)).view(_f32)
+        return _f32(0) if x < _f32(-87.33654) else (p * (r * r) + (r + _f32(1))) * power
+
+    return by_powers
+
+
+@kernel
+def softmax_cross_entropy(x, labels, topk, out):
+    """out = softmax(x). Returns the sum of -log out[label], from the exponents where out has lost it to underflow, and
+    how many labels are among the topk."""
+    loss, correct = 0.0, 0
+    one = out.dtype.type(1)
+    for i in range(x.shape[0]):
+        row, target = x[i], out[i]
+        largest = row[0]
+        for j in range(row.size):
+            largest = row[j] if row[j] > largest else largest
+        for j in range(row.size):
+            target[j] = exp_of_negative(row[j] - largest)
+        total = out.dtype.type(0)
+        for j in range(row.size):
+            total += target[j]
+        factor = one / total
+        for j in range(row.size):
+            target[j] *= factor
+        value = row[labels[i]]
+        loss += math.log(total) - (value - largest)
+        if topk > 1 or not value < largest:
+            correct += _is_among(row, labels[i], topk)
+    return loss, correct
+
+
+@kernel
+def softmax_cross_entropy_backward(y, labels, scale, out):
+    scale = y.dtype.type(scale)
+    for i in range(y.shape[0]):
+        row, target = y[i], out[i]
+        for j in range(row.size):
+            target[j] = scale * row[j]
+        target[labels[i]] -= scale
+
+
+@kernel
+def _is_among(row, label, topk):
+    value = row[label]
+    rank = 0
+    for j in range(label):
+        rank += row[j] >= value
+    for j in range(label + 1, row.size):
+        rank += row[j] > value
+    return rank < topk and value == value  # a score that is NaN is never right
+
+
+@kernel
+def count_topk(x, labels, topk):
+    count = 0
+    for i in range(x.shape[0]):
+        count += _is_among(x[i], labels[i], topk)
+    return count

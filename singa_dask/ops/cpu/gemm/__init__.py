@@ -1,0 +1,1 @@
+"""Matrix products: which one the row tile computes in place of BLAS, and its kernels."""

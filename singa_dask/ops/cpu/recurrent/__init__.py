@@ -1,0 +1,1 @@
+"""Recurrent cells, their loops over time, and rows of tables."""

@@ -1,0 +1,1 @@
+"""What all kernels use: compilation, vectors, threads and memory."""

@@ -1,0 +1,48 @@
+"""The parts of Numba and llvmlite that the kernels rest on and that a new version may change.
+
+No other module imports from `numba.core`. tests/unit/ops/test_numba_parts.py uses each part and names the missing one;
+pyproject.toml admits the versions of Numba that it passes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding
+from numba.core import cgutils
+from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+__all__ = ["FunctionCache", "cgutils", "define_symbol", "global_compiler_lock"]
+
+Compile = Callable[[Any], Any]
+
+
+def cpu_features() -> set[str]:
+    """The features of the CPU that Numba compiles for, such as "+avx2"; part of the key of its cache."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return set(features.split(","))
+
+
+def stamp(cache: FunctionCache, digest: str) -> None:
+    """Make a kernel's file in the cache valid only together with `digest`."""
+    cache._cache_file._source_stamp = (cache._cache_file._source_stamp, digest)
+
+
+def attach(dispatcher: Any, cache: FunctionCache, around: Callable[[Compile], Compile]) -> None:
+    """Make a compiled function use `cache`, and wrap its compile method by `around`."""
+    dispatcher._cache = cache
+    dispatcher.compile = around(dispatcher.compile)
+
+
+def address_of(dispatcher: Any, signature: Any) -> int:
+    """The address of a function's C entry, compiled for this signature."""
+    made = dispatcher.get_compile_result(signature)
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name))
+
+
+def define_symbol(name: str, address: int) -> None:
+    """Let LLVM resolve an external function of this name to an address."""
+    binding.add_symbol(name, address)

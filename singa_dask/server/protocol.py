@@ -1,0 +1,370 @@
+"""A server's share of the parameters: the protocol of a ServerProtocol, without IO.
+
+A message goes in, replies to whoever can be answered now come out. A request whose time has not come waits inside:
+any before the slice's Put, a Get for a version that does not exist yet, an Update whose predecessor is under way or
+whose group is too far ahead. In lock-step that is until the updates of all groups are here: so whoever asks once more,
+as an answer was lost, gets what the others got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from singa_dask.ops import Ops
+from singa_dask.server.messages import (
+    Array,
+    Delta,
+    Done,
+    Fresh,
+    Get,
+    Inspect,
+    Leave,
+    OpenAccount,
+    Origin,
+    Put,
+    Refused,
+    Reply,
+    Request,
+    State,
+    Sync,
+    Update,
+)
+from singa_dask.server.neighbours import Account
+from singa_dask.server.slices import Slice
+from singa_dask.updaters import Updater
+
+Sender = Hashable
+LEFT, RIGHT = "left", "right"
+
+
+class Answer(NamedTuple):
+    """A reply, and whom it is for."""
+
+    sender: Sender
+    reply: Reply
+
+
+@dataclass
+class _GroupClock:
+    """A worker group, as one slice sees it.
+
+    next: step of its next update. excused: steps that a group which comes late is not waited for. begun: whether an
+    update of this generation has arrived. clock: by which the groups are compared. A group that comes with step 40
+    when the slowest is at clock 100 is excused 60 steps, so its clock is 100: nobody waits for what never comes.
+    """
+
+    generation: int
+    next: int
+    excused: int = 0
+    active: bool = True
+    begun: bool = False
+
+    @property
+    def clock(self) -> int:
+        return self.next + self.excused
+
+
+@dataclass
+class _Waiting:
+    sender: Sender
+    request: Request
+    staleness: int = 0
+
+
+class ServerProtocol:
+    """The slices of one server.
+
+    groups: the worker groups that will come; max_staleness: how many updates any of them may be ahead of the slowest,
+    None for no bound (Downpour), 0 for lock-step. sync_freq: updates between two exchanges with the right neighbour.
+    accounts: by side ("left", "right"), the generations of the neighbours there are. copy: False to work on the very
+    arrays that are Put.
+
+    Not thread-safe. Replies hold live arrays, valid until the next message.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        make_updater: Callable[[Slice], Updater],
+        ops: Ops,
+        *,
+        groups: Iterable[int] = (0,),
+        max_staleness: int | None = None,
+        sync_freq: int = 1,
+        accounts: Mapping[str, tuple[int, int]] | None = None,
+        copy: bool = True,
+    ) -> None:
+        self._slices = {
+            s.index: _SliceState(
+                s.size, make_updater(s), ops, tuple(groups), max_staleness, sync_freq, dict(accounts or {}), copy
+            )
+            for s in slices
+        }
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Which slices are here."""
+        return tuple(self._slices)
+
+    def handle(self, sender: Sender, request: Request) -> list[Answer]:
+        """Take in one message; returns the replies, to it or to earlier ones, that can now be given."""
+        state = self._slices.get(request.slice)
+        if state is None:
+            return [Answer(sender, Refused(f"slice {request.slice} is not here, only {list(self._slices)}"))]
+        return state.handle(sender, request)
+
+    def withdraw(self, sender: Sender, index: int) -> bool:
+        """Forget a request that waits, because it will be repeated. False where it has been answered."""
+        return self._slices[index].withdraw(sender)
+
+    def part_with(self, index: int) -> None:
+        """Go on with a copy of the values: the array so far stays as it is."""
+        state = self._slices[index]
+        state.values = state.values.copy()
+
+    def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
+        """The next message to the right neighbour, if an exchange is due (or forced); the last one again while it has
+        not been answered."""
+        return self._slices[index].begin_sync(index, force)
+
+    def finish_sync(self, sync: Sync, reply: Reply) -> None:
+        """The right neighbour's answer to `sync`. Raises ValueError where it was refused."""
+        self._slices[sync.slice].finish_sync(sync, reply)
+
+    def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
+        """Begin a new account with a neighbour from the values as they are, or find the one of these generations;
+        returns the values that it began with."""
+        return self._slices[index].reopen_account(side, generations).opening
+
+
+@dataclass
+class _SliceState:
+    size: int
+    updater: Updater
+    ops: Ops
+    groups: tuple[int, ...]
+    max_staleness: int | None
+    sync_freq: int
+    generations: dict[str, tuple[int, int]]
+    copy: bool
+    values: Array = None
+    version: int = 0
+    members: dict[int, _GroupClock] = field(default_factory=dict)
+    waiting: list[_Waiting] = field(default_factory=list)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    untold: int = 0  # updates since the last exchange with the right neighbour
+    heard: bool = False  # the left neighbour has told something since then
+    entered: int = 0  # generations that have begun
+    arrived: dict[int, int] = field(default_factory=dict)  # clocks with the updates that wait, at the begin of a pass
+
+    def handle(self, sender: Sender, request: Request) -> list[Answer]:
+        self.waiting.append(_Waiting(sender, request))
+        given: list[tuple[_Waiting, Reply]] = []
+        while True:  # what one request changes may make another one's time come
+            still: list[_Waiting] = []
+            before = len(given), self.version, self.entered
+            self._count_arrived()
+            for entry in self._in_turn():
+                reply = self._try_or_refuse(entry)
+                if reply is None:
+                    still.append(entry)
+                else:
+                    given.append((entry, reply))
+            self.waiting = still
+            if (len(given), self.version, self.entered) == before:
+                return [Answer(entry.sender, self._dated(entry.request, reply)) for entry, reply in given]
+
+    def _in_turn(self) -> Sequence[_Waiting]:
+        """The waiting requests; in lock-step by group, as rounding and momentum depend on the order."""
+        if self.max_staleness != 0:
+            return self.waiting
+        return sorted(self.waiting, key=lambda e: e.request.origin.group if isinstance(e.request, Update) else -1)
+
+    def withdraw(self, sender: Sender) -> bool:
+        before = len(self.waiting)
+        self.waiting = [entry for entry in self.waiting if entry.sender != sender]
+        return len(self.waiting) < before
+
+    def _dated(self, request: Request, reply: Reply) -> Reply:
+        """The reply, whose arrays are live, with the version that these have after the last of the requests."""
+        if isinstance(request, Get | Update) and isinstance(reply, Fresh):
+            member = self.members[request.origin.group]
+            return replace(reply, version=self.version, next_step=member.next, clock=member.clock)
+        if isinstance(request, Inspect) and isinstance(reply, State):
+            return replace(reply, version=self.version)
+        return reply
+
+    def _try_or_refuse(self, entry: _Waiting) -> Reply | None:
+        try:
+            return self._try(entry)
+        except Exception as error:
+            # Inside, it would fail again with every later request, whoever sends that.
+            return Refused(f"{type(entry.request).__name__} failed: {type(error).__name__}: {error}")
+
+    def _try(self, entry: _Waiting) -> Reply | None:
+        """The reply to a request, or None while it has to wait."""
+        request = entry.request
+        if isinstance(request, Put):
+            return self._put(request)
+        if self.values is None:
+            return None
+        if isinstance(request, Get):
+            return self._get(request)
+        if isinstance(request, Update):
+            return self._update(entry, request)
+        if isinstance(request, Leave):
+            return self._leave(request.origin)
+        if isinstance(request, Sync):
+            return self._sync(request)
+        if isinstance(request, OpenAccount):
+            return self._open(request)
+        assert isinstance(request, Inspect)
+        return State(self.values, self.updater.state, self.version)
+
+    # Worker groups
+
+    def _put(self, put: Put) -> Reply:
+        if self.values is None:
+            self._must_fit("values", put.values)
+            if put.state:
+                self.updater.load_state(put.state)
+            self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
+            self.version = put.version
+            self.members = {group: _GroupClock(-1, put.step) for group in self.groups}
+            for side, generations in self.generations.items():
+                self.open_account(side, generations)
+        return Done()
+
+    def _get(self, get: Get) -> Reply | None:
+        if self.version < get.version:
+            return None
+        refused = self._enter(get.origin)
+        return refused or Fresh(self.values, self.version)
+
+    def _enter(self, origin: Origin) -> Refused | None:
+        """Make the group a member, in this generation."""
+        member = self.members.get(origin.group)
+        if member is not None and origin.generation < member.generation:
+            return Refused(
+                f"group {origin.group} is in generation {member.generation}; this comes from its generation "
+                f"{origin.generation}, which has ended"
+            )
+        if member is None or origin.generation > member.generation:
+            step = max(origin.first, member.next if member else 0)
+            if member is not None and member.active:
+                clock = member.clock  # the others are waiting for it
+            else:
+                slowest = self._slowest(without=origin.group)
+                clock = step if slowest is None else slowest
+            self.members[origin.group] = _GroupClock(origin.generation, step, max(0, clock - step))
+            self.entered += 1
+            self.arrived.pop(origin.group, None)  # counted with what the former generation left here
+        return None
+
+    def _update(self, entry: _Waiting, update: Update) -> Reply | None:
+        origin = update.origin
+        refused = self._enter(origin)
+        if refused:
+            return refused
+        member = self.members[origin.group]
+        if not member.begun:
+            clock = max(member.clock, origin.clock, origin.first)
+            member.next, member.begun = max(member.next, origin.first), True
+            member.excused = clock - member.next
+            self.entered += 1
+        if update.step > member.next or self._too_far(update.step + 1 + member.excused, origin.group):
+            return None
+        if update.step == member.next:
+            self._must_fit("gradient", update.gradient)
+            entry.staleness = max(0, self.version - update.based_on)
+            self.updater.update(update.step, self.values, self.ops.asarray(update.gradient), made=self.version)
+            self.version += 1
+            member.next += 1
+            self.untold += 1
+        return Fresh(self.values, self.version, staleness=entry.staleness)
+
+    def _must_fit(self, name: str, array: Array) -> None:
+        if array.shape != (self.size,):
+            raise ValueError(f"{name}: must have shape ({self.size},), has {array.shape}")
+
+    def _too_far(self, clock: int, group: int) -> bool:
+        if self.max_staleness is None:
+            return False
+        others = [self.arrived.get(g, m.clock) for g, m in self.members.items() if m.active and g != group]
+        return clock - min(others, default=clock) > self.max_staleness
+
+    def _count_arrived(self) -> None:
+        """Up to which clock the updates of every group are here, in the slice or waiting."""
+        if self.max_staleness is None:
+            return
+        origins = ((e.request.origin, e.request.step) for e in self.waiting if isinstance(e.request, Update))
+        here = {(origin.group, origin.generation, step) for origin, step in origins}
+        for group, member in self.members.items():
+            step = member.next
+            while member.begun and (group, member.generation, step) in here:
+                step += 1
+            self.arrived[group] = step + member.excused
+
+    def _slowest(self, without: int) -> int | None:
+        others = [m.clock for group, m in self.members.items() if m.active and group != without]
+        return min(others, default=None)
+
+    def _leave(self, origin: Origin) -> Reply:
+        # Also where its Get has not come: one that is still under way must not make the others wait.
+        if self._enter(origin) is None:
+            self.members[origin.group].active = False
+        return Done()
+
+    # Neighbours
+
+    def open_account(self, side: str, generations: tuple[int, int]) -> Account:
+        account = self.accounts[side] = Account(self.values, generations)
+        return account
+
+    def reopen_account(self, side: str, generations: tuple[int, int]) -> Account:
+        """The account of these generations: a request that is repeated must not begin it anew."""
+        account = self.accounts.get(side)
+        return account if account and account.generations == generations else self.open_account(side, generations)
+
+    def begin_sync(self, index: int, force: bool) -> Sync | None:
+        account = self.accounts.get(RIGHT)
+        if self.values is None or account is None:
+            return None
+        if not account.waiting:
+            if not (force or self.heard or self.untold >= self.sync_freq):
+                return None
+            self.untold, self.heard = 0, False
+        return account.begin(index, self.values)
+
+    def finish_sync(self, sync: Sync, reply: Reply) -> None:
+        if not isinstance(reply, Delta):
+            raise ValueError(f"the exchange with the right neighbour was not answered but {reply}")
+        self.accounts[RIGHT].finish(self.values, sync, reply)
+
+    def _sync(self, sync: Sync) -> Reply:
+        if LEFT not in self.accounts:
+            return Refused("no neighbour on the left")
+        reply = self.accounts[LEFT].answer(self.values, sync)
+        self.heard = self.heard or isinstance(reply, Delta)
+        return reply
+
+    def _open(self, request: OpenAccount) -> Reply:
+        account = self.accounts.get(request.side)
+        if account is not None and any(
+            new < now for new, now in zip(request.account, account.generations, strict=True)
+        ):
+            return Refused(f"an opening of the account {request.account}, this one is {account.generations}")
+        if request.values is None:
+            opening = self.reopen_account(request.side, request.account).opening
+            return State(opening, self.updater.state, self.version)
+        if account is not None and account.generations == request.account:
+            return Done()  # repeated
+        self._must_fit("values", request.values)
+        given = self.ops.asarray(request.values)
+        own = account.untold(self.values) if account is not None else 0
+        self.values[...] = given + own
+        account = self.accounts[request.side] = Account(given, request.account)
+        self.untold, self.heard = self.sync_freq, True
+        return Done()

@@ -1,0 +1,62 @@
+"""An evaluation in a worker group: each rank measures its rows of every mini-batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.comm.communicator import Communicator
+from singa_dask.layers.context import Metric
+from singa_dask.training.feed import Feed
+from singa_dask.training.replica import Replica
+
+# How often ranks ask each other whether to stop.
+ASK_EVERY_S = 0.2
+
+
+class _Stopped(Exception):
+    """A rank was asked to stop."""
+
+
+def evaluate_group(
+    replica: Replica, phase: int, feed: Feed, count: int, stop_requested: Callable[[], bool]
+) -> dict[str, float] | None:
+    """The mean metrics over `count` mini-batches; None where a rank was asked to stop before the end. Collective."""
+    comm, net = replica.comm, replica.nets[phase]
+    net.forget()
+    try:
+        summed = Evaluator(net, replica.algorithm).measure(
+            feed.next(number) for number in _until_stopped(comm, count, stop_requested)
+        )
+    except _Stopped:
+        return None
+    net.close()
+    message = np.array([[metric.total, metric.count] for metric in summed.values()])
+    comm.all_reduce(message.reshape(-1))
+    return means({name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)})
+
+
+def _until_stopped(comm: Communicator, count: int, stop_requested: Callable[[], bool]) -> Iterator[int]:
+    """The numbers from 0 to `count` - 1. Raises _Stopped, on all ranks at the same number, if a rank is to stop."""
+    began, ask_at = time.perf_counter(), 0
+    for number in range(count):
+        if number == ask_at:
+            ahead = _mini_batches_ahead(comm, number, time.perf_counter() - began, stop_requested())
+            if not ahead:
+                raise _Stopped
+            ask_at += ahead
+        yield number
+
+
+def _mini_batches_ahead(comm: Communicator, done: int, seconds: float, stop: bool) -> int:
+    """How many mini-batches the ranks evaluate before they ask again, 0 if a rank is to stop.
+
+    `done` took `seconds` here. Asking at each one would make all ranks wait for the slowest at that one.
+    """
+    own = ASK_EVERY_S * done / max(seconds, 1e-6)
+    message = np.array([float(stop), float(int(own))])  # integers: the sum is exact
+    comm.all_reduce(message)
+    return 0 if message[0] else max(1, int(message[1]) // comm.size)

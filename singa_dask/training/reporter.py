@@ -1,0 +1,116 @@
+"""What a worker group reports: events for the driver, and the record of its run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.layers.context import Metric
+from singa_dask.training.frequencies import PHASE_NAMES
+from singa_dask.training.replica import Replica
+from singa_dask.training.step_metrics import StepMetrics
+
+PROGRESS_EVERY_S = 0.25
+
+
+class Reporter:
+    """Adds up the metrics of steps; the first rank emits events.
+
+    emit: sends an event to the driver. group: the group's number; batch: samples of its mini-batch.
+    """
+
+    def __init__(self, replica: Replica, emit: Callable[[dict[str, Any]], None], group: int, batch: int) -> None:
+        self._replica, self._emit, self._group, self._batch = replica, emit, group, batch
+        self._shown, self._whole = StepMetrics(), StepMetrics()  # since the last display, before it
+        self._measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: after which step, and the means
+        self._checkpoint: Path | None = None
+        self._last_progress = 0.0
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Send an event to the driver, on the first rank."""
+        if self._replica.comm.rank == 0:
+            self._emit({"kind": kind, "group": self._group, "time": time.time(), **fields})
+
+    def start(self, step: int) -> None:
+        """Training starts after `step` steps."""
+        job = self._replica.job
+        self.emit(
+            "start",
+            step=step,
+            steps=job.train_steps,
+            batch=self._batch,
+            ranks=self._replica.comm.size,
+            groups=job.cluster.nworker_groups,
+            exchange=self._replica.exchange.transport,
+        )
+
+    def add_step(self, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
+        """Add a step, from what `sum_over_ranks` has returned."""
+        self._shown.add_step(metrics, ranks)
+
+    def progress(self, step: int, seconds: float) -> None:
+        """A step has taken so long; `step` steps are done. Emits an event now and then."""
+        self._shown.steps += 1
+        self._shown.seconds += seconds
+        now = time.perf_counter()
+        if now - self._last_progress > PROGRESS_EVERY_S:
+            self._last_progress = now
+            self.emit("progress", **self._current(step))
+
+    def display(self, step: int) -> None:
+        """Emit the training metrics since the last display."""
+        if self._shown.steps:
+            current = self._current(step)
+            self._measured["train"] = step, current["metrics"]
+            self.emit("metrics", phase="train", **current)
+        self._whole.add(self._shown)
+        self._shown = StepMetrics()
+
+    def evaluated(self, phase: int, step: int, means: dict[str, float]) -> None:
+        """Emit the metrics of an evaluation after `step` steps."""
+        name = PHASE_NAMES[phase]
+        self._measured[name] = step, means
+        self.emit("metrics", phase=name, step=step, metrics=means)
+
+    def saved(self, checkpoint: Path, step: int) -> None:
+        """Emit that a checkpoint was written after `step` steps."""
+        self._checkpoint = checkpoint
+        self.emit("checkpoint", step=step, path=str(checkpoint))
+
+    def end(self, step: int, *, interrupted: bool) -> dict[str, Any]:
+        """Emit the end; returns the record of the run. Collective."""
+        replica, whole = self._replica, self._whole
+        overflows = np.array([float(replica.overflows)])
+        replica.comm.all_reduce(overflows)
+        operations = replica.operations
+        record = {
+            "step": step,
+            "interrupted": interrupted,
+            "metrics": {phase: means for phase, (at, means) in self._measured.items() if at == step},
+            "checkpoint": str(self._checkpoint) if self._checkpoint else None,
+            "steps": whole.steps,
+            "samples": whole.steps * self._batch,
+            "seconds": whole.seconds,
+            "samples_per_s": whole.steps * self._batch / whole.seconds if whole.steps else 0.0,
+            **whole.waits(),
+            "exchanged_bytes": sum(int(done["bytes"]) for done in operations.values()),
+            "operations": operations,
+            "overflows": int(overflows[0]),
+            "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
+        }
+        self.emit("end", step=step)
+        return record
+
+    def _current(self, step: int) -> dict[str, Any]:
+        shown = self._shown
+        current = {
+            "step": step,
+            "metrics": shown.means(),
+            "samples_per_s": shown.steps * self._batch / max(shown.seconds, 1e-9),
+            **shown.waits(),
+        }
+        return current if self._replica.in_process_servers else {**current, "server": shown.servers()}

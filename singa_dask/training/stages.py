@@ -1,0 +1,125 @@
+"""What becomes of a bucket in a job: gradients are summed, servers update it, all workers take the new values."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.exchange.base import BucketExchange
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.staging import Staging
+from singa_dask.net.flat import FlatParams
+from singa_dask.ops import Ops
+from singa_dask.server import Stub
+
+
+class ServerStages:
+    """The Stages of a job.
+
+    in_process_servers: each worker's server is in its own process, for it alone, so that its new values are there as
+    soon as a bucket is updated. Else replies come at the end of the step, or of the next one with `stub.behind`.
+    held_back: whether a server may make a worker wait for another worker group.
+
+    new: the servers' values of this worker's parts, flat: the net's own array where that is exact. owed: gradients
+    kept back by an earlier run that no codec here can keep; they are part of the next step.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        flat: FlatParams,
+        ops: Ops,
+        exchange: BucketExchange,
+        staging: Staging,
+        stub: Stub,
+        executor: CollectiveExecutor,
+        *,
+        in_process_servers: bool,
+        held_back: bool,
+    ) -> None:
+        self.exchange, self.staging, self.stub = exchange, staging, stub
+        self.in_process_servers = in_process_servers
+        self.at_once = staging.at_once
+        self.owed: np.ndarray | None = None
+        self._comm, self._flat, self._ops, self._executor, self._held_back = comm, flat, ops, executor, held_back
+        self._step = 0
+        self.new: Any = flat.values if in_process_servers else staging.values
+        if not exchange.exact:  # the values that all workers have differ from the servers'
+            self.new = ops.empty((flat.size,)) if in_process_servers else np.empty_like(staging.values)
+        self._offered = staging.offered(self.new) if in_process_servers else self.new
+        self._sums = staging.gradients if exchange.in_place else staging.empty()
+
+    def begin(self, step: int) -> None:
+        """Begin a step, on every worker."""
+        self._step = step
+        self.exchange.begin(step)
+
+    def prepare(self, bucket: int) -> None:
+        """See Stages."""
+        elements = self.exchange.buckets[bucket].elements
+        if self.owed is not None:
+            self._flat.grads[elements] += self._ops.asarray(self.owed[elements])
+        self.staging.send(elements)
+        self.exchange.prepare(bucket, self.staging.gradients)
+
+    def start(self, bucket: int) -> None:
+        """See Stages."""
+        self.exchange.start_reduce_scatter(bucket, self.staging.gradients, self._sums)
+
+    def update(self, bucket: int) -> None:
+        """Have the servers update this worker's part."""
+        part = self.exchange.parts[bucket]
+        self.exchange.reduce_scatter(bucket, self.staging.gradients, self._sums)
+        self.stub.push(self._step, self._sums, self.new, range(part.start, part.stop))
+        if self.in_process_servers:
+            self.staging.offer(self.new, part)
+            self.exchange.start_all_gather(bucket, self.staging.values, self._offered)
+
+    def gather(self, bucket: int) -> None:
+        """Take the other workers' parts, if the servers are in the workers' processes."""
+        if self.in_process_servers:
+            self.exchange.all_gather(bucket, self.staging.values, self._offered)
+            self.staging.receive(self.exchange.buckets[bucket].elements)
+
+    def finish(self) -> None:
+        """Take the replies of servers elsewhere."""
+        self.owed = None
+        self.stub.pull(self.new)
+        if not self.in_process_servers:
+            self._gather_replies()
+
+    def settle(self) -> None:
+        """Take the replies to all updates that are under way. Collective."""
+        if self.stub.behind:
+            self.stub.pull(self.new, everything=True)
+            self._gather_replies()
+
+    def gather_exactly(self) -> None:
+        """Bring `new` to every worker with every value in full. Collective."""
+        for index, bucket in enumerate(self.exchange.buckets):
+            if self.in_process_servers:
+                self.staging.offer(self.new, self.exchange.parts[index])
+            self.exchange.gather_exactly(index, self.staging.values, self._offered)
+            self.staging.receive(bucket.elements)
+
+    def put(self, values: np.ndarray) -> None:
+        """Set all parameters on this worker, and `new`."""
+        self.staging.put(values)
+        if not self.exchange.exact:
+            self.new[...] = self._ops.asarray(values) if self.in_process_servers else values
+
+    def patiently(self) -> AbstractContextManager[None]:
+        """Inside, collectives wait for workers that a server holds back; those without a slice are not held back."""
+        return self._comm.patiently(self.stub.patience_s) if self._held_back else nullcontext()
+
+    def _gather_replies(self) -> None:
+        with self.patiently():
+            self._executor.run(self._gather_all)
+
+    def _gather_all(self) -> None:
+        for index, bucket in enumerate(self.exchange.buckets):
+            self.exchange.all_gather(index, self.staging.values, self.new)
+            self.staging.receive(bucket.elements)

@@ -1,0 +1,391 @@
+"""Mutation testing: draw random small faults ("mutants") of the package and count those that a unit test notices.
+
+    make mutants ARGS="--seed 1 --count 100 --rooms exchange,server --at-least 0.85"
+
+Each mutant changes one expression or statement of a copy of the tree. The unit tests run against it, the nearest
+first, until one fails: the mutant is killed. What no test can notice is not drawn: messages, log lines, `__repr__`,
+type annotations, constants at module level, timeouts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOMS = "exchange,supervision,cluster,training,server"
+NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "runs", "out")
+# Constants to which a test must not be sensitive.
+TIMEOUTS = ("timeout", "_s", "deadline")
+SILENT_CALLS = {"log", "_log", "logger", "_logger", "logging", "warnings"}
+OTHER: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Text of one file to replace. start, stop: byte offsets; before, after: the text."""
+
+    line: int
+    start: int
+    stop: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{_short(self.before)}  ->  {_short(self.after)}"
+
+    def apply(self, source: str) -> str:
+        """The source with the fault."""
+        text = source.encode()
+        assert text[self.start : self.stop].decode() == self.before
+        return (text[: self.start] + self.after.encode() + text[self.stop :]).decode()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mutation of a file, given relative to the root of the tree."""
+
+    room: str
+    path: Path
+    mutation: Mutation
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.mutation.line}  {self.mutation}"
+
+
+def mutations(source: str) -> list[Mutation]:
+    """All mutations of a module, in the order of their lines."""
+    text = source.encode()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node, after in _changes(ast.parse(source)):
+        start = starts[node.lineno - 1] + node.col_offset
+        stop = starts[node.end_lineno - 1] + node.end_col_offset
+        before = text[start:stop].decode()
+        if after != before:
+            found.append(Mutation(node.lineno, start, stop, before, after))
+    return sorted(set(found), key=lambda m: (m.line, m.start, m.stop, m.after))
+
+
+def draw(root: Path, rooms: Sequence[str], count: int, seed: int, package: str = "singa_dask") -> list[Mutant]:
+    """`count` mutants in equal shares of the rooms. A room is a folder or a module of the package ("server/stub").
+    Each of a room's lines is equally likely; none is drawn twice."""
+    drawn: list[Mutant] = []
+    for position, room in enumerate(rooms):
+        lines: dict[tuple[Path, int], list[Mutant]] = {}
+        for path in files_of(root / package / room):
+            for mutation in mutations(path.read_text()):
+                mutant = Mutant(room, path.relative_to(root), mutation)
+                lines.setdefault((mutant.path, mutation.line), []).append(mutant)
+        share = (count + len(rooms) - 1 - position) // len(rooms)
+        source = random.Random(f"{seed} {room}")
+        for line in source.sample(sorted(lines), min(share, len(lines))):
+            drawn.append(source.choice(lines[line]))
+    return drawn
+
+
+def files_of(room: Path) -> list[Path]:
+    """The modules of a room. Raises SystemExit where there is none."""
+    files = [room.with_suffix(".py")] if room.with_suffix(".py").is_file() else sorted(room.rglob("*.py"))
+    if not files:
+        raise SystemExit(f"--rooms: {room} is neither a folder with modules nor a module")
+    return [path for path in files if path.name != "__init__.py"]
+
+
+# Where to change what
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Nodes with positions, and the text that takes the place of each."""
+    if _untold(node):
+        return
+    yield from _of_statement(node) if isinstance(node, ast.stmt) else _of_expression(node)
+    if isinstance(node, ast.arguments):
+        yield from _of_defaults(node)
+        return
+    for name, value in ast.iter_fields(node):
+        if name in {"decorator_list", "annotation", "returns", "format_spec"}:
+            continue
+        if name == "value" and isinstance(node, ast.Assign) and _is_setting(node):
+            continue
+        if name == "exc" or (name == "msg" and isinstance(node, ast.Assert)):
+            continue  # what an error says
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _changes(child)
+
+
+def _untold(node: ast.AST) -> bool:
+    """Whether no test should notice a change of this node."""
+    match node:
+        case ast.FunctionDef(name=("__repr__" | "__str__")) | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Raise(exc=ast.Name(id="NotImplementedError") | ast.Call(func=ast.Name(id="NotImplementedError"))):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+            return name in SILENT_CALLS
+        case ast.keyword(arg=str(name), value=ast.Constant()):
+            return name.endswith(TIMEOUTS)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant()):
+            return name.endswith(TIMEOUTS)
+        case ast.Call(func=ast.Name(id=("cast" | "TypeVar"))):
+            return True
+    return False
+
+
+def _of_defaults(node: ast.arguments) -> Iterator[tuple[ast.AST, str]]:
+    named = [*zip(reversed([*node.posonlyargs, *node.args]), reversed(node.defaults), strict=False)]
+    for of, default in [*reversed(named), *zip(node.kwonlyargs, node.kw_defaults, strict=True)]:
+        if default is not None and not of.arg.endswith(TIMEOUTS):
+            yield from _changes(default)
+
+
+def _is_setting(node: ast.Assign) -> bool:
+    """Whether a constant is assigned: NAME = number."""
+    return all(isinstance(t, ast.Name) and t.id.isupper() for t in node.targets)
+
+
+def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.AST, str]]:
+    match node:
+        case ast.Expr() | ast.AugAssign() | ast.Raise() | ast.Delete():
+            yield node, "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield node, "pass"
+        case ast.Break():
+            yield node, "continue"
+        case ast.Continue():
+            yield node, "break"
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+            yield node, "return None"
+    if isinstance(node, ast.AugAssign) and type(node.op) in OTHER:
+        yield node, _text(node, lambda n: setattr(n, "op", OTHER[type(n.op)]()))
+    if isinstance(node, ast.If | ast.While | ast.Assert) and not isinstance(node.test, ast.Constant):
+        yield node.test, f"(not ({ast.unparse(node.test)}))"
+
+
+def _of_expression(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    match node:
+        case ast.Compare():
+            for i, op in enumerate(node.ops):
+                yield node, _text(node, lambda n, i=i, op=op: n.ops.__setitem__(i, OTHER[type(op)]()))
+        case ast.BoolOp() | ast.BinOp() if type(node.op) in OTHER and not _is_text(node):
+            yield node, _text(node, lambda n: setattr(n, "op", OTHER[type(n.op)]()))
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield node, f"({ast.unparse(operand)})"
+        case ast.IfExp(test=test):
+            yield test, f"(not ({ast.unparse(test)}))"
+        case ast.Constant(value=bool(value)):
+            yield node, str(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield node, repr(value + 1)
+        case ast.comprehension(ifs=tests):
+            for test in tests:
+                yield test, f"(not ({ast.unparse(test)}))"
+        case ast.Call(args=[ast.expr() as first, ast.expr() as second, *_]):
+            if not any(isinstance(a, ast.Starred) for a in (first, second)):
+                yield node, _text(node, lambda n: n.args.__setitem__(slice(2), n.args[1::-1]))
+
+
+def _text(node: ast.AST, change: Callable[[ast.AST], object]) -> str:
+    changed = copy.deepcopy(node)
+    change(changed)
+    text = ast.unparse(changed)
+    return f"({text})" if isinstance(node, ast.BoolOp | ast.BinOp | ast.Compare) else text
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether this is a sum that contains text."""
+    return any(isinstance(n, ast.JoinedStr) or isinstance(getattr(n, "value", 0), str) for n in ast.walk(node))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 70 else line[:34] + " ... " + line[-31:]
+
+
+# Which tests
+
+
+def nearest_tests(root: Path, path: Path, package: str) -> list[Path]:
+    """Unit tests for a module: those with its name, those of its room (the ones that import it first), then those of
+    other rooms that import it."""
+    room, module = path.relative_to(package).parts[0], path.stem
+    unit = root / "tests" / "unit"
+    of_room = sorted((unit / room).rglob("test_*.py"))
+    named = [test for test in of_room if test.stem == f"test_{module}" or test.stem.startswith(f"test_{module}_")]
+    dotted = ".".join(path.with_suffix("").parts)
+    importing = [test for test in sorted(unit.rglob("test_*.py")) if dotted in _imported(root, test)]
+    return list(dict.fromkeys(named + [t for t in importing if t in of_room] + of_room + importing))
+
+
+@cache
+def _imported(root: Path, test: Path) -> frozenset[str]:
+    """The modules whose names a test imports, be it by way of a package."""
+    found = set()
+    for node in ast.walk(ast.parse(test.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            exports = _exports(root, node.module)
+            found.add(node.module)
+            for alias in node.names:
+                found |= {f"{node.module}.{alias.name}", exports.get(alias.name, node.module)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return frozenset(found)
+
+
+@cache
+def _exports(root: Path, package: str) -> dict[str, str]:
+    init = root.joinpath(*package.split("."), "__init__.py")
+    if not init.is_file():
+        return {}
+    nodes = [n for n in ast.walk(ast.parse(init.read_text())) if isinstance(n, ast.ImportFrom) and n.module]
+    return {alias.asname or alias.name: n.module for n in nodes for alias in n.names}
+
+
+# Running them
+
+
+class Copy:
+    """A copy of the tree in which to break things."""
+
+    def __init__(self, root: Path, into: Path) -> None:
+        self.root = into / "tree"
+        shutil.copytree(root, self.root, ignore=shutil.ignore_patterns(*NOT_COPIED))
+
+    def fails(self, tests: Sequence[Path], timeout_s: float) -> str:
+        """Why the tests fail: "" where they pass, else the last line of pytest's output, or "timeout"."""
+        options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+        files = [str(test.relative_to(self.root)) for test in tests]
+        environment = os.environ | {"PYTHONPATH": str(self.root)}
+        command = [sys.executable, "-m", "pytest", *options, *files]
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                command, cwd=self.root, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                status = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return f"timeout after {timeout_s:.0f} s"
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what the tests have left running
+                process.wait()
+            output.seek(0)
+            lines = output.read().splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        return "" if status == 0 else (failed or lines[-1:] or [f"exit status {status}"])[0]
+
+    def with_mutant(self, mutant: Mutant, tests: Sequence[Path], timeout_s: float) -> str:
+        """See `fails`."""
+        file = self.root / mutant.path
+        source, times = file.read_text(), file.stat()
+        try:
+            file.write_text(mutant.mutation.apply(source))
+            return self.fails(tests, timeout_s)
+        finally:
+            file.write_text(source)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # caches of the original are valid again
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100, help="mutants, in equal shares of the rooms (default 100)")
+    parser.add_argument("--rooms", default=ROOMS, help=f"rooms or modules, by commas (default {ROOMS})")
+    parser.add_argument("--at-least", type=float, default=0.85, metavar="SHARE", help="to be killed (default 0.85)")
+    parser.add_argument("--deadline", type=float, metavar="S", help="for one mutant (default: 3 x the tests + 30 s)")
+    parser.add_argument("--list", action="store_true", help="only print the mutants")
+    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help=argparse.SUPPRESS)
+    parser.add_argument("--package", default="singa_dask", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    rooms = options.rooms.split(",")
+    mutants = draw(options.root, rooms, options.count, options.seed, options.package)
+    if options.list:
+        print(*mutants, sep="\n")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        survivors = _run(Copy(options.root, Path(folder)), mutants, options)
+    return _report(rooms, mutants, survivors, options.at_least)
+
+
+def _run(tree: Copy, mutants: Sequence[Mutant], options: argparse.Namespace) -> list[Mutant]:
+    """The mutants that survive."""
+    took: dict[tuple[Path, ...], float] = {}
+    survivors = []
+    for number, mutant in enumerate(mutants, 1):
+        tests = tuple(nearest_tests(tree.root, mutant.path, options.package))
+        if not tests:
+            raise SystemExit(f"{mutant.path}: no unit tests in tests/unit/{mutant.room}")
+        every = tuple(sorted(tests))
+        if every not in took:
+            began = time.monotonic()
+            reason = tree.fails(tests, 1800)
+            if reason:
+                raise SystemExit(f"the tests of {mutant.path} fail without a mutant: {reason}")
+            took[every] = time.monotonic() - began
+        began = time.monotonic()
+        reason = tree.with_mutant(mutant, tests, options.deadline or 3 * took[every] + 30)
+        verdict = "killed" if reason else "SURVIVED"
+        print(f"{number:4} {verdict:8} {time.monotonic() - began:6.1f} s  {mutant}", flush=True)
+        if reason:
+            print(f"                          {_short(reason)}", flush=True)
+        else:
+            survivors.append(mutant)
+    return survivors
+
+
+def _report(rooms: Sequence[str], mutants: Sequence[Mutant], survivors: Sequence[Mutant], at_least: float) -> int:
+    print(f"\n{'room':24} killed  drawn")
+    for room in rooms:
+        drawn = sum(mutant.room == room for mutant in mutants)
+        print(f"{room:24} {drawn - sum(mutant.room == room for mutant in survivors):6} {drawn:6}")
+    killed = len(mutants) - len(survivors)
+    share = killed / max(1, len(mutants))
+    print(f"{'all':24} {killed:6} {len(mutants):6}   {share:.0%}, at least {at_least:.0%} wanted")
+    if survivors:
+        print("\nSurvivors:", *survivors, sep="\n  ")
+    return int(share < at_least)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
