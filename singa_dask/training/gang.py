@@ -1,17 +1,15 @@
-"""What runs on one Dask worker: the workers of the job that this process holds, usually one."""
+"""What runs on one Dask worker: the workers that this process holds, usually one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from singa_dask.comm import NestedCommunicator
 from singa_dask.comm.communicator import Communicator
-from singa_dask.errors import ClusterError
+from singa_dask.comm.threads import run_together
 from singa_dask.server import Address, Link, link_to
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
@@ -53,7 +51,7 @@ def on_dask_worker(comm: Communicator, plan: GangPlan, topic: str) -> dict[int, 
         addresses = directory[server_group]
         return {i: link_to(address, worker, comm.timeout_s) for i, address in enumerate(addresses)}
 
-    def surroundings(index: int) -> RankServices:
+    def services(index: int) -> RankServices:
         server_group = None if plan.server_groups is None else plan.server_groups[index]
         return RankServices(
             submit=submit,
@@ -65,14 +63,11 @@ def on_dask_worker(comm: Communicator, plan: GangPlan, topic: str) -> dict[int, 
 
     members = _members(comm, plan)
     threads = max(1, plan.cores[comm.rank] // len(members))
-    runs = [
-        partial(train_rank, own, replace(plan.worker, threads=threads, group=plan.groups[index]), surroundings(index))
+    workers = [
+        partial(train_rank, own, replace(plan.worker, threads=threads, group=plan.groups[index]), services(index))
         for index, own in members
     ]
-    if len(runs) == 1:
-        reports = [runs[0]()]
-    else:
-        reports = _run_threads(runs, [own for _, own in members])
+    reports = [workers[0]()] if len(workers) == 1 else run_together(workers, [own for _, own in members])
     found: dict[int, dict[str, Any]] = {}
     for (index, _), report in zip(members, reports, strict=True):
         found.setdefault(plan.groups[index].number, report)
@@ -87,23 +82,3 @@ def _members(comm: Communicator, plan: GangPlan) -> list[tuple[int, Communicator
     if held <= size:
         return [(0, own) for own in NestedCommunicator.create(comm, held)]
     return [(index, own) for index in range(held // size) for own in NestedCommunicator.create(comm, size)]
-
-
-def _run_threads(runs: Sequence[Callable[[], dict[str, Any]]], comms: Sequence[Communicator]) -> list[dict[str, Any]]:
-    """What each run returned. When one raises, all communicators of the process are broken, and that is raised."""
-
-    def member(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return run()
-        except BaseException as error:
-            for comm in comms:
-                comm.abort(f"another worker of the process failed: {error}")
-            raise
-
-    with ThreadPoolExecutor(len(runs), thread_name_prefix="worker") as pool:
-        futures = [pool.submit(copy_context().run, member, run) for run in runs]
-    raised = [error for error in (future.exception() for future in futures) if error is not None]
-    if raised:
-        # The error that the others are consequences of.
-        raise next((error for error in raised if not isinstance(error, ClusterError)), raised[0])
-    return [future.result() for future in futures]
