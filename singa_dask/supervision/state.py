@@ -289,16 +289,7 @@ class Supervision:
         step = min((self.steps.get(number, 0) for number in numbers), default=0)
         self.restarts.append(Restart(numbers, step, str(error)))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
-        self._do(ev.Note(f"{error} (step {step}). {attempt}{self._way_out(gangs, groups)}."))
-
-    def _way_out(self, gangs: Sequence[Gang], groups: Sequence[ServerGroup]) -> str:
-        """Which worker groups are formed anew, and what they go on from."""
-        names = "" if self.members.synchronous else f" of {' and '.join(map(str, gangs)) or 'the servers'}"
-        if self.members.server_groups and not groups:
-            return f"{names}, from the servers' parameters"
-        if self.members.serving():
-            return f"{names}, from the parameters of a neighbouring server group"
-        return f"{names}, from step {self._found.step if self._found else 0}"
+        self._do(ev.Note(f"{error} (step {step}). {attempt}{self.members.way_out(gangs, groups, self._found)}."))
 
     # Places
 
