@@ -95,7 +95,7 @@ class Supervision:
             case ev.FlushFailed(cause):
                 self._operation_done()
                 self._flush_cause = cause
-            case ev.StopAsked():
+            case ev.StopAsked() if not self.interrupted:
                 self._stop()
             case ev.JoinAsked(asker):
                 self._join(asker)
@@ -123,9 +123,8 @@ class Supervision:
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         if not self._surveys.under_way and (self._pending() or self._askers):
-            checkpoint = (
-                self._pending() and self._checkpoint is None and (self._needs_checkpoint or not self.members.serving())
-            )
+            wanted = self._needs_checkpoint or not self.members.serving()
+            checkpoint = wanted and self._checkpoint is None and self._pending()
             delay_s = 0.0 if self._replaced_by is None else _SURVEY_AGAIN_S
             self._do(self._surveys.ask(checkpoint=checkpoint, delay_s=delay_s))
 
@@ -194,8 +193,6 @@ class Supervision:
                 self.members.move(member, "closed")
 
     def _stop(self) -> None:
-        if self.interrupted:
-            return
         self.interrupted = True
         self._do(ev.Note("stopping after this step (press Ctrl-C again to abort)"))
         for gang in self.members.running():
@@ -263,7 +260,7 @@ class Supervision:
             self._end(error)
         elif self.interrupted:
             if gangs:
-                self._do(ev.Note(f"{error} The run was being stopped, so it ends here."))
+                self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
             for other in (*gangs, *groups):
                 self._drop(other)
         elif self._checkpoint is None and not set(self.members.serving()) - set(groups):
