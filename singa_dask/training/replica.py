@@ -147,9 +147,9 @@ class Replica:
         self.stages.begin(step.number)
         return self.pipeline.run(self.stages, partial(self.algorithm.train_one_batch, self.net, feed, step))
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""
-        self.stages.settle()
+        self.stages.drain()
 
     def warm_up(self, feed: Mapping[str, Batch], step: Step) -> None:
         """Compute, and discard, the gradients of one mini-batch: compiles what this net needs."""

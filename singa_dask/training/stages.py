@@ -88,7 +88,7 @@ class ServerStages:
         if not self.in_process_servers:
             self._gather_replies()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""
         if self.stub.behind:
             self.stub.pull(self.new, everything=True)
