@@ -1,4 +1,4 @@
-"""A group whose ranks are threads of processes: they combine in their process, and one of them speaks for it."""
+"""A group whose ranks are threads of processes: the threads of a process combine their arrays, one communicates."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ class NestedCommunicator(Communicator):
     """Collectives between `nthreads` threads in each of the outer communicator's processes.
 
     Thread t of the process of outer rank p is rank p * nthreads + t. Thread 0 is the leader: it alone calls the outer
-    communicator, once per operation, so that the wire carries the sum of a process and not its summands. Sums run over
-    the threads in their order, then over the processes in that of the outer communicator.
+    communicator, once per operation, so that the sum of a process is sent and not its summands. Sums run over the
+    threads in their order, then over the processes in the order of the outer communicator.
 
-    An error or a timeout of one thread breaks the process's other threads and its outer communicator, and any abort of
-    that reaches all threads within 0.1 s. The outer communicator stays its owner's to close (owns:
-    whether that is this group).
+    An error or a timeout of one thread breaks the other threads of its process and the outer communicator. An abort of
+    the outer communicator reaches all threads within 0.1 s. owns: whether this group closes the outer communicator.
     """
 
     def __init__(self, thread: int, exchange: Rendezvous, outer: Communicator, *, owns: bool = False) -> None:
@@ -37,7 +36,7 @@ class NestedCommunicator(Communicator):
 
     @classmethod
     def create(cls, outer: Communicator, nthreads: int) -> list[NestedCommunicator]:
-        """The communicators of this process's ranks, in rank order; give each to a thread of its own."""
+        """The communicators of this process's ranks, in rank order, one for each thread."""
         if nthreads < 1:
             raise ValueError(f"nthreads must be at least 1. Received: {nthreads}.")
         exchange = Rendezvous(nthreads, outer.rank * nthreads, lambda: outer.aborted)
@@ -84,7 +83,7 @@ class NestedCommunicator(Communicator):
             add_up([array[part] for array in arrays], total[part])
             operation.meet()
             self._lead(operation, self._outer.reduce_scatter, total, share, of_processes)
-        # Nobody writes into the leader's buffers before all threads have come to the next operation.
+        # The leader's buffers stay as they are until all threads have reached the next operation.
         recv[:] = share[part_of(self._thread, of_threads)]
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
@@ -145,7 +144,7 @@ class NestedCommunicator(Communicator):
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)
         with self._operation("all_reduce", buffer, buffer.size) as (operation, arrays, _):
-            # In the leader's buffer: nobody but the thread that adds a part up reads it before they meet.
+            # In the leader's buffer: before they meet, only the thread that adds up a part reads it.
             parts = [array[self._part(buffer.size)] for array in arrays]
             add_up(parts, parts[0])
             operation.meet()
@@ -207,7 +206,7 @@ class NestedCommunicator(Communicator):
         return self._thread == 0
 
     def _lead(self, operation: RendezvousOperation, call: Callable[..., None], *args: Any) -> None:
-        """The outer operation, if this is the leader; the others meet it when it is back."""
+        """The outer operation, if this is the leader; the others meet it afterwards."""
         if not self._leads:
             return
         patience, self._outer.timeout_s = self._outer.timeout_s, operation.left_s
@@ -224,7 +223,7 @@ class NestedCommunicator(Communicator):
         return [sum(counts[i : i + n]) for i in range(0, len(counts), n)], counts[first : first + n]
 
     def _blocks(self, send_counts: Sequence[Sequence[int]]) -> np.ndarray:
-        """Elements to every process from every thread of this one: (processes, threads), as they lie on the wire."""
+        """Elements to every process from every thread of this one: (processes, threads), as they are sent."""
         return np.array(send_counts).reshape(self._nthreads, self._outer.size, -1).sum(2).T
 
     def _part(self, size: int) -> slice:
@@ -232,7 +231,7 @@ class NestedCommunicator(Communicator):
         return slice(size * self._thread // self._nthreads, size * (self._thread + 1) // self._nthreads)
 
     def _buffer(self, use: str, size: int, dtype: np.dtype) -> np.ndarray:
-        """An array for the leader's own use, which the next call may get again."""
+        """An array for the leader, which the next call may reuse."""
         held = self._buffers.get((use, dtype))
         if held is None or held.size < size:
             held = self._buffers[use, dtype] = np.empty(size, dtype)
@@ -250,7 +249,7 @@ class NestedCommunicator(Communicator):
                 arrays, asides = zip(*operation.shown, strict=True)
                 yield operation, list(arrays), list(asides)
         except BaseException:
-            # The leader may be in the outer operation; other processes, where they are threads, wait for this one.
+            # The leader may be in the outer operation, and other processes may wait for this one.
             self._outer.abort(self._exchange.aborted)
             raise
         self.seconds[name] += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Where the threads of one process show each other their arrays: what all communicators of threads share."""
+"""Where the threads of one process show each other their arrays; shared by all communicators of threads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from singa_dask.errors import ClusterError, CommTimeout
 
-# How often a waiting thread looks whether something outside the process has ended the group.
-_LOOK_EVERY_S = 0.1
+# How often a waiting thread checks whether the group was ended from outside the process.
+_CHECK_EVERY_S = 0.1
 
 
 class Rendezvous:
-    """Operations of `size` threads, all of which start the same ones in the same order.
+    """Operations of `size` threads, which all start the same ones in the same order.
 
-    first: the rank of thread 0, for messages. interrupted: why the group was ended from outside, "" while it was not.
+    first: the rank of thread 0, for messages. interrupted: returns why the group was ended from outside, or "".
     """
 
     def __init__(self, size: int, first: int = 0, interrupted: Callable[[], str] = str) -> None:
@@ -33,11 +33,11 @@ class Rendezvous:
 
     @property
     def aborted(self) -> str:
-        """Why every operation fails from now on; "" while none has failed."""
+        """Why every operation fails from now on; "" unless one has failed."""
         return str(self._failure or "")
 
     def abort(self, failure: ClusterError) -> None:
-        """Make the operation in progress and all later ones fail. The first failure counts."""
+        """Make the current operation and all later ones fail. The first failure counts."""
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
@@ -48,8 +48,8 @@ class Rendezvous:
     ) -> Iterator[RendezvousOperation]:
         """Show `shown` to the other threads and see theirs, until every thread has left the block.
 
-        signature: the operation's name and whatever all threads must agree on. What a thread raises in the block
-        reaches the others as ClusterError, or CommTimeout if it was one.
+        signature: the operation's name and all that the threads must agree on. An error of one thread in the block
+        reaches the others as ClusterError, or as CommTimeout if it was one.
         """
         operation = RendezvousOperation(self, thread, str(signature[0]), timeout_s)
         try:
@@ -70,11 +70,11 @@ class Rendezvous:
             raise
 
     def forget(self, thread: int) -> None:
-        """Hold what this thread has shown no longer."""
+        """Release what this thread has shown."""
         self._shown[thread] = ((), None)
 
     def meet(self, operation: RendezvousOperation) -> None:
-        """Return when every thread is here. Raises what the exchange failed with, or CommTimeout."""
+        """Return when every thread is here. Raises ClusterError if an operation has failed, or CommTimeout."""
         rank = self.first + operation.thread
         with self._changed:
             self._check(rank, operation.name)
@@ -93,7 +93,7 @@ class Rendezvous:
                 elif left <= 0:
                     raise self._late(rank, operation)
                 else:
-                    self._changed.wait(min(left, _LOOK_EVERY_S))
+                    self._changed.wait(min(left, _CHECK_EVERY_S))
 
     def _check(self, rank: int, name: str) -> None:
         if self._failure is not None:
@@ -110,7 +110,7 @@ class Rendezvous:
 
 
 class RendezvousOperation:
-    """One operation as one of its threads sees it. shown: what every thread shows, in their order."""
+    """One operation, seen from one of its threads. shown: what each thread shows, in their order."""
 
     def __init__(self, exchange: Rendezvous, thread: int, name: str, timeout_s: float) -> None:
         self.thread, self.name, self.timeout_s = thread, name, timeout_s
