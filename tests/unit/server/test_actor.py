@@ -212,9 +212,15 @@ async def test_a_dismissed_group_is_waited_for_on_no_slice(network):
 @played
 async def test_a_closed_server_computes_and_exchanges_no_more(network):
     left, right = await pair(network)
+    never = asyncio.get_running_loop().create_future()
+    network.before = lambda receiver: never
+    network.asked.clear()
+    await left.call(update())
+    await until(lambda: network.asked)
     await left.close()
     assert left.closed
-    await until(left._exchanging.done)
+    await asyncio.wait([left._exchanging], timeout=5)
+    assert left._exchanging.cancelled(), "it does not wait for an answer"
     with pytest.raises(RuntimeError, match="shutdown"):
         await left.call(update(size=LARGE))
     await right.close()  # one that never exchanged
@@ -451,7 +457,7 @@ async def test_a_neighbour_that_does_not_hand_over_is_an_error(network):
     left, right = await pair(network)
     right.server.open_account(0, "left", (0, 5))
     actor.server_here = lambda key: network.actors[key].server
-    with pytest.raises(ClusterError, match=r"server at right did not hand over its parameters: Refused\(.*account"):
+    with pytest.raises(ClusterError, match=r"server at right did not send its parameters: Refused\(.*account"):
         await left.take_over(Address("right", "right"), "right", (0, 1))
 
 
