@@ -16,6 +16,7 @@ from singa_dask.supervision.events import GangRequest, ServerRequest
 
 if TYPE_CHECKING:
     from singa_dask.cluster import Placement, WorkerInfo
+    from singa_dask.training.checkpoint import Found
 
 logger = logging.getLogger(__name__)
 
@@ -226,6 +227,15 @@ class Members:
             gangs = [c for c in working if c in gangs or down & set(c.server_groups) or lost & set(c.where)]
             if (len(gangs), len(groups)) == known:
                 return gangs, groups
+
+    def way_out(self, gangs: Sequence[Gang], groups: Sequence[ServerGroup], found: Found | None) -> str:
+        """In words: which worker groups are formed anew, and what they go on from. found: the newest checkpoint."""
+        names = "" if self.synchronous else f" of {' and '.join(map(str, gangs)) or 'the servers'}"
+        if self.server_groups and not groups:
+            return f"{names}, from the servers' parameters"
+        if self.serving():
+            return f"{names}, from the parameters of a neighbouring server group"
+        return f"{names}, from step {found.step if found else 0}"
 
     # What is formed
 
