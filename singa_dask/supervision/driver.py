@@ -82,8 +82,8 @@ def train(
     job: a Job, its message, or the path of a job file. client: is never closed. workspace: folder for the results,
     by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the
     newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed,
-    from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
-    that has gone silent. display: shows the run's events.
+    from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a
+    rank that has gone silent. display: shows the run's events.
 
     Ctrl-C ends the run after the step in progress, with a checkpoint; a second one aborts it.
 

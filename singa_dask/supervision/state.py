@@ -291,8 +291,8 @@ class Supervision:
     # Places
 
     def _place(self, there: Sequence[WorkerInfo], at: float) -> None:
-        """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes under
-        other addresses."""
+        """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
+        under other addresses."""
         batch = self._batch()
         if not batch or (self._checkpoint is None and not self.members.serving()):
             return
