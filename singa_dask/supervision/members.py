@@ -1,4 +1,4 @@
-"""The gangs and server groups of a run: where each stands, where its processes are, who depends on whom. No IO."""
+"""The gangs and server groups of a run: their phases, places and dependencies. No IO."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NoReplacement(ClusterError):
 
 @dataclass(frozen=True)
 class Restart:
-    """For the record: which worker groups were formed anew, why, and near which step."""
+    """A restart, for the record: the worker groups that were re-formed, their step, and the cause."""
 
     groups: tuple[int, ...]
     step: int
@@ -41,13 +41,13 @@ class Restart:
 
 
 class Phase(Enum):
-    """Where a gang or a server group stands. Its processes are in use unless it has ENDED."""
+    """The phase of a gang or a server group. Its processes are in use until it has ENDED."""
 
     DOWN = "down"  # waits for places
     FORMING = "forming"  # the launcher has it
     RUNNING = "running"  # is watched
-    LOST = "lost"  # waits for a survey, which says what else is lost
-    CLOSING = "closing"  # what is left of it is being closed
+    LOST = "lost"  # waits for a survey, which shows the extent of the loss
+    CLOSING = "closing"  # its ranks or servers are being closed
     DROPPED = "dropped"  # the same, for good
     ENDED = "ended"
 
@@ -89,7 +89,7 @@ class Gang(Member):
     """The worker groups that share processes: one, unless nworkers_per_procs says otherwise.
 
     cores: of each process. server_groups: of each worker group. resume: checkpoint that its servers began with. first:
-    step to begin with where nothing later is known. joined: it came to a running job; leaving: it was asked to end.
+    step to begin with where nothing later is known. joined: it joined a running job; leaving: it was asked to end.
     """
 
     groups: tuple[int, ...]
@@ -208,8 +208,8 @@ class Members:
     def affected(self, member: Member, silent: set[str]) -> tuple[list[Gang], list[ServerGroup]]:
         """Every gang and server group that cannot go on after the loss of a member.
 
-        They are in silent processes, or in processes that are replaced because a gang of several processes is formed
-        anew, or they are the gangs of lost servers.
+        These are: members in silent processes; members in the processes of a lost gang that has several, as all of
+        them are replaced; gangs of lost servers.
         """
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
         working = [gang for gang in self.gangs if gang.phase in standing]
@@ -229,7 +229,7 @@ class Members:
                 return gangs, groups
 
     def way_out(self, gangs: Sequence[Gang], groups: Sequence[ServerGroup], found: Found | None) -> str:
-        """In words: which worker groups are formed anew, and what they go on from. found: the newest checkpoint."""
+        """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
         names = "" if self.synchronous else f" of {' and '.join(map(str, gangs)) or 'the servers'}"
         if self.server_groups and not groups:
             return f"{names}, from the servers' parameters"
@@ -237,7 +237,7 @@ class Members:
             return f"{names}, from the parameters of a neighbouring server group"
         return f"{names}, from step {found.step if found else 0}"
 
-    # What is formed
+    # Forming
 
     def batch(self, dispensable: Callable[[Gang], bool]) -> list[Member]:
         """What is formed next. A dispensable gang comes alone: what it lacks must not hurt others."""
