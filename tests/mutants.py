@@ -32,30 +32,20 @@ NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", "
 TIMEOUTS = ("timeout", "_s", "deadline")
 SYMMETRIC = {"add", "allclose", "array_equal", "gcd", "max", "maximum", "min", "minimum", "multiply", "samefile"}
 SILENT_CALLS = {"log", "_log", "logger", "_logger", "logging", "warnings"}
-OTHER: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.Div: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-}
+_PAIRS = [
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.And, ast.Or),
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.FloorDiv),
+    (ast.BitAnd, ast.BitOr),
+    (ast.LShift, ast.RShift),
+]
+OTHER: dict[type[ast.AST], type[ast.AST]] = dict(_PAIRS) | {b: a for a, b in _PAIRS}
+OTHER |= {ast.Div: ast.Mult, ast.Mod: ast.FloorDiv}
 
 
 @dataclass(frozen=True)

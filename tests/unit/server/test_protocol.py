@@ -415,6 +415,19 @@ def test_a_group_that_returns_after_it_was_given_up_is_excused_too():
     assert not to.waits(held)
 
 
+def test_a_late_group_is_excused_up_to_the_slowest_of_those_that_are_there():
+    to = post(groups=(0, 1, 2), max_staleness=None)
+    to.say(Leave(0, Origin(2)))  # which has made no step
+    for step in range(8):
+        to.say(update(0, step))
+    for step in range(5):
+        to.say(update(1, step))
+    assert to.ask(Get(0, Origin(3))).clock == 5
+    to.say(Leave(0, Origin(1)))
+    assert to.ask(Get(0, Origin(4))).clock == 5, "group 3 is there"
+    assert to.ask(Get(0, Origin(2, 1))).clock == 5
+
+
 def test_a_group_that_returns_before_it_was_given_up_is_waited_for_as_before():
     to = post(groups=(0, 1), max_staleness=0)
     held = to.say(update(0, 0))
