@@ -47,7 +47,7 @@ class ClusterTopology:
     max_staleness: how many updates a worker group may be ahead of the slowest one; None for no bound.
     one_behind: whether a group computes its next gradient while its last update is under way.
     bucket_size: gradient elements that are sent together, once the backward pass has completed them.
-    codec: how gradients are compressed on their way; sparsity: the setting of kPartial, kTopK and kThreshold.
+    codec: how gradients are compressed on their way; sparsity: the share of elements that kPartial and kTopK send.
 
     Raises ConfigError with a problem for every impossible number.
     """
@@ -77,9 +77,11 @@ class ClusterTopology:
             if name == "sparsity" or (name == "max_staleness" and value is None):
                 continue  # the codec checks its own setting
             if name == "codec":
-                if value not in list(ClusterProto.Codec.keys()):
-                    hint = nearest(str(value), ClusterProto.Codec.keys())
-                    yield Problem("cluster.codec", "unknown codec", repr(value), hint)
+                valid = sorted({*ClusterProto.Codec.keys()} - {"kThreshold"})
+                if value == "kThreshold":
+                    yield Problem("cluster.codec", "only DistOpt has this codec, jobs do not", value, "Use kTopK.")
+                elif value not in valid:
+                    yield Problem("cluster.codec", "unknown codec", repr(value), nearest(str(value), valid))
                 continue
             if name in ("server_worker_separate", "one_behind"):
                 if not isinstance(value, bool):

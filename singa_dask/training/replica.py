@@ -179,7 +179,6 @@ def _exchange(
         flat.values.dtype,
         uncoded=flat.places(lambda entry: entry.statistic),
         frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
-        shared=topology.nworker_groups > 1,
     ), slices
 
 

@@ -34,7 +34,7 @@ def test_every_bucket_is_summed_by_runs_and_brought_together():
         assert parts == ((slice(0, 2), slice(5, 9)), (slice(2, 5), slice(9, 9)))[rank]
 
 
-CODECS = [("kHalf", None), ("kBFloat16", None), ("kPartial", 0.5), ("kTopK", 0.3), ("kThreshold", 1.0)]
+CODECS = [("kHalf", None), ("kBFloat16", None), ("kPartial", 0.5), ("kTopK", 0.3)]
 
 
 @pytest.mark.parametrize(("name", "sparsity"), CODECS)

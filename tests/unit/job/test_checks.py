@@ -197,6 +197,7 @@ BROKEN = [
         *("nservers_per_group: 3", "nworker_groups: 2 nserver_groups: 2 max_staleness: 1"),
         *("cluster.max_staleness", 42, 69, "bounds the worker groups of one server group"),
     ),
+    ("nservers_per_group: 3", "codec: kThreshold", "cluster.codec", 42, 33, "Received: kThreshold. Use kTopK."),
     ("nservers_per_group: 3", "start_port: 70000", "cluster.start_port", 42, 33, "must be from 0 to 65535"),
     ("train_steps: 500", "train_steps: 500 step: 5", "step", 2, 18, "resume: true"),
     # unrolling

@@ -148,7 +148,6 @@ CODECS = {
     "kBFloat16": (None, 0.5, 2e-2),
     "kPartial": (0.25, 0.3, 1.0),
     "kTopK": (0.05, 0.11, 1.0),
-    "kThreshold": (1e-3, 2.0, 0.2),
 }
 
 
@@ -195,8 +194,7 @@ def test_a_codec_suits_every_layout(name, size, slices):
         assert np.isfinite(values).all()
 
 
-@pytest.mark.parametrize("name", ["kTopK", "kThreshold"])
-def test_running_statistics_are_as_exact_as_ever(name):
+def test_running_statistics_are_as_exact_as_ever():
     def normalised(job):
         relu = next(layer for layer in job.neuralnet.layer if layer.name == "relu")
         relu.ClearField("relu_conf")
@@ -217,7 +215,7 @@ def test_running_statistics_are_as_exact_as_ever(name):
 
     full = run_threads(3, statistics, normalised(job_of(3, "SGD")))
     for values, expected in zip(
-        run_threads(3, statistics, coded(normalised(job_of(3, "SGD")), name)), full, strict=True
+        run_threads(3, statistics, coded(normalised(job_of(3, "SGD")), "kTopK")), full, strict=True
     ):
         np.testing.assert_allclose(values, expected, **CLOSE)
 
