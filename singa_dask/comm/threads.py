@@ -13,7 +13,7 @@ import numpy as np
 
 from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
 from singa_dask.comm.communicator import Communicator, part_of
-from singa_dask.comm.rendezvous import Rendezvous, add_up
+from singa_dask.comm.rendezvous import Rendezvous
 from singa_dask.errors import ClusterError
 
 
@@ -47,7 +47,7 @@ class ThreadCommunicator(Communicator):
         check_flat("recv", recv, counts[self.rank])
         own = part_of(self.rank, counts)
         with self._operation("reduce_scatter", send, tuple(counts), own=counts[self.rank]) as arrays:
-            add_up([array[own] for array in arrays], recv)
+            _add_up([array[own] for array in arrays], recv)
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
@@ -79,7 +79,7 @@ class ThreadCommunicator(Communicator):
         check_flat("buffer", buffer)
         total = np.empty_like(buffer)
         with self._operation("all_reduce", buffer, buffer.size) as arrays:
-            add_up(arrays, total)
+            _add_up(arrays, total)
         buffer[:] = total
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
@@ -96,7 +96,7 @@ class ThreadCommunicator(Communicator):
     def _of_color(self, colors: list[int]) -> ThreadCommunicator:
         members = self._alike(colors)
         first = self.rank == members[0]
-        made = Rendezvous(len(members), interrupted=lambda: self.aborted) if first else None
+        made = Rendezvous(len(members), lambda: self.aborted) if first else None
         with self._operation("split", np.empty(0), aside=made) as shown:
             exchange = shown[members[0]][1]
         return ThreadCommunicator(members.index(self.rank), exchange, self.timeout_s)
@@ -112,10 +112,17 @@ class ThreadCommunicator(Communicator):
         start = time.perf_counter()
         signature = (name, array.dtype, *agreed)
         shown = array if aside is None else (array, aside)
-        with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as operation:
-            yield operation.shown
+        with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as every:
+            yield every
         self.seconds[name] += time.perf_counter() - start
         self.nbytes[name] += array.nbytes - own * array.itemsize
+
+
+def _add_up(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """out = the sum of `arrays`, added in their order."""
+    np.copyto(out, arrays[0])
+    for array in arrays[1:]:
+        out += array
 
 
 def run_threads(size: int, fn: Callable[..., Any], *args: Any, timeout_s: float = 30.0) -> list[Any]:

@@ -104,17 +104,14 @@ class GangLauncher:
         topology = self.topology
         placement = place(topology, wait_workers(self.client, topology.nprocesses, self.patience_s))
         self._cores = dict(placement.cores)
-        held = max(1, topology.nworkers_per_procs // topology.nworkers_per_group)
-        for first in range(0, topology.nworker_groups, held):
-            numbers = tuple(range(first, first + held))
-            where = list(dict.fromkeys(address for g in numbers for address in placement.workers[g]))
-            self.crews.append(Gang(numbers, where, tuple(topology.server_group_of(g) for g in numbers)))
+        for number, where in enumerate(placement.workers):
+            self.crews.append(Gang((number,), list(where), (topology.server_group_of(number),)))
         if not topology.private_servers:
             self.server_groups += [ServerGroup(i, where, self.topic) for i, where in enumerate(placement.servers)]
 
     def newcomer(self) -> Gang:
         """One more crew, of one worker group, on free Dask workers. Raises ClusterError where there are too few."""
-        needed = max(1, self.topology.nworkers_per_group // self.topology.nworkers_per_procs)
+        needed = self.topology.nworkers_per_group
         used = self.used()
         free = [info for info in self._answering() if info.address not in used and not info.group]
         if len(free) < needed:
@@ -169,13 +166,10 @@ class GangLauncher:
 
     def _form(self, order: FormRequest, crew: Gang, groups: Sequence[GroupPlan]) -> None:
         crew.generation += 1
-        size = self.topology.nworkers_per_group
         plan = GangPlan(
             worker=self.worker_plan,
             groups=tuple(groups),
             cores=tuple(self._cores.get(address, 1) for address in crew.where),
-            nworkers_per_group=size,
-            per_process=min(self.topology.nworkers_per_procs, len(groups) * size),
             server_groups=crew.server_groups if self.server_groups else None,
         )
         crew.group = form_group(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from singa_dask.comm import NestedCommunicator
 from singa_dask.comm.communicator import Communicator
-from singa_dask.errors import ClusterError
 from singa_dask.server import Address, Link, link_to
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
@@ -26,15 +22,13 @@ class GangPlan:
     """What the driver tells the processes of one or several worker groups that are formed together.
 
     worker: the plan of their workers, but for the group. groups: the worker groups. cores: of each process, in order.
-    nworkers_per_group, per_process: workers. server_groups: of each worker group, the server group, None where servers
+    server_groups: of each worker group, the server group, None where servers
     are private.
     """
 
     worker: WorkerPlan
     groups: tuple[GroupPlan, ...]
     cores: tuple[int, ...]
-    nworkers_per_group: int = 1
-    per_process: int = 1
     server_groups: tuple[int, ...] | None = None
 
 
@@ -63,47 +57,5 @@ def on_dask_worker(comm: Communicator, plan: GangPlan, topic: str) -> dict[int, 
             others_ended=lambda: bool(task.told.get("others ended")),
         )
 
-    members = _members(comm, plan)
-    threads = max(1, plan.cores[comm.rank] // len(members))
-    runs = [
-        partial(train_rank, own, replace(plan.worker, threads=threads, group=plan.groups[index]), surroundings(index))
-        for index, own in members
-    ]
-    if len(runs) == 1:
-        reports = [runs[0]()]
-    else:
-        reports = _run_threads(runs, [own for _, own in members])
-    found: dict[int, dict[str, Any]] = {}
-    for (index, _), report in zip(members, reports, strict=True):
-        found.setdefault(plan.groups[index].number, report)
-    return found
-
-
-def _members(comm: Communicator, plan: GangPlan) -> list[tuple[int, Communicator]]:
-    """The workers of this process: which group, by index in the plan, and what it talks through."""
-    held, size = plan.per_process, plan.nworkers_per_group
-    if held == 1:
-        return [(0, comm)]
-    if held <= size:
-        return [(0, own) for own in NestedCommunicator.create(comm, held)]
-    return [(index, own) for index in range(held // size) for own in NestedCommunicator.create(comm, size)]
-
-
-def _run_threads(runs: Sequence[Callable[[], dict[str, Any]]], comms: Sequence[Communicator]) -> list[dict[str, Any]]:
-    """What each run returned. When one raises, all communicators of the process are broken, and that is raised."""
-
-    def member(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return run()
-        except BaseException as error:
-            for comm in comms:
-                comm.abort(f"another worker of the process failed: {error}")
-            raise
-
-    with ThreadPoolExecutor(len(runs), thread_name_prefix="worker") as pool:
-        futures = [pool.submit(copy_context().run, member, run) for run in runs]
-    raised = [error for error in (future.exception() for future in futures) if error is not None]
-    if raised:
-        # The error that the others are consequences of.
-        raise next((error for error in raised if not isinstance(error, ClusterError)), raised[0])
-    return [future.result() for future in futures]
+    own = replace(plan.worker, threads=max(1, plan.cores[comm.rank]), group=plan.groups[0])
+    return {plan.groups[0].number: train_rank(comm, own, surroundings(0))}

@@ -11,7 +11,7 @@ from support.one_machine import run_on_one_machine
 from support.patient import Patient
 from support.started import STARTED, AtOnce
 
-from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
+from singa_dask.comm import SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError, ClusterError, CommTimeout
 from singa_dask.exchange import FullExchange, SharedExchange
@@ -104,16 +104,6 @@ def test_buckets_of_any_size_give_the_same_bits(size, normalised):
     job.cluster.bucket_size = size
     assert len(Replica.form(job, ThreadCommunicator.create(3)[0], get_ops("cpu")).exchange.buckets) > 1
     for values, expected in zip(run_threads(3, train, job), whole, strict=True):
-        np.testing.assert_array_equal(values, expected)
-
-
-def test_buckets_of_threads_in_one_process():
-    job = job_of(3, "SGD")
-    whole = run_threads(3, train, job)
-    job.cluster.bucket_size = 100
-    for values, expected in zip(
-        run_members(NestedCommunicator.create(SoloCommunicator(), 3), train, job), whole, strict=True
-    ):
         np.testing.assert_array_equal(values, expected)
 
 
