@@ -5,15 +5,19 @@ SingaError
 ├── DataError          a shard, manifest or data set is missing, damaged or inconsistent
 ├── CheckpointError    a checkpoint is missing, damaged or of another net
 ├── ClusterError       workers are missing, a group cannot form, a rank was lost
-│   └── CommTimeout    a collective did not finish in time
+│   ├── CommTimeout    a collective did not finish in time
+│   └── MpiUnusable    there is no MPI library that can form groups here
 └── TrainingError      training failed (a layer raised an exception, the loss is not finite)
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+_K = TypeVar("_K")
 
 
 class SingaError(Exception):
@@ -78,8 +82,29 @@ class CommTimeout(ClusterError):
     """A collective did not finish in time."""
 
 
+class MpiUnusable(ClusterError):
+    """There is no MPI library that can form groups here: trying again would not help."""
+
+
 class TrainingError(SingaError):
     """Training failed: a layer raised an exception, or the loss is not finite."""
+
+
+def consequence(error: BaseException) -> int:
+    """How far an error is from the root cause: 0 for a rank's own, 1 for a timeout of its group, 2 for what a broken
+    group makes its ranks raise."""
+    if isinstance(error, CommTimeout):
+        return 1
+    return 2 if isinstance(error, ClusterError) and not isinstance(error, MpiUnusable) else 0
+
+
+def root_cause(errors: Mapping[_K, BaseException]) -> _K:
+    """The key of the error that caused the others; of equal ones, the first.
+
+    >>> root_cause({0: ClusterError("aborted"), 1: CommTimeout("no answer"), 2: ValueError("bad batch")})
+    2
+    """
+    return min(errors, key=lambda key: consequence(errors[key]))
 
 
 def nearest(value: str, valid: Iterable[str]) -> str:

@@ -20,8 +20,9 @@ from tools.jobs import job_of
 from tools.workloads import TINY_RATE, WORKLOADS, data_of
 
 from singa_dask.algorithms.bp import BP
-from singa_dask.cluster.bootstrap import join_world, unlink_segments
+from singa_dask.cluster.join import join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.pipeline import GradientPipeline

@@ -1,10 +1,10 @@
-"""The deep autoencoder of Hinton and Salakhutdinov (Science, 2006) on MNIST, as Apache SINGA's five jobs.
+"""The deep auto-encoder of Hinton and Salakhutdinov (Science, 2006) on MNIST, as Apache SINGA's five jobs.
 
-    python examples/autoencoder/run.py                                                   # in the project's folder
+    python examples/autoencoder/run.py                                                   # in the repository's root
     python examples/autoencoder/run.py --cluster examples/clusters/allreduce.conf
 
-Trains a stack of four RBMs, then the autoencoder that they initialise. Compares the mean squared error per test pixel
-with that of the same net without pre-training, and with PCA of the same code size.
+Trains four stacked RBMs, and then the auto-encoder that they initialise. Compares its mean squared error per test
+pixel with the auto-encoder without pre-training and with a linear code of the same size (PCA).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ PIXELS, CODE = 784, 30
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cluster", help="file with a cluster block; default: one worker")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for every job")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="override a field of every job"
+    )
     args = parser.parse_args()
 
     def run(conf: str, name: str, *overrides: str) -> dict:
@@ -38,7 +40,7 @@ def main() -> None:
         "without pre-training": pixel_error(run("job.conf", "random", "checkpoint_path=[]")),
         f"PCA, {CODE} components": pca_error(images("train"), images("test")),
     }
-    print(f"\n{'squared error of a test pixel':32}")
+    print(f"\n{'squared error per test pixel':32}")
     for name, error in errors.items():
         print(f"{name:32}{error:.5f}")
 
@@ -56,7 +58,7 @@ def images(split: str) -> np.ndarray:
 
 
 def pca_error(known: np.ndarray, test: np.ndarray) -> float:
-    """The mean squared error per pixel if only the components of largest variance are kept."""
+    """The error of keeping only the components of largest variance."""
     mean = known.mean(axis=0)
     _, vectors = np.linalg.eigh(np.cov((known - mean).T))
     basis = vectors[:, -CODE:]

@@ -1,4 +1,4 @@
-"""The training of job.conf in PyTorch: the same net, initial weights, mini-batches and updater.
+"""The job in PyTorch: the net of job.conf with the same initial weights, mini-batches and updater.
 
     pip install torch
     python examples/char-rnn/pytorch.py [steps]
@@ -30,7 +30,7 @@ GATES = ("r", "z", "c")  # the order of torch.nn.GRU
 
 
 class Text:
-    """The mini-batches of the job's data in one phase: (T + 1, B) numbers of characters."""
+    """The mini-batches of the job's data in one phase: (T + 1, B) character numbers."""
 
     def __init__(self, job, phase):
         (layer,) = (x for x in job.neuralnet.layer if x.name == "data" and runs_in(x, phase))
@@ -61,7 +61,7 @@ class Model(torch.nn.Module):
         self.gru.bias_hh_l0.requires_grad_(False)  # one bias per gate
 
     def loss(self, batch, state):
-        """The loss summed over the characters, and the state after the last."""
+        """The loss summed over the characters, and the final state."""
         onehot = torch.nn.functional.one_hot(batch[:-1], self.symbols).float()
         hidden, state = self.gru(onehot, state)
         scores = self.out(hidden).flatten(0, 1)
@@ -101,7 +101,7 @@ def main(steps):
         (loss / batch.shape[1]).backward()
         rate = rule.learning_rate
         lr = rate.base_lr * rate.step_conf.gamma ** (step // rate.step_conf.change_freq)
-        with torch.no_grad():  # SINGA's RMSProp adds delta inside the root
+        with torch.no_grad():  # SINGA's RMSProp has delta under the root
             for weight, square in zip(weights, squares, strict=True):
                 gradient = weight.grad.clamp(rule.clip_low, rule.clip_high)
                 square.mul_(rule.rmsprop_conf.rho).addcmul_(gradient, gradient, value=1 - rule.rmsprop_conf.rho)

@@ -1,9 +1,9 @@
-"""A custom training loop without Dask: Apache SINGA 3.x's MNIST recipe with its DistOpt.
+"""A custom training loop without Dask: Apache SINGA 3.x's MNIST recipe with DistOpt.
 
     mpiexec -n 3 python examples/distopt/train.py --codec half --epochs 2
     python examples/distopt/train.py --nprocs 3 --codec half --epochs 2
 
-Under mpiexec, set OMP_NUM_THREADS=1 if there are more ranks than cores. `launch` sets it.
+Under mpiexec, set OMP_NUM_THREADS=1 if there are more ranks than cores; launch sets it automatically.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ CODECS = {
     "topk": ("backward_and_sparse_update", {"spars": 0.05, "topK": True}),
     "threshold": ("backward_and_sparse_update", {"spars": 1e-3}),
 }
-LARGEST = {"mnist": 255, "digits": 16}  # pixel value
+LARGEST = {"mnist": 255, "digits": 16}  # largest pixel value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nprocs", type=int, default=0, help="processes to start; leave it out under mpiexec")
+    parser.add_argument("--nprocs", type=int, default=0, help="number of processes to start; 0 under mpiexec")
     parser.add_argument("--codec", choices=CODECS, default="full")
     parser.add_argument("--data", choices=LARGEST, default="mnist")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="samples per rank and step")
     parser.add_argument("--lr", type=float, default=0.005, help="learning rate per 64 samples of the mini-batch")
-    parser.add_argument("--threshold", type=int, default=2097152, help="larger parameters are sent alone (elements)")
+    parser.add_argument(
+        "--threshold", type=int, default=2097152, help="parameters with more elements are sent separately"
+    )
     parser.add_argument("--seed", type=int, default=0)
     settings = vars(parser.parse_args())
     nprocs = settings.pop("nprocs")
-    resolve(f"dataset:{settings['data']}/train")  # once, before the ranks start
+    resolve(f"dataset:{settings['data']}/train")  # once, not on every rank
     if nprocs:
         launch(train, nprocs, settings)
     else:
@@ -49,11 +51,12 @@ def main() -> None:
 
 
 def train(settings: dict) -> float:
-    """Train as one rank; the test accuracy at the end."""
+    """Train as one rank. Returns the final test accuracy."""
     x, y = samples(settings["data"], "train")
     x_test, y_test = samples(settings["data"], "test")
     ranks = world().size
-    # As in SINGA's recipe, the rate grows with the ranks. With "partial" a rank applies its own gradients.
+    # As in SINGA's recipe, the rate scales with all ranks' samples; with "partial" a rank mostly follows its own
+    # gradients.
     lr = settings["lr"] * (1 if settings["codec"] == "partial" else ranks)
     model = build(x.shape[1:], settings["seed"])
     opt = DistOpt(SGD(lr=lr, momentum=0.9, weight_decay=1e-5), model)
@@ -82,7 +85,7 @@ def train(settings: dict) -> float:
 
 
 def build(shape: tuple[int, ...], seed: int) -> Model:
-    """conv20, conv50, ip500, ip10; for small images with kernels that fit them."""
+    """conv20, conv50, ip500, ip10, with smaller kernels for small images."""
     side = shape[0]
     conv = {"kernel": 5} if side >= 28 else {"kernel": 3, "pad": 1}
     init = [{"init": {"type": "kUniformSqrtFanIn"}}, {"init": {"type": "kConstant", "value": 0}}]
@@ -105,7 +108,7 @@ def build(shape: tuple[int, ...], seed: int) -> Model:
 
 
 def samples(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, H, W, 1) from 0 to 1, and labels, of all shards of a named data set."""
+    """Images (N, H, W, 1) from 0 to 1, and labels, of a split of a named data set."""
     manifest = Manifest.load(resolve(f"dataset:{data}/{split}"))
     folder = ShardFolder(manifest)
     folder.verify()

@@ -1,7 +1,7 @@
-"""Dask workers as batch jobs, with dask-jobqueue: `python examples/hpc/jobqueue.py JOB [CLUSTER]`.
+"""Dask workers as jobs of a batch system, with dask-jobqueue: `python examples/hpc/jobqueue.py JOB [CLUSTER]`.
 
-Each Dask worker has a nanny that replaces it if it is lost. MPI starts inside the worker. This requires a library of
-the MPICH family (MPICH, Intel MPI, MVAPICH, Cray MPI). Run this script on a login node or in a separate job.
+Each Dask worker has a nanny, so lost workers are replaced. MPI starts inside the workers, so the MPI library must be
+of the MPICH family (MPICH, Intel MPI, MVAPICH, Cray MPI). Run this script on a login node, or in a separate job.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("job")
     parser.add_argument("cluster", nargs="?")
-    parser.add_argument("--interface", help="network of Dask and MPI, such as ib0")
+    parser.add_argument("--interface", help="network interface for Dask and MPI, for example ib0")
     parser.add_argument("--queue")
     parser.add_argument("--cores-per-worker", type=int, default=4)
     parser.add_argument("--walltime", default="04:00:00")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--show", action="store_true", help="print the batch script of a worker and submit nothing")
+    parser.add_argument("--show", action="store_true", help="print the job script of a worker without submitting it")
     args = parser.parse_args()
 
     job = Job.from_file(args.job, cluster=args.cluster)
     slurm = SLURMCluster(
         n_workers=0,
         queue=args.queue,
-        # Dask needs one thread, for loading tasks; the rank uses the cores.
+        # Dask needs one thread for loading tasks; the cores are for the rank.
         cores=1,
         job_cpu=args.cores_per_worker,
         processes=1,
@@ -46,7 +46,7 @@ def main() -> None:
             return
         slurm.scale(jobs=job.topology.nprocesses)
         with slurm.get_client() as client:
-            # Workers arrive as the queue starts them.
+            # The batch system decides when workers start.
             client.wait_for_workers(job.topology.nprocesses, timeout=3600)
             result = train(job, client, resume=args.resume)
     print(result)

@@ -1,9 +1,9 @@
-"""Bytes sent and test accuracy for each codec: MNIST on three workers, one run per codec.
+"""The bytes that each codec saves and the accuracy that it costs: MNIST on three workers, once per codec.
 
-    python examples/mnist/codecs.py                        # in the project's folder; draws runs/codecs/curves.png
+    python examples/mnist/codecs.py                        # in the repository's root; plots runs/codecs/curves.png
     python examples/mnist/codecs.py --epochs 1 --codec kFull --codec kHalf
 
-All runs have the same seed, mini-batches and learning rate.
+All runs have the same seed, mini-batches and learning rate. They differ only in the codec.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def run(codec: str, epochs: int, workspace: Path) -> dict[str, Any]:
-    """Train with this codec. mb: sent by one worker; accuracy: on the test images, by epoch."""
+    """Train with this codec. Returns mb, sent by one worker, and accuracy, on the test images by epoch."""
     settings = [
         f"train_steps={epochs * STEPS_PER_EPOCH}",
         f"test_freq={STEPS_PER_EPOCH // TESTS_PER_EPOCH}",
@@ -64,7 +64,7 @@ def run(codec: str, epochs: int, workspace: Path) -> dict[str, Any]:
 
 
 def draw(curves: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """The test error over the epochs, and over what a worker has sent by then."""
+    """Plot the test error over the epochs and over the data sent by a worker."""
     figure = Figure(figsize=(10.4, 3.8), layout="constrained")
     by_epoch, by_bytes = figure.subplots(1, 2, sharey=True)
     for name, curve in curves.items():

@@ -1,4 +1,4 @@
-"""Custom layers of the RNNLM example.
+"""User-defined layers of the RNNLM example.
 
 R rows (words to predict), D features, H hidden units, C classes, V words.
 """
@@ -12,7 +12,7 @@ from singa_dask.layers.labels import class_labels
 
 
 def class_starts(counts, classes):
-    """The first word of each class. Classes are ranges of words, most frequent first, of similar sums of sqrt(count).
+    """The first word of each class: ranges of words, sorted by frequency, with about equal sums of sqrt(count).
 
     counts: (V,) occurrences of each word in the training text. Every class has at least one word.
     Raises ValueError if there are more classes than words.
@@ -50,7 +50,7 @@ class ClassFactoredLoss(LossLayer):
     """loss = -log P(w | h), P(w | h) = P(class(w) | h) P(w | class(w), h), both softmax   (Goodman 2001).
 
     Sources: h (R, H) and the labels. Parameters: class weight (C, H), word weight (V, H). Output: P(w | h), (R, 1).
-    user_conf: words (V), starts: the first word of each of the C classes. Metric: loss.
+    user_conf: words (V), starts: the first word of each of the C classes, which are ranges of words. Metric: loss.
     """
 
     label_sources = (1,)
@@ -73,13 +73,13 @@ class ClassFactoredLoss(LossLayer):
         classes, rows = self._classes[labels], np.arange(len(h))
         ctx.h, ctx.rows, ctx.classes = h, rows, classes
         ctx.class_probability = _softmax(h @ self.class_weight.value.T)
-        # All words of each row's class, row after row: pair i is word ctx.word[i] of row ctx.row[i].
+        # The words of each row's class, row after row: pair i is word ctx.word[i] of row ctx.row[i].
         sizes = self._sizes[classes]
         ctx.first = np.cumsum(sizes) - sizes
         ctx.row = np.repeat(rows, sizes)
         ctx.word = np.arange(sizes.sum()) - np.repeat(ctx.first - self._starts[classes], sizes)
         logits = np.einsum("ij,ij->i", h[ctx.row], self.word_weight.value[ctx.word])
-        ctx.word_probability = _softmax_of_segments(logits, ctx.first, ctx.row)
+        ctx.word_probability = _segment_softmax(logits, ctx.first, ctx.row)
         ctx.own = ctx.first + labels - self._starts[classes]
         y = ctx.class_probability[rows, classes] * ctx.word_probability[ctx.own]
         tiny = np.finfo(y.dtype).tiny
@@ -108,7 +108,7 @@ def _softmax(x):
     return e / e.sum(axis=1, keepdims=True)
 
 
-def _softmax_of_segments(x, first, segment):
-    """Softmax within each segment. first: start of each segment; segment: that of each element."""
+def _segment_softmax(x, first, segment):
+    """Softmax within each segment of elements. first: the start of each; segment: that of each element."""
     e = np.exp(x - np.maximum.reduceat(x, first)[segment])
     return e / np.add.reduceat(e, first)[segment]

@@ -1,10 +1,10 @@
 """Apache SINGA's RNNLM: the recurrent neural network language model of Mikolov et al. (2010, 2011) on Shakespeare.
 
-    python examples/rnnlm/run.py                                                         # in the project's folder
+    python examples/rnnlm/run.py                                                         # in the repository's root
     python examples/rnnlm/run.py --cluster examples/clusters/allreduce.conf --full
 
-Writes word shards of a text, trains, and prints the perplexity per word of the validation text, exp(loss). Compares it
-with the unigram model and, with --full, with the same net with a softmax over the whole vocabulary.
+Writes word shards of a text, trains, and prints the perplexity per word of the validation text, exp(loss), next to
+that of the unigram model. With --full, also that of the same net with a softmax over the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ WORDS, CLASSES = 3720, 100
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--text", type=Path, help="a text of 3,720 or more distinct words; default: tinyshakespeare")
+    parser.add_argument("--text", type=Path, help="a text of at least 3,720 different words; default: tinyshakespeare")
     parser.add_argument("--full", action="store_true", help="also train with a softmax over the whole vocabulary")
     parser.add_argument("--cluster", help="file with a cluster block; default: one worker")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for every job")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="override a field of every job"
+    )
     args = parser.parse_args()
 
     text = args.text or raw_files(load_recipe("tinyshakespeare"))["input.txt"]
@@ -51,7 +53,7 @@ def main() -> None:
     }
     if args.full:
         found["RNNLM, full softmax"] = perplexity(train(with_full_softmax(job), workspace=FOLDER / "full"))
-    print(f"\n{'perplexity of a word':32}")
+    print(f"\n{'perplexity per word':32}")
     for name, value in found.items():
         print(f"{name:32}{value:.1f}")
 
@@ -73,7 +75,7 @@ def perplexity(result: Result) -> float:
 
 
 def words(folder: Path) -> np.ndarray:
-    """The numbers of all words of a folder of shards, in the order of the text: (N,)."""
+    """The word numbers of a folder of shards, in the order of the text: (N,)."""
     shards = ShardFolder(Manifest.load(folder))
     readers = [shards.reader(i) for i in range(len(shards.manifest.shards))]
     return np.concatenate([reader.features[:].reshape(-1) for reader in readers]).astype("int64")

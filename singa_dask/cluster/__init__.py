@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from singa_dask.cluster.forming import form_group, restart_workers
+    from singa_dask.cluster.formation import form_group, restart_workers
     from singa_dask.cluster.group import Group, GroupFailed, RankFailure
     from singa_dask.cluster.library import mpi_library
-    from singa_dask.cluster.local import local_cluster
+    from singa_dask.cluster.local_dask import local_cluster
     from singa_dask.cluster.rank import current_task
     from singa_dask.cluster.workers import Placement, WorkerInfo, place, probe, wait_workers
 
@@ -21,12 +21,12 @@ _HOMES = {
     "RankFailure": "group",
     "WorkerInfo": "workers",
     "current_task": "rank",
-    "form_group": "forming",
-    "local_cluster": "local",
+    "form_group": "formation",
+    "local_cluster": "local_dask",
     "mpi_library": "library",
     "place": "workers",
     "probe": "workers",
-    "restart_workers": "forming",
+    "restart_workers": "formation",
     "wait_workers": "workers",
 }
 

@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from singa_dask.cluster.bootstrap import MpiUnusable
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, tell_rank
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
-from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.errors import ClusterError, consequence, root_cause
 
 logger = logging.getLogger(__name__)
 
-_ALIVE_EVERY_S = 0.25
+_LIVENESS_POLL_S = 0.25
 _ANSWER_S = 2.0
 _HEARD_EVERY_S = 2.0
 # Dask's heartbeats come every 0.5 s, those of thousands of workers every 10 s. Who misses them is asked first.
@@ -71,12 +70,13 @@ class Group:
         workers: Sequence[WorkerInfo],
         futures: Sequence[Any],
         server: PmiServer | None = None,
+        replaced: dict[str, int] | None = None,
     ) -> None:
         self.id = plans[0].group
         self.workers = tuple(workers)
         self.futures = tuple(futures)
         self.failure: RankFailure | None = None
-        self.replaced: dict[str, int] = {}
+        self.replaced = {} if replaced is None else replaced
         self._client = client
         self._server = server
         self._checked_at = 0.0
@@ -195,7 +195,7 @@ class Group:
     def _find_failure(self) -> RankFailure | None:
         errors = {rank: future for rank, future in enumerate(self.futures) if future.status == "error"}
         gone = {rank for rank, future in enumerate(self.futures) if future.status in ("cancelled", "lost")}
-        if errors or gone or time.monotonic() - self._checked_at > _ALIVE_EVERY_S:
+        if errors or gone or time.monotonic() - self._checked_at > _LIVENESS_POLL_S:
             there = alive(self._client, self.addresses)
             self._checked_at = time.monotonic()
             lost = [
@@ -233,9 +233,9 @@ class Group:
     def _first_error(self, errors: Mapping[int, Any]) -> RankFailure:
         """The failure that caused the others: an error of the rank's own before one that other ranks gave it."""
         raised = {rank: future.exception(timeout=_ANSWER_S) for rank, future in errors.items()}
-        rank = min(raised, key=lambda r: (_is_consequence(raised[r]), r))
+        rank = root_cause(raised)
         error = raised[rank]
-        if _is_consequence(error):
+        if consequence(error):
             # MPI may miss a rank before Dask does.
             silent = self._silent()
             if silent is not None:
@@ -248,9 +248,3 @@ class Group:
         """The first rank whose worker does not answer."""
         answers = run_each(self._client, describe, dict.fromkeys(self.addresses, ()), _ANSWER_S)
         return next((r for r, address in enumerate(self.addresses) if isinstance(answers[address], Exception)), None)
-
-
-def _is_consequence(error: BaseException) -> int:
-    if isinstance(error, CommTimeout):
-        return 1
-    return 2 if isinstance(error, ClusterError) and not isinstance(error, MpiUnusable) else 0

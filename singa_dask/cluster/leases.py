@@ -1,6 +1,6 @@
-"""Which group a Dask worker belongs to. Reservations live in the workers and expire.
+"""Which group a Dask worker belongs to. Leases live in the workers and expire, unless a task has taken them up.
 
-Servers hold a worker too, until they are closed or Dask has let their actors go, as it does when their client is gone.
+Servers hold a worker too, until they are closed or Dask releases their actors, as when their client is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass
-class _Claim:
+class _Lease:
     """Until `expires`, or for as long as there is a task."""
 
     group: str
@@ -25,7 +25,7 @@ class _Claim:
         return self.task is not None or self.expires > time.monotonic()
 
 
-_claims: dict[str, _Claim] = {}  # by address, as a process may hold several Dask workers
+_leases: dict[str, _Lease] = {}  # by address, as a process may hold several Dask workers
 _lock = threading.Lock()
 
 
@@ -43,32 +43,32 @@ def servers(actors: Mapping[Any, Any]) -> list[str]:
 def holder(address: str) -> str:
     """The group that has this worker, "" for none."""
     with _lock:
-        held = _claims.get(address)
+        held = _leases.get(address)
         return held.group if held and held.holds else ""
 
 
 def reserve(address: str, group: str, lease_s: float) -> str:
     """Reserve the worker for a group; returns the name of another one that has it, "" where it worked."""
     with _lock:
-        held = _claims.get(address)
+        held = _leases.get(address)
         if held and held.group != group and held.holds:
             return held.group
-        _claims[address] = _Claim(group, time.monotonic() + lease_s)
+        _leases[address] = _Lease(group, time.monotonic() + lease_s)
         return ""
 
 
-def unreserve(address: str, group: str) -> None:
+def release(address: str, group: str) -> None:
     """Give up a reservation that has no task yet."""
     with _lock:
-        held = _claims.get(address)
+        held = _leases.get(address)
         if held and held.group == group and held.task is None:
-            del _claims[address]
+            del _leases[address]
 
 
 def take_up(address: str, group: str, task: Any) -> bool:
     """Turn the reservation into a task. False where there is none: this process replaced the reserved one."""
     with _lock:
-        held = _claims.get(address)
+        held = _leases.get(address)
         if held is None or held.group != group or held.task is not None:
             return False
         held.task = task
@@ -78,11 +78,11 @@ def take_up(address: str, group: str, task: Any) -> bool:
 def task_of(address: str, group: str) -> Any:
     """The group's task on this worker, None where it has none."""
     with _lock:
-        held = _claims.get(address)
+        held = _leases.get(address)
         return held.task if held and held.group == group else None
 
 
 def end(address: str) -> None:
     """The task is over: the worker is free."""
     with _lock:
-        _claims.pop(address, None)
+        _leases.pop(address, None)

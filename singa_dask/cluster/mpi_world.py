@@ -19,17 +19,11 @@ import numpy as np
 from distributed import Client, LocalCluster, Worker
 from distributed.utils import get_ip, get_ip_interface
 
-from singa_dask.cluster.bootstrap import (
-    ended_by_alarm,
-    join_launched,
-    launched_size,
-    library_name,
-    mpi_report,
-    this_node,
-    unlink_segments,
-)
+from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report, this_node
+from singa_dask.cluster.dask_settings import SETTINGS
+from singa_dask.cluster.join import ended_by_alarm, join_launched
 from singa_dask.cluster.remote import alive, run_each
-from singa_dask.cluster.settings import SETTINGS
+from singa_dask.cluster.segments import unlink_segments
 from singa_dask.cluster.workers import wait_workers
 from singa_dask.errors import ClusterError, ConfigError, Problem
 

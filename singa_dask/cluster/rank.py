@@ -17,19 +17,13 @@ from distributed import get_worker, secede
 from distributed.core import Status
 
 from singa_dask.cluster import leases
-from singa_dask.cluster.bootstrap import (
-    MpiUnusable,
-    communicator,
-    join_world,
-    load_mpi,
-    spend_world,
-    unlink_orphans,
-    unlink_segments,
-)
+from singa_dask.cluster.bootstrap import spend_world
+from singa_dask.cluster.join import join_group
 from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.segments import unlink_orphans, unlink_segments
 from singa_dask.cluster.workers import WorkerInfo, describe
-from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
-from singa_dask.errors import ClusterError
+from singa_dask.comm import Communicator
+from singa_dask.errors import ClusterError, MpiUnusable
 
 logger = logging.getLogger(__name__)
 
@@ -118,16 +112,15 @@ def current_task() -> RankTask:
     return task
 
 
-def claim(group: str, run: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
-    """Reserve this worker for a group: what the worker is, or the name of the group, or of another run's server, that
-    has it."""
+def reserve_worker(group: str, run: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
+    """Reserve this worker for a group; returns what it is, or who has it: another group, or another run's server."""
     others = [key for key in leases.servers(dask_worker.state.actors) if not key.endswith(f"@{run}")]
     return next(iter(others), "") or leases.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
 
 
-def release(group: str, dask_worker: Any = None) -> None:
+def release_worker(group: str, dask_worker: Any = None) -> None:
     """Give up a reservation that has no task yet."""
-    leases.unreserve(dask_worker.address, group)
+    leases.release(dask_worker.address, group)
 
 
 def rank_formed(group: str, dask_worker: Any = None) -> bool:
@@ -156,7 +149,7 @@ def clean_segments(kvsname: str) -> None:
     unlink_orphans()
 
 
-def run_rank(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
+def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     """Join the group, then fn(comm, *args). The Dask task of a rank."""
     worker = get_worker()
     task = _take_up(plan, worker.address)
@@ -202,32 +195,25 @@ def _take_up(plan: RankPlan, address: str) -> RankTask:
 
 
 def _joined(task: RankTask) -> Communicator:
-    """The communicator of the group. Raises MpiUnusable, or JoinFailed whatever else went wrong."""
+    """The communicator of the group. Raises MpiUnusable, or JoinFailed for any other error."""
+    plan = task.plan
     try:
-        comm = _join(task)
+        comm = join_group(
+            plan.rank,
+            plan.size,
+            plan.group,
+            endpoint=plan.endpoint,
+            host=plan.host,
+            world_ranks=plan.world_ranks,
+            forming_s=plan.forming_s,
+            timeout_s=plan.comm_timeout_s,
+            abort=task.abort_event,
+        )
     except MpiUnusable:
         raise
     except Exception as error:
         raise JoinFailed(str(error)) from error
     task.joined(comm)
-    return comm
-
-
-def _join(task: RankTask) -> Communicator:
-    """The communicator of the group, after the ranks have met on it."""
-    plan = task.plan
-    if plan.size == 1:
-        return SoloCommunicator(plan.comm_timeout_s)
-    mpi = load_mpi()
-    if plan.endpoint is not None:
-        try:
-            join_world(plan.endpoint, plan.rank, plan.size, plan.host, time.monotonic() + plan.forming_s)
-            MpiCommunicator(mpi.COMM_WORLD, plan.forming_s, task.abort_event).barrier()
-        finally:
-            unlink_segments(plan.endpoint.kvsname)
-    made = communicator(plan.world_ranks, plan.group)
-    comm = MpiCommunicator(made, plan.comm_timeout_s, task.abort_event)
-    comm.barrier()
     return comm
 
 

@@ -8,8 +8,11 @@ import signal
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
-from singa_dask.cluster.bootstrap import unlink_segments
+from singa_dask.cluster.segments import unlink_segments
 from singa_dask.errors import ClusterError
+
+# How late the client's event loop may be on a busy machine.
+_LATE_S = 30.0
 
 
 def run_each(
@@ -30,7 +33,10 @@ def run_each(
     async def every() -> list[Any]:
         return await asyncio.gather(*map(one, args), return_exceptions=True)
 
-    return dict(zip(args, _within(client, every, timeout_s), strict=True))
+    try:
+        return dict(zip(args, _within(client, every, timeout_s), strict=True))
+    except TimeoutError as error:  # the client's own event loop is stuck
+        return dict.fromkeys(args, error)
 
 
 def kill_processes(client: Any, pids: Mapping[str, int]) -> None:
@@ -81,7 +87,7 @@ def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float) -
 def _within(client: Any, coroutine: Callable[[], Any], timeout_s: float) -> Any:
     if client.asynchronous:
         raise ClusterError("the Dask client is asynchronous; give a Client(..., asynchronous=False)")
-    return client.sync(_Call, coroutine, callback_timeout=timeout_s + 1.0)
+    return client.sync(_Call, coroutine, callback_timeout=timeout_s + _LATE_S)
 
 
 class _Call:

@@ -14,7 +14,7 @@ import numpy as np
 from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
 from singa_dask.comm.communicator import Communicator, part_of
 from singa_dask.comm.rendezvous import Rendezvous
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, root_cause
 
 
 class ThreadCommunicator(Communicator):
@@ -128,30 +128,30 @@ def _add_up(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:
 def run_threads(size: int, fn: Callable[..., Any], *args: Any, timeout_s: float = 30.0) -> list[Any]:
     """[fn(comm, *args) of every rank], run in `size` threads. A rank that raises breaks the others.
 
-    Raises what the first failing rank raised.
+    Raises the root cause.
     """
     return run_members(ThreadCommunicator.create(size, timeout_s), fn, *args)
 
 
 def run_members(comms: Sequence[Communicator], fn: Callable[..., Any], *args: Any) -> list[Any]:
-    """[fn(comm, *args) of every communicator of this process], each in a thread of its own.
+    """[fn(comm, *args) of every communicator], each in a thread of its own, which sees the caller's context variables.
 
-    The threads see the caller's context variables. A member that raises breaks the others; raises what the first
-    failing one raised.
+    A call that raises breaks all communicators; raises the root cause.
     """
-    first: list[BaseException] = []
+    raised: dict[int, BaseException] = {}  # in the order of time
 
     def member(comm: Communicator) -> Any:
         try:
             return fn(comm, *args)
         except BaseException as error:
-            first.append(error)
-            comm.abort(f"rank {comm.rank} failed: {error}")
+            raised[comm.rank] = error
+            for other in comms:
+                other.abort(f"rank {comm.rank} failed: {error}")
             raise
 
     with ThreadPoolExecutor(len(comms), thread_name_prefix="rank") as pool:
         futures = [pool.submit(copy_context().run, member, comm) for comm in comms]
         wait(futures)
-    if first:
-        raise first[0]
+    if raised:
+        raise raised[root_cause(raised)]
     return [future.result() for future in futures]

@@ -1,4 +1,4 @@
-"""Data: HDF5 shards, the plan of who reads which samples when, and the loader that reads ahead."""
+"""Data: HDF5 shards, the order of samples, and the loader, which reads ahead."""
 
 from singa_dask.data.convert import shard
 from singa_dask.data.dask_submit import dask_submit

@@ -1,4 +1,4 @@
-"""Memory that is used again: pages fresh from the system are cleared first, which costs as much as filling them."""
+"""Reused memory: the system clears new pages first, which costs as much as filling them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 
 
 class BufferPool:
-    """Arrays whose memory comes back here once the last view of them is gone.
+    """Arrays whose memory returns to the pool when their last view is gone.
 
-    It keeps at most `max_nbytes` bytes that nobody uses. Thread-safe.
+    The pool keeps at most `max_nbytes` of unused memory. Thread-safe.
     """
 
     def __init__(self, max_nbytes: int):
         self.max_nbytes = max_nbytes
         self._free: list[np.ndarray] = []
-        # Reentrant: the collector may drop an array, and so call give_back, while this thread holds the lock.
+        # Reentrant: garbage collection may drop an array and call give_back while this thread holds the lock.
         self._lock = threading.RLock()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An uninitialised array, as np.empty gives it."""
+        """An uninitialised array, like np.empty."""
         dtype = np.dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
         return np.asarray(_Lease(self, self._take(nbytes), shape, dtype))
 
     @property
     def free_nbytes(self) -> int:
-        """Bytes that are kept for the next array."""
+        """Bytes of unused memory."""
         with self._lock:
             return sum(memory.nbytes for memory in self._free)
 
@@ -41,7 +41,7 @@ class BufferPool:
         return np.empty(nbytes, np.uint8)
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Keep this memory for later; the oldest goes where there is too much."""
+        """Keep this memory for reuse, and drop the oldest if there is too much."""
         with self._lock:
             self._free.append(memory)
             while sum(free.nbytes for free in self._free) > self.max_nbytes:
@@ -49,7 +49,7 @@ class BufferPool:
 
 
 class _Lease:
-    """The owner of an array's memory. Every view of the array refers to it, so its end is the end of them all."""
+    """The owner of an array's memory. Every view of the array refers to it, so it outlives all of them."""
 
     def __init__(self, pool: BufferPool, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype):
         self._pool = pool

@@ -1,4 +1,4 @@
-"""The named data sets: one TOML recipe each, in the checkout's `datasets/` or inside the installed package."""
+"""Named data sets: one TOML recipe each, in `datasets/` of a checkout or in the installed package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from singa_dask.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class Source:
-    """One file of a publisher. checksum: (algorithm, hex digest); size in bytes."""
+    """A published file. checksum: (algorithm, hex digest); size: in bytes."""
 
     file: str
     url: str
@@ -25,11 +25,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a named data set becomes shards.
+    """How to convert a named data set to shards.
 
-    format: of the raw files, and so the converter. alternatives: patterns of files that do instead of the sources.
-    idx: for format "idx", (features file, labels file) of each split. validation: for format "text", the share of the
-    text, its end, that is the split "validation".
+    format: of the raw files; it selects the converter. alternatives: patterns of files that can replace the sources.
+    idx: for format "idx", (features file, labels file) of each split. validation: for format "text", the fraction at
+    the end of the text that becomes the split "validation".
     """
 
     name: str
@@ -45,7 +45,7 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """The names of all data sets there is a recipe for."""
+    """The names of all data sets with a recipe."""
     return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 
@@ -53,7 +53,7 @@ def load_recipe(name: str) -> Recipe:
     """The recipe of a named data set. Raises DataError, with the nearest name, if there is none."""
     names = recipe_names()
     if name not in names:
-        raise DataError(f"there is no data set named {name!r}. {nearest(name, names)}")
+        raise DataError(f"no data set is named {name!r}. {nearest(name, names)}")
     return parse_recipe(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
 
 
@@ -72,7 +72,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
         return Recipe(**table, sources=tuple(sources), idx=MappingProxyType(idx))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise DataError(
-            f"{origin}: is no recipe of a data set ({error!r}). Compare it with datasets/mnist.toml."
+            f"{origin}: is not a valid data set recipe ({error!r}). Compare it with datasets/mnist.toml."
         ) from error
 
 
@@ -83,4 +83,4 @@ def _folder() -> Traversable:
     checkout = Path(__file__).parents[2] / "datasets"
     if checkout.is_dir():
         return checkout
-    raise DataError("the recipes of the named data sets are missing from this installation. Install singa-dask again.")
+    raise DataError("this installation lacks the recipes of the named data sets. Reinstall singa_dask.")

@@ -1,4 +1,4 @@
-"""From raw files to shards: what `singa-dask shard` does."""
+"""Conversion of raw files to shards, as in `singa-dask shard`."""
 
 from __future__ import annotations
 
@@ -46,25 +46,26 @@ def shard(
     """Write a named data set, or files in a known format, as shards. Returns the manifest of each split.
 
     what: a named data set (digits, mnist, cifar10, ...) or a format (csv, images, npz, text).
-    out: a data set of several splits is written to out/train, out/test; one without splits to `out` itself.
-    source: the file or folder to read; a named data set finds or downloads its own.
-    window: samples per window (write_shards chooses). shuffle: write the samples in a random, reproducible order;
-        left out, the training split is shuffled; a test split and text keep their order.
-    options: of the format: csv has label, header, separator; images has resize; text has vocab, unit, vocab_size,
-        validation; npz has none.
+    out: the folder for the shards; with several splits, they go to out/train, out/test.
+    source: the file or folder to read; a named data set is found or downloaded.
+    window: samples per window; write_shards has a default. shuffle: write the samples in a random, reproducible order;
+        by default only the training split is shuffled, and text keeps its order.
+    options: of the format. csv: label, header, separator. images: resize. text: vocab, unit, vocab_size, validation.
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
     if what in FILE_FORMATS:
         load = FILE_FORMATS[what]
         _check_options(what, options, load)
         if source is None:
-            raise ConfigError(Problem("source", f"{what} needs the file or folder to read", "nothing"))
+            raise ConfigError(Problem("source", f"is missing: {what} needs a file or folder to read", "nothing"))
         splits = load(Path(source).expanduser().absolute(), **options)
         return _write(splits, Path(out), nshards, window, shuffle, overwrite)
     names = recipe_names()
     if what not in names:
         valid = [*names, *FILE_FORMATS]
-        raise ConfigError(Problem("shard", "is no named data set and no format", repr(what), nearest(what, valid)))
+        raise ConfigError(
+            Problem("shard", "is neither a named data set nor a format", repr(what), nearest(what, valid))
+        )
     _check_options(what, options, None)
     return shard_recipe(
         load_recipe(what), Path(out), nshards, source=source, window=window, shuffle=shuffle, overwrite=overwrite
@@ -94,8 +95,8 @@ def _check_options(what: str, options: Mapping[str, Any], load: Callable[..., An
     valid = list(inspect.signature(load).parameters)[1:] if load else []
     for key, value in options.items():
         if key not in valid:
-            hint = nearest(key, valid) or f"{what} has no options of its own."
-            raise ConfigError(Problem(key, f"is no option of {what}", f"{key}={value!r}", hint))
+            hint = nearest(key, valid) or f"{what} has no options."
+            raise ConfigError(Problem(key, f"is not an option of {what}", f"{key}={value!r}", hint))
 
 
 def _write(
@@ -103,7 +104,7 @@ def _write(
 ) -> dict[str, Manifest]:
     out = out.absolute()
     if shuffle and any(split.ordered for split in splits.values()):
-        raise ConfigError(Problem("shuffle", "text is nothing without its order", "true", "Leave it out."))
+        raise ConfigError(Problem("shuffle", "text cannot be shuffled", "true", "Leave it out."))
     with replace_folder(out, overwrite) as folder:
         for name, split in splits.items():
             for note in split.notes:

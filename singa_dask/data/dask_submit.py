@@ -1,4 +1,4 @@
-"""Loading as Dask tasks on the very worker process that trains."""
+"""Loading in Dask tasks of the worker process that trains."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
     from singa_dask.data.loader import Submit
 
 EXECUTOR = "loader"
-# How often a waiting thread asks whether Dask has given a task up.
+# Interval at which a waiting thread checks whether Dask has dropped a task.
 LOOK_S = 0.5
 
 
 def dask_submit(client: Client, worker: Worker, threads: int = 1) -> Submit:
-    """A `submit` whose work is done by tasks in `worker`'s own process, in a second thread pool named "loader".
+    """A `submit` whose calls run in tasks in `worker`'s process, in a second thread pool named "loader".
 
-    Call it inside a task that has seceded (a task that has not holds the worker's slot, and its loading tasks would
-    wait for it), with `client = get_client()` and `worker = get_worker()`. A task goes on for as long as there is more
-    to do, since Dask spends milliseconds on each; at most `threads` of them run at once. What is to be done and what
-    comes of it do not travel: they are handed over inside the process as they are, and as soon as they are there.
+    Call it in a task that has seceded, with `client = get_client()` and `worker = get_worker()`. Otherwise the task
+    would hold the worker's slot while its loading tasks wait for it. Dask takes milliseconds per task, so a task
+    continues while calls are queued; at most `threads` tasks run at once. Arguments and results stay in the process.
     """
     from distributed.threadpoolexecutor import ThreadPoolExecutor
 
     if EXECUTOR not in worker.executors:
         prefix = f"Dask-Loader-Threads-{worker.name}"
         worker.executors[EXECUTOR] = ThreadPoolExecutor(threads, thread_name_prefix=prefix)
-    return _Errands(client, worker, threads).submit
+    return _TaskQueue(client, worker, threads).submit
 
 
-class _Errands:
-    """What one training task has asked to be loaded and nobody has begun with."""
+class _TaskQueue:
+    """Calls that one training task has submitted and no loading task has started."""
 
     def __init__(self, client: Client, worker: Worker, threads: int):
         self._client = client
@@ -48,13 +47,13 @@ class _Errands:
         self._threads = threads
         self._number = next(_numbers)
         self._waiting: deque[tuple[Future, Callable[..., Any], tuple]] = deque()
-        self._running = 0  # tasks that will look into `_waiting` again
-        self._tasks: list[_Task] = []  # Dask gives up what nobody holds
+        self._running = 0  # tasks that will check `_waiting` again
+        self._tasks: list[_Task] = []  # Dask drops tasks without references
         self._lock = threading.Lock()
-        _errands[self._number] = self
+        _queues[self._number] = self
 
     def submit(self, function: Callable[..., Any], *args: Any) -> _LocalFuture:
-        """function(*args) in a task: in one that runs, or in a new one."""
+        """Call function(*args) in a running task or in a new one."""
         arrival: Future = Future()
         with self._lock:
             self._waiting.append((arrival, function, args))
@@ -69,7 +68,7 @@ class _Errands:
 
         with dask.annotate(executor=EXECUTOR):
             task = self._client.submit(
-                _run_errands,
+                _run_queue,
                 self._number,
                 key=f"{name}-{uuid.uuid4().hex}",
                 workers=[self._worker.address],
@@ -79,7 +78,7 @@ class _Errands:
         self._tasks = [*(other for other in self._tasks if not other.done()), task]
 
     def run(self) -> None:
-        """The task: all that waits, one after the other."""
+        """The task: run the queued calls one by one."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -88,11 +87,11 @@ class _Errands:
                 arrival, function, args = self._waiting.popleft()
             if arrival.set_running_or_notify_cancel():
                 _fulfil(arrival, function, args)
-            # What was loaded is the training loop's: a name for it here would keep its memory.
+            # Drop the references: they would keep the memory of what the training loop has consumed.
             del arrival, function, args
 
     def check(self) -> None:
-        """Raise what Dask has to say where it gave a task up."""
+        """Raise Dask's error if it dropped a task."""
         for task in self._tasks:
             if task.status in ("error", "cancelled", "lost"):
                 task.result(LOOK_S)
@@ -108,24 +107,24 @@ def _fulfil(arrival: Future, function: Callable[..., Any], args: tuple) -> None:
 
 
 _numbers = count()
-_errands: WeakValueDictionary[int, _Errands] = WeakValueDictionary()
+_queues: WeakValueDictionary[int, _TaskQueue] = WeakValueDictionary()
 
 
-def _run_errands(number: int) -> None:
-    errands = _errands.get(number)
-    if errands is not None:
-        errands.run()
+def _run_queue(number: int) -> None:
+    queue = _queues.get(number)
+    if queue is not None:
+        queue.run()
 
 
 class _LocalFuture:
-    """What a loading task of this process will have loaded."""
+    """The future of a call in a loading task of this process."""
 
-    def __init__(self, arrival: Future, errands: _Errands):
+    def __init__(self, arrival: Future, queue: _TaskQueue):
         self._arrival = arrival
-        self._errands = errands
+        self._queue = queue
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the function returned, or its exception raised. Raises TimeoutError."""
+        """The result of the call. Raises its exception, or TimeoutError."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
             try:
@@ -133,8 +132,8 @@ class _LocalFuture:
             except TimeoutError:
                 if self._arrival.done() or time.monotonic() >= end:
                     raise
-            self._errands.check()
+            self._queue.check()
 
     def cancel(self) -> None:
-        """Give it up, if nobody has begun with it."""
+        """Cancel the call if it has not started."""
         self._arrival.cancel()

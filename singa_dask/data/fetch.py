@@ -1,4 +1,4 @@
-"""Raw files of named data sets: from the own cache, from SINGA_DASK_DATA, or from their publisher."""
+"""Raw files of named data sets: from the cache, from SINGA_DASK_DATA, or from the publisher."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _CHUNK_NBYTES = 1 << 20
 
 
 def cache_dir() -> Path:
-    """The folder for everything that can be made again: $SINGA_DASK_CACHE, or ~/.cache/singa_dask."""
+    """The cache folder: $SINGA_DASK_CACHE, or ~/.cache/singa_dask."""
     named = os.environ.get("SINGA_DASK_CACHE")
     return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "singa_dask"
 
 
 def raw_files(recipe: Recipe, source: str | Path | None = None) -> dict[str, Path]:
-    """The raw files of a data set by name, as its converter wants them.
+    """The raw files of a data set by name, for its converter.
 
-    source: a folder that must hold them. Without it they are looked for in the cache, then in $SINGA_DASK_DATA/<name>,
-    and are else downloaded into the cache. Raises DataError.
+    source: a folder that must hold them. By default they come from the cache, else from $SINGA_DASK_DATA/<name>, else
+    are downloaded to the cache. Raises DataError.
     """
     if not recipe.sources:
         return {}
@@ -56,13 +56,13 @@ def raw_files(recipe: Recipe, source: str | Path | None = None) -> dict[str, Pat
 
 
 def _in_folder(recipe: Recipe, folder: Path) -> dict[str, Path]:
-    """All sources, or the alternatives that are there. Other checksums than the publisher's are a warning only: the
-    converter checks the structure, and a repacked file is as good."""
+    """All sources, or the alternatives that exist. A checksum other than the published one only logs a warning: the
+    converter checks the structure, and a repacked file is valid."""
     found = _sources_in(recipe, folder)
     others = [s.file for s in recipe.sources if found and not checksum_fits(found[s.file], s.checksum)]
     if others:
         logger.warning(
-            "%s: not the published files (other checksum), used all the same: %s", folder, ", ".join(others)
+            "%s: using files that differ from the published ones (other checksum): %s", folder, ", ".join(others)
         )
     if found or not folder.is_dir():
         return found
@@ -74,7 +74,7 @@ def _in_folder(recipe: Recipe, folder: Path) -> dict[str, Path]:
 
 
 def _sources_in(recipe: Recipe, folder: Path) -> dict[str, Path]:
-    """Where each source lies in `folder`, packed or unpacked; empty unless all are there."""
+    """The path of each source in `folder`, compressed or not; empty unless all exist."""
     found = {}
     for source in recipe.sources:
         for name in (source.file, source.file.removesuffix(".gz")):
@@ -87,7 +87,7 @@ def _sources_in(recipe: Recipe, folder: Path) -> dict[str, Path]:
 
 
 def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
-    """Fetch one file into `folder` unless it is there; it appears there only whole and with the right checksum.
+    """Download one file to `folder` if it is missing. It appears there only complete and with the right checksum.
 
     timeout_s: of the connection and of every wait for more bytes. Raises DataError.
     """
@@ -95,7 +95,7 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
     if target.exists():
         return target
     if not source.url.startswith(("https://", "http://")):
-        raise DataError(f"{source.url}: only http and https addresses are fetched. Correct the recipe.")
+        raise DataError(f"{source.url}: only http and https addresses are supported. Correct the recipe.")
     folder.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{source.file}.part-", dir=folder)
     part = Path(name)
@@ -107,23 +107,23 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
         if not checksum_fits(part, source.checksum):
             raise DataError(
                 f"{source.url}: the download is damaged or not the published file ({source.checksum[0]} differs). "
-                f"Try again, or put {source.file} into {folder}."
+                f"Try again, or put {source.file} in {folder}."
             )
         part.replace(target)
         return target
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise DataError(
-            f"{source.url}: cannot be fetched ({reason}). Put the file {source.file} into {folder}, or name a folder "
-            f"that holds {folder.name}/{source.file} in SINGA_DASK_DATA."
+            f"{source.url}: cannot be downloaded ({reason}). Put {source.file} in {folder}, or set SINGA_DASK_DATA to "
+            f"a folder that holds {folder.name}/{source.file}."
         ) from error
     finally:
         part.unlink(missing_ok=True)
 
 
 def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:
-    logger.info("fetching %s (%.1f MB)", source.url, source.size / 1e6)
-    done, told = 0, 0
+    logger.info("downloading %s (%.1f MB)", source.url, source.size / 1e6)
+    done, logged = 0, 0
     with urllib.request.urlopen(source.url, timeout=timeout_s) as response:
         while chunk := response.read(_CHUNK_NBYTES):
             done += len(chunk)
@@ -132,9 +132,9 @@ def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:
                     f"{source.url}: is larger than the published {source.size:,} bytes. Check the address."
                 )
             file.write(chunk)
-            if done * 10 // source.size > told:
-                told = done * 10 // source.size
-                logger.info("%s: %d %%", source.file, told * 10)
+            if done * 10 // source.size > logged:
+                logged = done * 10 // source.size
+                logger.info("%s: %d %%", source.file, logged * 10)
 
 
 def checksum_fits(path: Path, checksum: tuple[str, str]) -> bool:

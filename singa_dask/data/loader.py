@@ -1,4 +1,4 @@
-"""Reading ahead: tasks load and normalise whole runs of steps, the training loop takes slices of them."""
+"""The loader: tasks read and normalise chunks of steps ahead, and the training loop takes slices of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import row_shape
 
-MAX_RUN_NBYTES = 16 << 20
-LEAST_RUN_STEPS = 32
+MAX_CHUNK_NBYTES = 16 << 20
+MIN_CHUNK_STEPS = 32
 
 
 class Future(Protocol):
-    """A result to come, as concurrent.futures and `dask_submit` have it."""
+    """A future of concurrent.futures or `dask_submit`."""
 
     def result(self, timeout: float | None = None) -> Any: ...
 
@@ -46,7 +46,7 @@ class LoadedBatch:
     """One worker's share of a mini-batch: rows [first_row, first_row + len(features)) of `total_rows`.
 
     features: (rows, height, width, channels) or (rows, values), normalised. labels: (rows,) int64, or None.
-    Of sequences of K records: features (rows, K, height, width, channels), (rows, K, values), or (rows, K) where a
+    For sequences of K records: features (rows, K, height, width, channels), (rows, K, values), or (rows, K) if a
     record is one value; labels (rows, K).
     """
 
@@ -58,7 +58,7 @@ class LoadedBatch:
 
 @dataclass(frozen=True)
 class LoadSpec:
-    """All that a loading task needs to know besides the steps: small, hashable, the same for all tasks of a loader."""
+    """The arguments that all loading tasks of a loader share: small and hashable."""
 
     folder: str
     digest: str
@@ -68,14 +68,14 @@ class LoadSpec:
 
 
 class Loader:
-    """The batches of one worker, from `start_step` on, loaded ahead of the training loop.
+    """The mini-batches of one worker from `start_step` on, loaded ahead of the training loop.
 
-    submit: `submit(function, *arguments) -> Future`, for instance a ThreadPoolExecutor's, or `dask_submit`'s.
-    ahead: runs of steps that are loaded or loading besides the current one. A run is a block of the stream, but at
-        least 32 steps, and at most 16 MiB of this worker's rows.
-    stop_step: the first step that is not wanted.
-    timeout_s: of one wait. `wait_s` adds up the seconds that `next` has waited.
-    Raises ConfigError if the batch has fewer rows than the group has workers.
+    submit: `submit(function, *arguments) -> Future`, for example of a ThreadPoolExecutor or `dask_submit`.
+    ahead: chunks that are loaded or loading besides the current one. A chunk is a block of the stream: at least 32
+        steps, at most 16 MiB of this worker's rows.
+    stop_step: the first step that is not needed.
+    timeout_s: of one wait. `wait_s` is the total time that `next` has waited.
+    Raises ConfigError if the mini-batch has fewer rows than the group has workers.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Loader:
             raise ConfigError(
                 Problem(
                     "store_conf.batchsize",
-                    f"a batch of {stream.batchsize} cannot be shared by {nranks} workers",
+                    f"a mini-batch of {stream.batchsize} rows cannot be shared by {nranks} workers",
                     str(stream.batchsize),
                     f"Use at least {nranks}: it is the mini-batch of the whole worker group.",
                 )
@@ -112,30 +112,30 @@ class Loader:
         records = stream.row_records if stream.conf.sequence else 0
         self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), stream.manifest)[1])
         self._label_shape = (records,) if records else ()
-        self.run_steps = self._run_steps(np.dtype(dtype).itemsize)
+        self.chunk_steps = self._steps_per_chunk(np.dtype(dtype).itemsize)
         folder = str(stream.manifest.folder)
         text = store.SerializeToString(deterministic=True)
         self._spec = LoadSpec(folder, stream.manifest.digest, stream.conf, text, np.dtype(dtype).name)
         self._submit = submit
         self._ahead = ahead
-        self._asked = start_step  # first step that no task was asked for yet
+        self._asked = start_step  # first step that no task loads yet
         self._pending: deque[tuple[int, int, Future]] = deque()
-        self._run_start = start_step
-        self._run_stop = start_step
+        self._chunk_start = start_step
+        self._chunk_stop = start_step
         self._features: np.ndarray | None = None
         self._labels: np.ndarray | None = None
         self._read_ahead()
 
     def next(self) -> LoadedBatch:
-        """The share of the next step's batch: views of what was loaded, valid until they are dropped.
+        """This worker's share of the next mini-batch: views of the loaded chunk, valid until they are dropped.
 
         Raises DataError for damaged shards and if loading takes longer than `timeout_s`, IndexError at `stop_step`.
         """
         if self.step == self.stop_step:
             raise IndexError(f"the loader was asked to stop before step {self.stop_step}")
-        if self.step == self._run_stop:
-            self._take_run()
-        rows = slice((self.step - self._run_start) * self.rows, (self.step - self._run_start + 1) * self.rows)
+        if self.step == self._chunk_stop:
+            self._take_chunk()
+        rows = slice((self.step - self._chunk_start) * self.rows, (self.step - self._chunk_start + 1) * self.rows)
         self.step += 1
         features, labels = self._features, self._labels
         if features is None:
@@ -145,13 +145,13 @@ class Loader:
         )
 
     def close(self) -> None:
-        """Cancel what is still loading and give back all memory."""
+        """Cancel pending tasks and free all memory."""
         while self._pending:
             self._pending.popleft()[2].cancel()
         self._features = self._labels = None
-        self._asked = self._run_stop = self.step
+        self._asked = self._chunk_stop = self.step
         self._ahead = 0
-        self._submit = _closed  # Dask keeps what tasks have returned for as long as their submitter is there
+        self._submit = _closed  # Dask keeps results while their submitter exists
 
     def __enter__(self) -> Loader:
         return self
@@ -159,15 +159,15 @@ class Loader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _run_steps(self, itemsize: int) -> int:
+    def _steps_per_chunk(self, itemsize: int) -> int:
         step_nbytes = self.rows * math.prod(self.sample_shape) * itemsize
         step_records = self.stream.batchsize * self.stream.row_records
-        wanted = max(self.stream.block_samples // step_records, LEAST_RUN_STEPS)
-        return max(1, min(wanted, MAX_RUN_NBYTES // step_nbytes))
+        wanted = max(self.stream.block_samples // step_records, MIN_CHUNK_STEPS)
+        return max(1, min(wanted, MAX_CHUNK_NBYTES // step_nbytes))
 
     def _read_ahead(self) -> None:
         while len(self._pending) < self._ahead:
-            steps = self.run_steps
+            steps = self.chunk_steps
             if self.stop_step is not None:
                 steps = min(steps, self.stop_step - self._asked)
             if steps <= 0:
@@ -176,8 +176,8 @@ class Loader:
             self._pending.append((self._asked, steps, future))
             self._asked += steps
 
-    def _take_run(self) -> None:
-        """Make the oldest pending run the current one; the memory of the one before is free from here on."""
+    def _take_chunk(self) -> None:
+        """Make the oldest pending chunk the current one, and free the memory of the previous one."""
         if self._ahead < 1 or not self._pending:
             _closed()
         self._features = self._labels = None
@@ -190,21 +190,21 @@ class Loader:
             future.cancel()
             raise DataError(
                 f"{self._spec.folder}: steps {start} to {start + steps - 1} were not loaded within "
-                f"{self.timeout_s:g} s. Is the file system hung, or the worker paused for want of memory?"
+                f"{self.timeout_s:g} s. Does the file system hang, or is the worker paused because of low memory?"
             ) from error
         finally:
             self.wait_s += time.perf_counter() - began
         self._features = features.reshape(-1, *self.sample_shape)
         self._labels = None if labels is None else labels.reshape(-1, *self._label_shape)
-        self._run_start, self._run_stop = start, start + steps
+        self._chunk_start, self._chunk_stop = start, start + steps
 
 
 def _closed(*_: Any) -> NoReturn:
-    raise DataError("the loader was closed, so it has no more batches.")
+    raise DataError("the loader is closed.")
 
 
 def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """The task: worker `rank`'s rows of `steps` batches from `start` on, one batch after another.
+    """The task: worker `rank`'s rows of `steps` consecutive mini-batches from `start` on.
 
     Returns features (records, values), normalised, and labels (records,) or None. Raises DataError.
     """
@@ -215,7 +215,7 @@ def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -
 
 @dataclass(frozen=True)
 class _Source:
-    """What one process needs to serve a LoadSpec."""
+    """The open files and settings of a LoadSpec in one process."""
 
     stream: AnyStream
     shards: ShardFolder
@@ -239,9 +239,9 @@ class _Source:
         return features, labels
 
 
-_buffers = BufferPool(4 * MAX_RUN_NBYTES)
+_buffers = BufferPool(4 * MAX_CHUNK_NBYTES)
 
-# One process maps each shard once, whatever number of loaders and tasks it runs; a forked child starts afresh.
+# A process maps each shard once for all its loaders and tasks. A forked child starts without mappings.
 _lock = threading.Lock()
 
 
@@ -250,7 +250,7 @@ def _shard_folder(folder: str, digest: str) -> ShardFolder:
     manifest = Manifest.load(Path(folder))
     if manifest.digest != digest:
         raise DataError(
-            f"{folder}: is another version of the data set than the one that the job was planned with. "
+            f"{folder}: differs from the version of the data set with which the job was prepared. "
             "Give every host the same copy, and start again."
         )
     shards = ShardFolder(manifest)
@@ -274,7 +274,7 @@ def _source(spec: LoadSpec) -> _Source:
 
 def _forget() -> None:
     global _lock, _buffers
-    _lock, _buffers = threading.Lock(), BufferPool(4 * MAX_RUN_NBYTES)
+    _lock, _buffers = threading.Lock(), BufferPool(4 * MAX_CHUNK_NBYTES)
     _shard_folder.cache_clear()
     _opened.cache_clear()
 

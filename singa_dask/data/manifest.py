@@ -1,11 +1,11 @@
-"""The manifest of a folder of shards: what is in it, without opening a shard.
+"""The manifest of a folder of shards, which describes its contents without opening a shard.
 
     manifest.json     this file
-    shard-00000.h5    contiguous `features` (n, ...) and, where there are labels, `labels` (n,)
+    shard-00000.h5    contiguous `features` (n, ...) and, if there are labels, `labels` (n,)
     statistics.h5     `mean` and `std` of the whole sample shape
 
-A *window* is a run of `window` consecutive samples of one shard (the last of a shard may be shorter). Windows are what
-is hashed, what worker groups share out and what the shuffle moves.
+A *window* is `window` consecutive samples of one shard (the last of a shard may be shorter). Windows are the units of
+hashing, of division among worker groups, and of shuffling.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: its name, its number of samples and the hash of each of its windows."""
+    """One file: its name, its number of samples, and the hash of each window."""
 
     file: str
     samples: int
@@ -52,7 +52,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardWindow:
-    """Samples [start, start + samples) of the whole data set; they lie in `shard` from sample `position` on."""
+    """Samples [start, start + samples) of the data set, in `shard` from sample `position` on."""
 
     shard: int
     position: int
@@ -62,12 +62,12 @@ class ShardWindow:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of shards holds. Immutable; `folder` is where it was read and is no part of its identity.
+    """The contents of a folder of shards. Immutable; equality ignores `folder`.
 
-    shape: of one sample as stored: (height, width, channels) or (features,).
-    classes: their names, their number, or None where that is unknown.
+    shape: of one stored sample: (height, width, channels) or (features,).
+    classes: their names, their number, or None if unknown.
     mean, std: per channel (layout HWC) or one value (layout flat).
-    notes: what a user of this data set must know; logged as warnings whenever it is opened.
+    notes: warnings to log when the data set is opened.
     """
 
     total: int
@@ -93,12 +93,12 @@ class Manifest:
 
     @cached_property
     def shard_starts(self) -> np.ndarray:
-        """Number of the first sample of each shard, and the total: (number of shards + 1,)."""
+        """The first sample number of each shard, and the total: (number of shards + 1,)."""
         return np.cumsum([0, *(shard.samples for shard in self.shards)], dtype=np.int64)
 
     @cached_property
     def windows(self) -> tuple[ShardWindow, ...]:
-        """Every window in the order of the files."""
+        """All windows in the order of the files."""
         found = []
         for index, shard in enumerate(self.shards):
             start = int(self.shard_starts[index])
@@ -110,11 +110,11 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of everything the manifest says, hence of all data; equal on every copy of the data set."""
+        """A hash of the manifest, and so of all data. Equal for every copy of the data set."""
         return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
 
     def to_json(self) -> str:
-        """The text of manifest.json; the same manifest always gives the same text."""
+        """The text of manifest.json, which is deterministic."""
         fields = {
             "format": FORMAT,
             "version": VERSION,
@@ -137,7 +137,7 @@ class Manifest:
     def load(cls, folder: str | Path) -> Manifest:
         """Read and check `folder`/manifest.json.
 
-        Raises DataError if there is none or if anything in it is not as the format says.
+        Raises DataError if it is missing or violates the format.
         """
         folder = Path(folder)
         path = folder / MANIFEST_FILE
@@ -147,7 +147,7 @@ class Manifest:
             fields = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
-                f"{folder}: is no folder of shards (it has no {MANIFEST_FILE}). Write one with `singa-dask shard`."
+                f"{folder}: is not a folder of shards (it has no {MANIFEST_FILE}). Write one with `singa-dask shard`."
             ) from None
         except OSError as error:
             raise DataError(
@@ -158,11 +158,11 @@ class Manifest:
         return _Reader(path, fields).manifest()
 
 
-_WAY_OUT = "Copy the data set again, or write it anew with `singa-dask shard`."
+_WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
 
 
 class _Reader:
-    """Checks the fields of a manifest one by one; every fault names the file, the field and what was received."""
+    """Checks the fields of a manifest. Every error names the file, the field and the received value."""
 
     def __init__(self, path: Path, fields: Any):
         self.path = path
@@ -184,7 +184,11 @@ class _Reader:
 
     def manifest(self) -> Manifest:
         self.take("format", lambda v: v == FORMAT, f"must be {FORMAT!r}")
-        self.take("version", lambda v: _is_count(v) and v <= VERSION, f"must be at most {VERSION}: newer data set")
+        self.take(
+            "version",
+            lambda v: _is_count(v) and v <= VERSION,
+            f"must be at most {VERSION}: this data set needs a newer singa_dask",
+        )
         self.take("hash", lambda v: v == HASH, f"must be {HASH!r}")
         dtype = self.take("dtype", lambda v: v in DTYPES, f"must be one of {', '.join(DTYPES)}")
         layout = self.take("layout", lambda v: v in LAYOUTS, f"must be one of {', '.join(LAYOUTS)}")
@@ -195,9 +199,9 @@ class _Reader:
             f"must be {rank} positive whole number(s) for layout {layout}",
         )
         if math.prod(shape) * np.dtype(dtype).itemsize > MAX_SAMPLE_NBYTES:
-            raise self.fault("shape", f"must give a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", shape)
+            raise self.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", shape)
         has_labels = self.take("has_labels", lambda v: isinstance(v, bool), "must be true or false")
-        classes = self.take("classes", _is_classes, "must be a list of different names, a positive number or null")
+        classes = self.take("classes", _is_classes, "must be a list of distinct names, a positive number or null")
         window = self.take("window", _is_count, "must be a positive whole number")
         channels = shape[-1] if layout == "HWC" else 1
         mean, std = (
@@ -269,5 +273,5 @@ def _is_classes(value: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def warn_of_note(folder: Path, note: str) -> None:
-    """Log what users must know about a data set, once, however many of its splits are opened how often."""
+    """Log a note about a data set once per process."""
     logger.warning("%s: %s", folder, note)

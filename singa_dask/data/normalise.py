@@ -1,8 +1,8 @@
-"""From stored samples to the net's input: gather rows, convert and normalise in one pass over memory.
+"""From stored samples to the net's input: gather, convert and normalise rows in one pass over memory.
 
     y = (x - mean) / std
 
-as SINGA's record input does it, with `mean` and `std` one number each or arrays of the whole sample shape.
+as in SINGA's record input, where `mean` and `std` are numbers or arrays of the whole sample shape.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-# R rows asked for, N samples of a shard, D values of a sample, M rows of the output
+# R requested rows, N samples of a shard, D values of a sample, M rows of the output
 
 
 @dataclass(frozen=True)
 class Normaliser:
-    """y = (x - mean) / std, computed in `dtype`; None leaves a step out.
+    """y = (x - mean) / std, computed in `dtype`; None skips a step.
 
     mean, std: one number, or (values of a sample,) in the stored order.
     """
@@ -27,11 +27,11 @@ class Normaliser:
     dtype: Any = np.float32
 
     def gather(self, x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, out_MD: np.ndarray) -> None:
-        """out[places[i]] = (x[rows[i]] - mean) / std. The interpreter lock is released meanwhile.
+        """out[places[i]] = (x[rows[i]] - mean) / std. Releases the interpreter lock.
 
-        Rows and places must exist: they are not checked here.
+        Does not check rows and places: they must exist.
         """
-        from singa_dask.data import numba_gather  # brings Numba, which commands that read no samples can do without
+        from singa_dask.data import numba_gather  # imports Numba, which commands without samples do not need
 
         cast = np.dtype(self.dtype).type
         if self.mean is None and self.std is None:
@@ -50,7 +50,7 @@ class Normaliser:
             numba_gather.normalise(x_ND, rows_R, places_R, cast(self.mean or 0), cast(self.std), out_MD)
 
     def reference(self, x_ND: np.ndarray, rows_R: np.ndarray) -> np.ndarray:
-        """What `gather` must compute, in plain NumPy: (R, D)."""
+        """The reference of `gather` in plain NumPy: (R, D)."""
         y_RD = x_ND[rows_R].astype(self.dtype)
         if self.mean is not None:
             y_RD = y_RD - np.asarray(self.mean, self.dtype)

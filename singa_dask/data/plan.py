@@ -1,7 +1,7 @@
-"""Which samples make up which mini-batch, and which rows of it each worker reads. Pure: no file is opened here.
+"""Which samples form each mini-batch, and which of its rows each worker reads. Opens no files.
 
-The shuffle moves windows first and then mixes the samples of eight windows at a time, because reading runs of a file
-is far cheaper than reading single samples from all over it.
+The shuffle permutes windows, and then the samples of eight windows at a time. Reading contiguous parts of a file is
+far cheaper than reading single samples at random.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from singa_dask.data.manifest import Manifest, ShardWindow
 from singa_dask.errors import ConfigError, Problem
 
 BLOCK_WINDOWS = 8
-RULE = 1  # of this file's arithmetic: a change of the order of samples needs a new number, so that old positions fail
+RULE = 1  # of the order of samples: increase it with every change of the order, so that old checkpoints are refused
 
-# What a random draw is for: a part of its key.
+# The purpose of a random draw, part of its key.
 _GROUPS, _WINDOWS, _SAMPLES, _SKIP = range(4)
 
 
 @dataclass(frozen=True)
 class StreamConf:
-    """What, besides the manifest, decides a stream. batchsize: of the whole worker group.
+    """The settings of a stream. batchsize: of the whole worker group.
 
-    sequence: consecutive records in a row of a mini-batch (0: a row is one sample); lookahead: those that it shows
-    beyond them. `stream_of` makes the stream.
+    sequence: consecutive records in a row of a mini-batch (0: a row is one sample); lookahead: further records at the
+    end of a row. `stream_of` creates the stream.
     """
 
     batchsize: int
@@ -46,10 +46,11 @@ class StreamConf:
 class Stream:
     """The endless sequence of mini-batches of one worker group.
 
-    The group's windows are strung together epoch after epoch, each epoch in an order of its own; batch k is the
-    samples [skip + k B, skip + (k + 1) B) of that string, B being the group's batch size. It may therefore straddle
-    epochs, and its contents depend on (manifest, conf) only, never on the number of workers. A stream has no state:
-    resuming at a step is asking for that step.
+    The group's windows are concatenated epoch after epoch, each epoch in a different order. Mini-batch k has the
+    samples [skip + k B, skip + (k + 1) B) of this sequence, where B is the group's batch size. A mini-batch may span
+    epochs.
+    Its contents depend on (manifest, conf) only, not on the number of workers. A stream has no state: resuming at a
+    step means requesting that step.
 
     Raises ConfigError if the batch size is not positive or there are fewer windows than groups.
     """
@@ -64,7 +65,7 @@ class Stream:
         self._starts = np.array([window.start for window in self.windows], dtype=np.int64)
         self._sizes = np.array([window.samples for window in self.windows], dtype=np.int64)
         self.skip = draw_skip(conf)
-        # One batch touches one or two epochs and a few blocks; the next batches mostly the same ones.
+        # A mini-batch needs one or two epochs and a few blocks, mostly the same as the next ones.
         self._epoch = lru_cache(maxsize=4)(self._plan_epoch)
         self._block = lru_cache(maxsize=8)(self._plan_block)
 
@@ -79,7 +80,7 @@ class Stream:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that it takes to see every sample: the epoch's samples over the batch size, rounded up."""
+        """Steps per epoch: the epoch's samples over the batch size, rounded up."""
         return -(-self.samples // self.batchsize)
 
     @property
@@ -89,7 +90,7 @@ class Stream:
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where step s means the same samples; a checkpoint keeps it beside the step."""
+        """Equal if and only if every step has the same samples. A checkpoint stores it with the step."""
         conf = self.conf
         fields = [RULE, BLOCK_WINDOWS, self.manifest.digest, conf.batchsize, conf.seed, conf.group, conf.ngroups]
         text = json.dumps([*fields, conf.shuffle, conf.random_skip])
@@ -103,7 +104,7 @@ class Stream:
     def share(self, step: int, rank: int, nranks: int) -> tuple[int, np.ndarray]:
         """The first row and the sample numbers of worker `rank`'s contiguous share of the batch at `step`.
 
-        Since a batch is in the order of the files, each worker reads about 1/nranks of each block.
+        A mini-batch is in the order of the files, so each worker reads about 1/nranks of each block.
         """
         first, last = share_rows(self.batchsize, rank, nranks)
         return first, self.batch(step)[first:last]
@@ -123,7 +124,7 @@ class Stream:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def _plan_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The order of the windows, and where each block of them ends, counted in samples from the epoch's start."""
+        """The order of the windows, and the end of each block in samples from the epoch's start."""
         order = np.arange(self._sizes.size)
         if self.conf.shuffle:
             order = permutation((self.conf.seed, _WINDOWS, self.conf.group, epoch), order.size)
@@ -131,7 +132,7 @@ class Stream:
         return order, ends
 
     def _plan_block(self, epoch: int, block: int) -> np.ndarray:
-        """The sample numbers of one block in the order in which they are served."""
+        """The sample numbers of one block, in the order of the stream."""
         order = self._epoch(epoch)[0]
         members = order[block * BLOCK_WINDOWS : (block + 1) * BLOCK_WINDOWS]
         runs = [np.arange(self._starts[w], self._starts[w] + self._sizes[w]) for w in members]
@@ -145,26 +146,26 @@ class Stream:
 
 
 def draw_skip(conf: StreamConf) -> int:
-    """The samples to start after: 0 to random_skip, drawn from the seed."""
+    """The samples to skip at the start: 0 to random_skip, drawn from the seed."""
     if not conf.random_skip:
         return 0
     return int(_raw((conf.seed, _SKIP, conf.group), 1)[0] % np.uint64(conf.random_skip + 1))
 
 
 def share_rows(total: int, rank: int, nranks: int) -> tuple[int, int]:
-    """Rows [first, last) of a batch of `total` rows that worker `rank` of `nranks` has; sizes differ by at most 1."""
+    """Rows [first, last) of worker `rank` of `nranks` in a mini-batch of `total` rows. Sizes differ by at most 1."""
     return total * rank // nranks, total * (rank + 1) // nranks
 
 
 def group_windows(windows: Sequence[ShardWindow], conf: StreamConf) -> list[ShardWindow]:
     """The windows of one worker group, in the order of the files.
 
-    All groups' windows are disjoint and make up the whole; their numbers of samples differ by at most one window.
+    The groups' windows are disjoint and cover the data set. Groups differ by at most one window of samples.
     """
     if conf.ngroups == 1:
         return list(windows)
     shuffled = permutation((conf.seed, _GROUPS, conf.ngroups), len(windows))
-    # Largest first to the group that has least: the short windows at the ends of shards even out the rest.
+    # Largest window first, to the smallest group: the short windows at the ends of shards balance the rest.
     loads = [0] * conf.ngroups
     mine = []
     for index in sorted(shuffled, key=lambda i: -windows[i].samples):
@@ -176,9 +177,9 @@ def group_windows(windows: Sequence[ShardWindow], conf: StreamConf) -> list[Shar
 
 
 def permutation(key: tuple[int, ...], size: int) -> np.ndarray:
-    """A random order of range(size) that `key` alone decides: (size,) int64.
+    """A random permutation of range(size) that depends on `key` only: (size,) int64.
 
-    NumPy promises the raw output of its bit generators for ever, but not that of its shuffles.
+    NumPy guarantees the raw output of its bit generators across versions, but not its shuffles.
     """
     return np.argsort(_raw(key, size), kind="stable")
 
@@ -188,7 +189,7 @@ def _raw(key: tuple[int, ...], size: int) -> np.ndarray:
 
 
 def check_conf(conf: StreamConf) -> None:
-    """What any stream needs of its settings. Raises ConfigError."""
+    """Check the settings of a stream. Raises ConfigError."""
     if conf.batchsize < 1:
         raise ConfigError(Problem("store_conf.batchsize", "must be at least 1", str(conf.batchsize)))
     if conf.random_skip < 0:

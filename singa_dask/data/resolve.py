@@ -1,4 +1,4 @@
-"""From the path in a job to a folder of shards."""
+"""Resolves a path in a job to a folder of shards."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ LOCK_TIMEOUT_S = 25.0
 
 
 def resolve(path: str) -> Path:
-    """The absolute folder of shards that a job's `path` means.
+    """The absolute folder of shards of a job's `path`.
 
-    "dataset:NAME/SPLIT" is a named data set in the cache; it is made now if it is not there yet. Anything else is a
-    folder that holds a manifest. Raises DataError, with the nearest data set where that may have been meant.
+    "dataset:NAME/SPLIT" is a named data set in the cache, which is created if it is missing. Anything else is a folder
+    with a manifest. Raises DataError.
     """
     if path.startswith(SCHEME):
         return _named(path)
     folder = Path(path).expanduser().absolute()
     if (folder / MANIFEST_FILE).is_file():
         return folder
-    raise DataError(f"{folder}: is no folder of shards (it has no {MANIFEST_FILE}). {_hint(folder, path)}")
+    raise DataError(f"{folder}: is not a folder of shards (it has no {MANIFEST_FILE}). {_hint(folder, path)}")
 
 
 def _hint(folder: Path, path: str) -> str:
     inside = sorted(entry.parent.name for entry in folder.glob(f"*/{MANIFEST_FILE}"))
     if inside:
-        return f"It has these inside: {', '.join(inside)}; name one of them."
+        return f"Name one of its subfolders: {', '.join(inside)}."
     for name in recipe_names():
         if name in path.lower().split("/"):
             return f"Did you mean {SCHEME}{name}/{load_recipe(name).splits[0]}?"
@@ -50,7 +50,7 @@ def _named(path: str) -> Path:
     name, _, split = path.removeprefix(SCHEME).strip("/").partition("/")
     names = recipe_names()
     if name not in names:
-        raise DataError(f"{path}: there is no data set named {name!r}. {nearest(name, names)}")
+        raise DataError(f"{path}: no data set is named {name!r}. {nearest(name, names)}")
     recipe = load_recipe(name)
     if split not in recipe.splits:
         hint = nearest(split, recipe.splits) if split else f"Name one: {SCHEME}{name}/{recipe.splits[0]}."
@@ -66,7 +66,7 @@ def _is_complete(folder: Path, recipe: Recipe) -> bool:
 
 
 def _make(recipe: Recipe, folder: Path) -> None:
-    """Write the shards of a named data set, one process at a time where the file system can lock."""
+    """Write the shards of a named data set, one process at a time if the file system supports locks."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,33 +80,35 @@ def _make(recipe: Recipe, folder: Path) -> None:
         try:
             shard_recipe(recipe, folder, recipe.nshards)
         except DataError:
-            # Without the lock another process may have been first; its data set is as good.
+            # Without the lock, another process may have finished first.
             if not _is_complete(folder, recipe):
                 raise
 
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a file lock. After 25 s, or where files cannot be locked, go on without: two processes then do the same
-    work, and the last step, a rename, lets only one of them win."""
+    """Hold a file lock. Continue without it after 25 s, or if files cannot be locked.
+
+    Two processes may then do the same work, but the final rename succeeds for one only.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        told = False
+        logged = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
-                    told = True
-                    logger.info("another process is making %s; waiting for it", path.stem)
+                if not logged:
+                    logged = True
+                    logger.info("waiting for another process that is writing %s", path.stem)
                 if time.monotonic() > deadline:
-                    logger.warning("%s: still locked after %.0f s; going on without the lock", path, LOCK_TIMEOUT_S)
+                    logger.warning("%s: still locked after %.0f s; continuing without the lock", path, LOCK_TIMEOUT_S)
                     break
                 time.sleep(0.1)
             except OSError as error:
-                logger.warning("%s: cannot be locked (%s); going on without the lock", path, error.strerror)
+                logger.warning("%s: cannot be locked (%s); continuing without the lock", path, error.strerror)
                 break
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Sequences: mini-batches whose rows are consecutive records, each going on where the one before stopped."""
+"""Sequences: each row of a mini-batch has consecutive records and continues the same row of the previous one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from singa_dask.data.manifest import Manifest
 from singa_dask.data.plan import BLOCK_WINDOWS, StreamConf, check_conf, draw_skip, share_rows
 from singa_dask.errors import ConfigError, Problem
 
-RULE = 1  # of this file's arithmetic: a change of what a step shows needs a new number, so that old positions fail
+RULE = 1  # of the order of records: increase it with every change of the order, so that old checkpoints are refused
 
 
 class SequenceStream:
     """The endless sequence of mini-batches of one worker group, for nets that carry their state from step to step.
 
-    T = sequence, L = lookahead, B = batch size. Group g of G has the records [N g // G, N (g + 1) // G) of the N there
-    are: a ring of n. Row b begins at record start_b = (n // B) b, and mini-batch k shows in it, at place t of T + L,
+    T = sequence, L = lookahead, B = batch size. Group g of G has the records [N g // G, N (g + 1) // G) of all N
+    records, as a ring of n. Row b starts at record start_b = (n // B) b. Position t of T + L in row b of mini-batch k
+    is
 
         record (skip + start_b + k T + t) mod n
 
-    so that row b of mini-batch k + 1 goes on after the first T records of row b of mini-batch k. Nothing is shuffled,
-    and a stream has no state: resuming at a step is asking for that step.
+    Row b of mini-batch k + 1 thus continues after the first T records of row b of mini-batch k. Nothing is shuffled. A
+    stream has no state: resuming at a step means requesting that step.
 
-    Raises ConfigError for values out of range, and where the group's records are fewer than B (T + L), so that a
-    mini-batch would show one of them twice.
+    Raises ConfigError for values out of range, and if the group has fewer than B (T + L) records: a mini-batch would
+    contain a record twice.
     """
 
     def __init__(self, manifest: Manifest, conf: StreamConf):
@@ -47,23 +48,23 @@ class SequenceStream:
 
     @property
     def row_records(self) -> int:
-        """Records that a row of a mini-batch shows: T + L."""
+        """Records in a row of a mini-batch: T + L."""
         return self.conf.sequence + self.conf.lookahead
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that it takes to see every record: the way from a row's begin to the next one's over T, rounded up."""
+        """Steps per epoch: the distance between the starts of two rows over T, rounded up."""
         longest = self.samples - int(self._starts[-1])
         return -(-longest // self.conf.sequence)
 
     @property
     def block_samples(self) -> int:
-        """Records of the unit of reading ahead."""
+        """Records in the unit of reading ahead."""
         return min(self.samples, BLOCK_WINDOWS * self.manifest.window)
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where step s means the same records; a checkpoint keeps it beside the step."""
+        """Equal if and only if every step has the same records. A checkpoint stores it with the step."""
         conf = self.conf
         fields = ["sequence", RULE, self.manifest.digest, conf.batchsize, conf.sequence, conf.lookahead]
         text = json.dumps([*fields, conf.group, conf.ngroups, self.skip])
@@ -89,7 +90,7 @@ class SequenceStream:
             return
         part = f"the {total:,} records of {self.manifest.folder}"
         if conf.ngroups > 1:
-            part += f" that one of {conf.ngroups} worker groups has"
+            part += f" of one of {conf.ngroups} worker groups"
         most = total // self.row_records
         raise ConfigError(
             Problem(
@@ -110,5 +111,9 @@ def _check_sequence(conf: StreamConf) -> None:
     if conf.lookahead < 0:
         raise ConfigError(Problem("store_conf.lookahead", "must not be negative", str(conf.lookahead)))
     if conf.shuffle:
-        hint = "Leave shuffle out, or sequence."
-        raise ConfigError(Problem("store_conf.shuffle", "a sequence keeps the order of its records", "true", hint))
+        hint = "Leave out shuffle or sequence."
+        raise ConfigError(
+            Problem(
+                "store_conf.shuffle", "sequences cannot be shuffled: they keep the order of the records", "true", hint
+            )
+        )

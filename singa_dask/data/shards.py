@@ -1,4 +1,4 @@
-"""Opening and reading shards. A shard may come from anywhere: nothing in it is believed before it is checked."""
+"""Opening and reading shards. A shard may come from anywhere, so its contents are checked before use."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import numpy as np
 from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, Manifest, Shard
 from singa_dask.errors import DataError
 
-_WAY_OUT = "Copy the data set again, or write it anew with `singa-dask shard`."
+_WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
 
 
 class ShardReader:
     """One shard, mapped into memory. features: (samples, values of a sample); labels: (samples,) or None.
 
-    Both are read-only views of the file. Raises DataError if the file is not what the manifest says.
+    Both are read-only views of the file. Raises DataError if the file contradicts the manifest.
     """
 
     def __init__(self, manifest: Manifest, index: int):
         if manifest.folder is None:
-            raise DataError("the manifest was not read from a folder, so its shards have no place. Use Manifest.load.")
+            raise DataError("the manifest was not read from a folder. Use Manifest.load.")
         self.manifest = manifest
         self.shard: Shard = manifest.shards[index]
         self.path = manifest.folder / self.shard.file
@@ -48,7 +48,7 @@ class ShardReader:
             raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {_WAY_OUT}") from error
 
     def check_windows(self, windows: np.ndarray) -> None:
-        """Compare the hash of each of these windows with the manifest, unless this reader has done so before.
+        """Compare the hash of each of these windows with the manifest, once per reader.
 
         Raises DataError that names the file and the window.
         """
@@ -59,7 +59,7 @@ class ShardReader:
                 last = min(rows.stop, self.shard.samples) - 1
                 raise DataError(
                     f"{self.path}: window {window} (samples {rows.start} to {last}) is damaged: "
-                    f"its hash is not the one in {MANIFEST_FILE}. {_WAY_OUT}"
+                    f"its hash differs from {MANIFEST_FILE}. {_WAY_OUT}"
                 )
             self._check_labels(labels, int(window))
             self._checked[window] = True
@@ -77,7 +77,7 @@ class ShardReader:
 
 
 class ShardFolder:
-    """The shards of one data set as one process sees them: each is opened and mapped once, on first use."""
+    """The shards of one data set in one process. Each is opened and mapped at its first use."""
 
     def __init__(self, manifest: Manifest):
         self.manifest = manifest
@@ -85,7 +85,7 @@ class ShardFolder:
         self._lock = threading.Lock()
 
     def reader(self, index: int) -> ShardReader:
-        """The shard number `index`, opened now if it was not yet. Raises DataError."""
+        """Shard number `index`, opened if necessary. Raises DataError."""
         with self._lock:
             reader = self._readers.get(index)
             if reader is None:
@@ -93,7 +93,7 @@ class ShardFolder:
             return reader
 
     def check(self) -> None:
-        """Open every shard, so that a bad file is found before the first step. Raises DataError."""
+        """Open every shard, to find bad files before the first step. Raises DataError."""
         for index in range(len(self.manifest.shards)):
             self.reader(index)
 
@@ -104,7 +104,7 @@ class ShardFolder:
 
 
 def window_hash(features: np.ndarray, labels: np.ndarray | None) -> str:
-    """blake2b-128 over the bytes of the features and then of the labels of one window; 32 hex digits."""
+    """blake2b-128 of the features and then the labels of one window: 32 hex digits."""
     digest = hashlib.blake2b(np.ascontiguousarray(features).data, digest_size=16)
     if labels is not None:
         digest.update(np.ascontiguousarray(labels).data)
@@ -114,8 +114,8 @@ def window_hash(features: np.ndarray, labels: np.ndarray | None) -> str:
 def open_untrusted(path: Path) -> h5py.File:
     """Open an HDF5 file for reading; regular files only, since opening a pipe would block.
 
-    Locks are left out: shards never change once written, and network file systems often refuse them.
-    Raises DataError if it is missing or no HDF5 file.
+    It takes no lock: shards never change, and network file systems often refuse locks.
+    Raises DataError if the file is missing or not an HDF5 file.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -130,9 +130,9 @@ def open_untrusted(path: Path) -> h5py.File:
 def contiguous_range(
     file: h5py.File, path: Path, name: str, shape: tuple[int, ...] | None, dtype: np.dtype | None
 ) -> int:
-    """The offset in the file, in bytes, of a dataset that is plain bytes inside this very file.
+    """The offset in bytes of a dataset that is stored contiguously in this file.
 
-    shape, dtype: what they must be; None accepts any float or integer of the size that the file can hold.
+    shape, dtype: the expected ones; None accepts any that the file can hold.
     Raises DataError for links, external storage, virtual datasets, chunks, filters, other types, other shapes and
     sizes that the file cannot hold.
     """
@@ -156,14 +156,13 @@ def contiguous_range(
     offset = dataset.get_offset()
     if offset is None or offset + nbytes > size:
         raise DataError(
-            f"{path}: {name!r} declares {nbytes:,} bytes, but the file has {size:,} in all: it is cut short. "
-            f"{_WAY_OUT}"
+            f"{path}: {name!r} ({nbytes:,} bytes) ends beyond the file ({size:,} bytes): it is truncated. {_WAY_OUT}"
         )
     return offset
 
 
 def _own_dataset(file: h5py.File, path: Path, name: str) -> h5py.h5d.DatasetID:
-    # The low-level calls look at the link itself; `name in file` would follow it.
+    # The low-level calls inspect the link itself; `name in file` would follow it.
     links = file.id.links
     if not links.exists(name.encode()):
         raise DataError(f"{path}: has no dataset {name!r}. {_WAY_OUT}")

@@ -1,4 +1,4 @@
-"""From a job's store_conf to the shards it means: checks, shapes, normalisation, stream."""
+"""A job's store_conf: its shards, sample shapes, normalisation and stream."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store_conf leads to.
+    """The shards of a store_conf.
 
-    path: the absolute folder. shape: of a sample as a job writes it, (channels, height, width) or (values,): the job's
-    own, or the stored one where the job has none. sample_shape: the same sample as the net sees it, (height, width,
-    channels) or (values,).
+    path: the absolute folder. shape: of a sample in the job's order, (channels, height, width) or (values,); by
+    default the stored one. sample_shape: of the same sample in the net, (height, width, channels) or (values,).
     """
 
     path: Path
@@ -37,12 +36,10 @@ class StoreInfo:
 
 
 def store_info(store: StoreProto, key: str = "store_conf") -> StoreInfo:
-    """Find the shards that `store` names and check that they are what it says, down to opening every file.
+    """Find the shards of `store`, open every file, and check that they match the job. key: of `store`, for errors.
 
-    key: of `store`, for the errors.
-
-    A named data set that is not in the cache is built first. Raises ConfigError for faults of the job, DataError for
-    faults of the shards.
+    Builds a named data set that is not in the cache. Raises ConfigError for faults of the job, DataError for faults of
+    the shards.
     """
     if store.backend and store.backend != "hdf5":
         raise ConfigError(_backend_problem(store, key))
@@ -51,14 +48,21 @@ def store_info(store: StoreProto, key: str = "store_conf") -> StoreInfo:
             Problem(f"{key}.path", "is missing", hint='Name a folder of shards, or "dataset:digits/train".')
         )
     if store.encoded:
-        raise ConfigError(Problem(f"{key}.encoded", "shards hold plain pixels", "true", "Leave it out."))
+        raise ConfigError(
+            Problem(f"{key}.encoded", "is not supported: shards hold raw pixels", "true", "Leave it out.")
+        )
     path = resolve(store.path)
     manifest = Manifest.load(path)
     for note in manifest.notes:
         warn_of_note(path.parent, note)
     if store.has_label and not manifest.has_labels:
         raise ConfigError(
-            Problem(f"{key}.has_label", f"{path} has no labels", "true", "Set has_label: false, or add labels to it.")
+            Problem(
+                f"{key}.has_label",
+                f"{path} has no labels",
+                "true",
+                "Set has_label: false, or write shards with labels.",
+            )
         )
     shape, sample_shape = sample_shapes(tuple(store.shape), manifest, key)
     make_normaliser(store, manifest, key=key)
@@ -69,7 +73,7 @@ def store_info(store: StoreProto, key: str = "store_conf") -> StoreInfo:
 def _backend_problem(store: StoreProto, key: str) -> Problem:
     if store.backend in _SINGA_BACKENDS:
         hint = 'Convert the data with `singa-dask shard` and set backend: "hdf5".'
-        return Problem(f"{key}.backend", "SINGA's own stores are not read", repr(store.backend), hint)
+        return Problem(f"{key}.backend", "SINGA's stores are not supported", repr(store.backend), hint)
     return Problem(f"{key}.backend", "is unknown", repr(store.backend), nearest(store.backend, ["hdf5"]))
 
 
@@ -78,8 +82,8 @@ def sample_shapes(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(job's shape, net's shape) of a sample.
 
-    A flat job shape takes images of as many values, in the stored order (height, width, channels). Flat samples
-    become images where there is one channel, so that the order of values leaves no doubt.
+    A flat job shape accepts images with the same number of values, in the stored order (height, width, channels). Flat
+    samples become images only with one channel, where the order of values is unambiguous.
     """
     stored = manifest.shape
     natural = (stored[2], stored[0], stored[1]) if len(stored) == 3 else stored
@@ -95,9 +99,9 @@ def sample_shapes(
     raise ConfigError(
         Problem(
             f"{key}.shape",
-            f"the samples of {manifest.folder} have the shape {_spell(natural)}",
+            f"does not match the samples of {manifest.folder}, whose shape is {_spell(natural)}",
             _spell(given),
-            f"Leave shape out, or write {_spell(natural)}; images are channels, height, width.",
+            f"Leave it out, or write {_spell(natural)}. Images are channels, height, width.",
         )
     )
 
@@ -109,7 +113,7 @@ def _spell(shape: tuple[int, ...]) -> str:
 def make_normaliser(
     store: StoreProto, manifest: Manifest, dtype: Any = np.float32, key: str = "store_conf"
 ) -> Normaliser:
-    """(x - mean) / std as the job asks for it: from mean_file and std_file, or mean_value and std_value.
+    """(x - mean) / std with the job's mean_file and std_file, or mean_value and std_value.
 
     Raises ConfigError if both a file and a value are given or a std is 0, DataError for a bad file.
     """
@@ -130,7 +134,9 @@ def _statistic(store: StoreProto, name: str, manifest: Manifest, key: str) -> fl
         )
     if store.HasField(f"{name}_value"):
         if not math.isfinite(value) or (name == "std" and value == 0):
-            raise ConfigError(Problem(f"{key}.{name}_value", "cannot normalise", str(value), "Use 1 for no change."))
+            raise ConfigError(
+                Problem(f"{key}.{name}_value", "must be finite, and not 0 for std", str(value), "Use 1 for no change.")
+            )
         return float(value)
     return read_statistic(file, name, manifest) if file else None
 
@@ -144,7 +150,7 @@ def statistics_path(path: str) -> Path:
 
 
 def read_statistic(path: str, name: str, manifest: Manifest) -> np.ndarray:
-    """The dataset `name` ("mean" or "std") of an HDF5 file, one value for each value of a stored sample: (values,).
+    """The dataset `name` ("mean" or "std") of an HDF5 file, with one value per value of a stored sample: (values,).
 
     path: the file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5. The dataset has the stored
     sample shape, (channels,), or one value. Raises DataError.
@@ -173,17 +179,17 @@ def make_stream(
     ngroups: int = 1,
     key: str = "store_conf",
 ) -> AnyStream:
-    """The stream of mini-batches that worker group `group` of `ngroups` draws from `store`.
+    """The stream of mini-batches of worker group `group` of `ngroups` from `store`.
 
-    Samples are shuffled while training and in the order of the files otherwise, unless `shuffle` says so; sequences
-    keep it always. `batchsize` has one entry for all groups or one for each. Raises ConfigError.
+    By default training shuffles samples, and other phases keep the order of the files; `shuffle` overrides it.
+    Sequences are never shuffled. `batchsize` has one entry for all groups or one per group. Raises ConfigError.
     """
     sizes = list(store.batchsize)
     if len(sizes) not in (1, ngroups):
         raise ConfigError(
             Problem(
                 f"{key}.batchsize",
-                f"must be given once, or once for each of the {ngroups} worker groups",
+                f"must be given once, or once per worker group ({ngroups})",
                 str(sizes),
                 "It is the mini-batch of a whole worker group.",
             )

@@ -1,4 +1,4 @@
-"""Which kind of stream a StreamConf describes."""
+"""Creates the stream of a StreamConf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AnyStream = Stream | SequenceStream
 
 
 def stream_of(manifest: Manifest, conf: StreamConf) -> AnyStream:
-    """The mini-batches that `conf` describes: of sequences where it has any, else of single samples.
+    """The stream of `conf`: of sequences if it sets `sequence`, else of single samples.
 
     Raises ConfigError.
     """

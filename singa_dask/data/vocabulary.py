@@ -1,4 +1,4 @@
-"""The symbols that the numbers of a text stand for."""
+"""Vocabularies: the symbols of a text, by number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from singa_dask.errors import DataError
 
 
 def vocabulary(path: str | Path) -> tuple[str, ...]:
-    """The symbols of a text, the one with number 0 first.
+    """The symbols of a text in the order of their numbers.
 
     path: a folder of text shards, "dataset:NAME/SPLIT", or a file whose characters, in order, are the vocabulary.
     Raises DataError.
@@ -25,14 +25,14 @@ def vocabulary(path: str | Path) -> tuple[str, ...]:
     manifest = Manifest.load(folder)
     if manifest.shape != (1,) or manifest.has_labels or not isinstance(manifest.classes, tuple):
         raise DataError(
-            f"{folder}: holds no text, which is unlabelled samples of one value whose classes have names. "
+            f"{folder}: is not a text: a text has unlabelled samples of one value and named classes. "
             "Write it with `singa-dask shard text`."
         )
     return manifest.classes
 
 
 def first_difference(here: Sequence[str], there: Sequence[str]) -> str | None:
-    """What tells two vocabularies apart, in words; None for equal ones."""
+    """The first difference of two vocabularies in words; None if they are equal."""
     for number, (a, b) in enumerate(zip_longest(here, there)):
         if a != b:
             a, b = ("missing" if symbol is None else repr(symbol) for symbol in (a, b))

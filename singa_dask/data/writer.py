@@ -1,4 +1,4 @@
-"""The one place that writes shards."""
+"""Writes shards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_SHARDS = 100_000
 
 
 class Samples(Protocol):
-    """What write_shards reads: an array, or anything that gives the samples of an index array on demand."""
+    """The input of write_shards: an array, or an object that returns the samples of an index array on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -51,15 +51,14 @@ def write_shards(
 ) -> Manifest:
     """Write `features` and `labels` as a folder of `nshards` shards with a manifest and statistics.
 
-    features: (N, H, W, C) uint8 images, or (N, D) numbers; uint8 stays uint8, all else is stored as float32. They are
-        read one window at a time, so they may be a memory map or an object that decodes samples on demand.
+    features: (N, H, W, C) uint8 images, or (N, D) numbers; uint8 stays uint8, other types become float32. Read window
+        by window, so they may be a memory map or an object that decodes samples on demand.
     labels: (N,) whole numbers, or None.
-    window: samples per window; left out, it is chosen so that there are about 64 windows or more, each of at most 256
-        samples and 4 MiB.
-    shuffle_seed: write the samples in this random order; None keeps theirs. Training reads neighbouring samples
-        together, so data that is sorted by class needs it.
-    Until the last moment everything is in a temporary folder beside `out`: a crash leaves no half-written data set.
-    Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
+    window: samples per window; by default there are about 64 windows or more, each of at most 256 samples and 4 MiB.
+    shuffle_seed: write the samples in this random order; None keeps the order. Training reads neighbouring samples
+        together, so data sorted by class must be shuffled.
+    The shards are written to a temporary folder next to `out` and renamed at the end: a crash leaves no partial data
+    set. Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
     """
     out = Path(out).absolute()
     shape, dtype = _stored_form(features)
@@ -70,7 +69,9 @@ def write_shards(
     if window < 1:
         raise DataError(f"window: must be at least 1 sample. Received: {window}.")
     if not 1 <= nshards <= min(total, MAX_SHARDS):
-        raise DataError(f"nshards: {total} samples make 1 to {min(total, MAX_SHARDS)} shards. Received: {nshards}.")
+        raise DataError(
+            f"nshards: must be from 1 to {min(total, MAX_SHARDS)} for {total} samples. Received: {nshards}."
+        )
     order = np.arange(total) if shuffle_seed is None else permutation((shuffle_seed, total), total)
     with replace_folder(out, overwrite) as folder:
         statistics = _Statistics(shape)
@@ -99,12 +100,12 @@ def write_shards(
         statistics.write(folder / STATISTICS_FILE)
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
         _sync(folder / MANIFEST_FILE)
-        Manifest.load(folder)  # what we write, we can read
+        Manifest.load(folder)  # check that the result can be read
     return Manifest.load(out)
 
 
 def choose_window(total: int, sample_nbytes: int) -> int:
-    """Samples per window, a power of two: at most 256 and 4 MiB, and so few that there are 64 windows to shuffle."""
+    """Samples per window, a power of two: at most 256 and 4 MiB, and small enough for 64 windows."""
     most = min(MAX_WINDOW_SAMPLES, MAX_WINDOW_NBYTES // sample_nbytes, total // WINDOWS_WANTED)
     return 1 << (max(1, most).bit_length() - 1)
 
@@ -161,7 +162,9 @@ def _write_shard(
             part = np.ascontiguousarray(features[members], dtype=dtype)
             if dtype.kind == "f" and not np.isfinite(part).all():
                 bad = members[~np.isfinite(part).all(axis=1)][0]
-                raise DataError(f"features: sample {bad} holds a value that is no finite float32. Remove or fill it.")
+                raise DataError(
+                    f"features: sample {bad} holds a value that is not a finite float32. Remove or fill it."
+                )
             part_labels = None if labels is None else labels[members]
             stored[start : start + window] = part
             if stored_labels is not None:
@@ -201,8 +204,8 @@ class _Statistics:
         return (float(mean),), (float(np.sqrt(variance)),)
 
     def write(self, path: Path) -> None:
-        """`mean` and `std`, float32, of the sample's shape; std is 1 where a position never changes, so that
-        (x - mean) / std is 0 there."""
+        """`mean` and `std`, float32, in the sample's shape. std is 1 at constant positions, where (x - mean) / std is
+        then 0."""
         std = np.sqrt(self.squares / self.count)
         with h5py.File(path, "w") as file:
             file.create_dataset("mean", data=self.mean.astype("<f4"))
@@ -212,7 +215,7 @@ class _Statistics:
 
 @contextmanager
 def replace_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out` that becomes `out` in one step when the block ends, and vanishes if it fails.
+    """A temporary folder next to `out` that is renamed to `out` when the block ends, and removed if it fails.
 
     Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
     """
@@ -246,13 +249,13 @@ def _check_free(out: Path, overwrite: bool) -> None:
         return
     ours = out.is_dir() and any((folder / MANIFEST_FILE).exists() for folder in (out, *out.iterdir()))
     if not overwrite:
-        raise DataError(f"{out}: exists already. Choose another folder, remove it, or ask to overwrite it.")
+        raise DataError(f"{out}: exists already. Choose another folder, remove it, or set overwrite.")
     if not ours:
-        raise DataError(f"{out}: is no folder of shards, so it is not overwritten. Choose another folder.")
+        raise DataError(f"{out}: is not a folder of shards and is not overwritten. Choose another folder.")
 
 
 def _sync(path: Path) -> None:
-    """Force a file or folder to the disk."""
+    """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

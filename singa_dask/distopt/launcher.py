@@ -11,10 +11,10 @@ from typing import Any
 
 import cloudpickle
 
-from singa_dask.cluster.bootstrap import unlink_orphans, unlink_segments
 from singa_dask.cluster.cores import cores_each, equal_share
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.distopt.member import GRACE_S, Failure, Plan, Returned, be_member
+from singa_dask.cluster.segments import unlink_orphans, unlink_segments
+from singa_dask.distopt.member import GRACE_S, Failure, ProcessPlan, Returned, be_member
 from singa_dask.errors import ClusterError, ConfigError, Problem
 
 _FORMING_S = 60.0
@@ -41,16 +41,16 @@ def launch(fn: Callable[..., Any], nprocs: int = 4, *args: Any, timeout_s: float
         raise ConfigError(Problem("fn", f"cannot be sent to other processes ({error})", repr(fn), hint)) from error
     with ExitStack() as stack:
         server = stack.enter_context(PmiServer([0] * nprocs)) if nprocs > 1 else None
-        crew = _Crew(server)
-        stack.callback(crew.end)
+        gang = _Gang(server)
+        stack.callback(gang.end)
         with cores_each(equal_share(nprocs)):
             for rank in range(nprocs):
                 endpoint = server.endpoint if server else None
-                crew.start(Plan(rank, nprocs, endpoint, _FORMING_S, timeout_s), work)
-        return crew.results()
+                gang.start(ProcessPlan(rank, nprocs, endpoint, _FORMING_S, timeout_s), work)
+        return gang.results()
 
 
-class _Crew:
+class _Gang:
     """The processes of one launch, by rank; what each reports arrives in a pipe of its own."""
 
     def __init__(self, server: PmiServer | None) -> None:
@@ -61,7 +61,7 @@ class _Crew:
         self._reports: dict[int, Returned | Failure] = {}
         self._forming_until = time.monotonic() + _FORMING_S
 
-    def start(self, plan: Plan, work: bytes) -> None:
+    def start(self, plan: ProcessPlan, work: bytes) -> None:
         """Start the process of the next rank."""
         mine, its = self._context.Pipe()
         self._pipes.append(mine)
@@ -120,7 +120,7 @@ class _Crew:
             except (EOFError, OSError):
                 process = self._processes[rank]
                 process.join(_CLOSING_S)
-                self._reports[rank] = Failure(_death(process.exitcode, self._server), died=True)
+                self._reports[rank] = Failure(_death(process.exitcode, self._server))
 
     def _raise(self) -> None:
         """Tell all to leave, hear what they have to say, and raise for the one that was the cause."""
@@ -132,12 +132,11 @@ class _Crew:
         while len(self._reports) < len(self._processes) and time.monotonic() < deadline:
             self._listen(max(0.0, deadline - time.monotonic()))
         failures = {rank: report for rank, report in self._reports.items() if isinstance(report, Failure)}
-        # A rank that misses another one is no cause, and whoever still says nothing may be it.
-        cause = next((rank for rank, failure in failures.items() if not failure.of_group), first)
+        cause = min(failures, key=lambda rank: failures[rank].consequence)  # of equal ones the first that reported
         failure = failures[cause]
         text = f"rank {cause} of {len(self._processes)} {failure.what}"
         silent = [rank for rank in silent if rank not in self._reports]
-        if failure.of_group and silent:
+        if failure.consequence and silent:  # one of them may be the cause
             text += f"; no answer from rank {', '.join(map(str, silent))}"
         if failure.traceback:
             text += f"\n\n{failure.traceback.rstrip()}"

@@ -14,19 +14,12 @@ from typing import Any
 
 import cloudpickle
 
-from singa_dask.cluster.bootstrap import (
-    MpiUnusable,
-    communicator,
-    ended_by_alarm,
-    join_world,
-    load_mpi,
-    mpi_report,
-    unlink_segments,
-)
+from singa_dask.cluster.bootstrap import mpi_report
+from singa_dask.cluster.join import join_group
 from singa_dask.cluster.pmi_server import PmiEndpoint
-from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
+from singa_dask.comm import Communicator
 from singa_dask.distopt.worlds import LEAVING_S, enter
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, MpiUnusable, consequence
 
 # A rank that was told to leave and is still there after this time is in code that cannot be interrupted.
 GRACE_S = 3.0
@@ -34,7 +27,7 @@ _EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProcessPlan:
     """What a process must know to be a rank. endpoint: of the PMI server, None where it is alone."""
 
     rank: int
@@ -53,13 +46,12 @@ class Returned:
 
 @dataclass(frozen=True)
 class Failure:
-    """A rank's report, or what its end says. of_group: the rank misses another one, and is not the cause."""
+    """The report of a rank that failed, or that its death stands for. consequence: see errors.consequence."""
 
     what: str
     traceback: str = ""
     pickled: bytes = b""
-    of_group: bool = False
-    died: bool = False
+    consequence: int = 0
 
     @property
     def exception(self) -> BaseException | None:
@@ -69,8 +61,8 @@ class Failure:
             return None
 
 
-def be_member(pipe: Any, plan: Plan, work: bytes) -> None:
-    """The life of the process: join, call, report, and leave when all have reported."""
+def be_member(pipe: Any, plan: ProcessPlan, work: bytes) -> None:
+    """The life of the process: join, call, report, and leave when all others have."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that launched
     line = _Line(pipe)
     try:
@@ -125,12 +117,16 @@ class _Line(threading.Thread):
         os._exit(_EXIT_CODE)
 
 
-def _joined(plan: Plan) -> Communicator:
-    if plan.endpoint is None:
-        return SoloCommunicator(plan.timeout_s)
-    deadline = time.monotonic() + plan.forming_s
+def _joined(plan: ProcessPlan) -> Communicator:
     try:
-        mpi = load_mpi()
+        return join_group(
+            plan.rank,
+            plan.size,
+            "launch",
+            endpoint=plan.endpoint,
+            forming_s=plan.forming_s,
+            timeout_s=plan.timeout_s,
+        )
     except MpiUnusable as error:
         library = mpi_report().library
         if not library:
@@ -140,14 +136,6 @@ def _joined(plan: Plan) -> Communicator:
             f"`mpiexec -n {plan.size} python SCRIPT` and call the function itself there, "
             "or use an MPICH-family library (`pip install mpich`)."
         ) from error
-    try:
-        join_world(plan.endpoint, plan.rank, plan.size, "", deadline)
-        MpiCommunicator(mpi.COMM_WORLD, plan.forming_s).barrier()
-    finally:
-        unlink_segments(plan.endpoint.kvsname)
-    with ended_by_alarm(deadline):
-        made = communicator(range(plan.size), "launch")
-    return MpiCommunicator(made, plan.timeout_s)
 
 
 def _failure(error: BaseException) -> Failure:
@@ -156,6 +144,5 @@ def _failure(error: BaseException) -> Failure:
         pickle.loads(pickled)
     except Exception:
         pickled = b""
-    of_group = isinstance(error, ClusterError) and not isinstance(error, MpiUnusable)
     what = f"raised {type(error).__name__}: {error}"
-    return Failure(what, "".join(traceback.format_exception(error)), pickled, of_group)
+    return Failure(what, "".join(traceback.format_exception(error)), pickled, consequence(error))

@@ -9,16 +9,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from singa_dask.cluster.bootstrap import (
-    communicator,
-    ended_by_alarm,
-    join_launched,
-    launched_size,
-    library_name,
-    mpi_report,
-    this_node,
-    unlink_segments,
-)
+from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report, this_node
+from singa_dask.cluster.join import communicator, ended_by_alarm, join_launched
+from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
 from singa_dask.errors import ClusterError, ConfigError, Problem
 

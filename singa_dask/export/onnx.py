@@ -7,9 +7,9 @@ normalisation of the loader and the evaluation behaviour of the layers. A user l
         return graph.add("Relu", inputs)          # the name of its output
 
 A folded net over time (net/fold.py) has inputs and outputs (batch, time, ...), both dimensions free. Inside, as in
-to_onnx, rows are ordered by time step. Symbols are int64. A recurrent layer without an initial state from another
-layer has an optional input "<layer>.h" (batch, units), zero by default, and an output "<layer>.h_out", the final
-state. A kLSTM also has "<layer>.cell" and "<layer>.cell_out".
+to_onnx, rows are ordered by time step. Symbols are int64. A recurrent layer without an initial state in the net
+has an optional input "<layer>.h" (batch, units), zero by default, and an output "<layer>.h_out", the final state. A
+kLSTM also has "<layer>.cell" and "<layer>.cell_out".
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TIMED = ("batch", "time")
 def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.ModelProto:
     """The ONNX model of a net of an evaluation phase. outputs: names of the output layers.
 
-    Raises ConfigError for unknown layers, layers without an ONNX counterpart, and unrolled nets that are not folded.
+    Raises ConfigError for unknown layers, layers without an ONNX counterpart, and unrolled nets.
     """
     from onnx import checker, helper
 

@@ -80,7 +80,7 @@ def _load(bundle: CodeBundle) -> Mapping[str, Any]:
     try:
         return cloudpickle.loads(bundle.pickled)
     except (ImportError, AttributeError) as error:
-        hint = "Install it there, or put it beside the job file."
+        hint = "Install it there, or put it in the folder of the job file."
         raise ConfigError(
             Problem(key, f"needs a module or name that this worker lacks: {error}", hint=hint)
         ) from error

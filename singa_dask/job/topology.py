@@ -1,7 +1,7 @@
 """How training is distributed, as pure data: worker groups, server groups, and the framework that they form.
 
     sandblaster  1 worker group,  servers in separate processes   synchronous    (Google Brain)
-    allreduce    1 worker group,  servers beside the workers      synchronous    (Baidu DeepImage)
+    allreduce    1 worker group,  servers in worker processes     synchronous    (Baidu DeepImage)
     downpour     n worker groups, 1 server group                  asynchronous   (Google Brain)
     hogwild      n single workers, each with its own server group asynchronous   (Caffe)
     hybrid       n worker groups, m server groups                 asynchronous

@@ -115,12 +115,12 @@ def _styles(curves: Panel, groups: list[int]) -> Iterator[tuple[str, int, Any, s
     """Phase, group, colour and label of every curve. Evaluations come last, to be drawn on top."""
     last = len(groups) - 1
     labelled = min(len(groups), LABELLED_GROUPS)
-    told = {groups[round(i * last / (labelled - 1))] for i in range(labelled)} if last > 0 else set()
+    named = {groups[round(i * last / (labelled - 1))] for i in range(labelled)} if last > 0 else set()
     for place, group in enumerate(groups):
         if last == 0:
             yield "train", group, COLOURS["train"], "train"
         else:
-            label = f"train, group {group}" if group in told else None
+            label = f"train, group {group}" if group in named else None
             yield "train", group, _shade(COLOURS["train"], place / last), label
     for phase, group in curves:
         if phase != "train":

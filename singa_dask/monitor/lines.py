@@ -34,12 +34,12 @@ def shares(parts: Sequence[float], ranges: bool = False) -> str:
     >>> shares([0.03, 0.12, 0.08]), shares([0.03, 0.12, 0.08], ranges=True)
     ('3/12/8 %', '3-12 %')
     """
-    told = [f"{100 * part:.0f}" for part in parts]
-    if ranges or len(told) > 8:
+    shown = [f"{100 * part:.0f}" for part in parts]
+    if ranges or len(shown) > 8:
         ordered = sorted(parts)
-        told = list(dict.fromkeys(f"{100 * part:.0f}" for part in (ordered[0], ordered[-1])))
-        return "-".join(told) + " %"
-    return "/".join(told) + " %"
+        shown = list(dict.fromkeys(f"{100 * part:.0f}" for part in (ordered[0], ordered[-1])))
+        return "-".join(shown) + " %"
+    return "/".join(shown) + " %"
 
 
 class EventLines:

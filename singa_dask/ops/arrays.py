@@ -16,19 +16,19 @@ class ArrayOps:
     dtype: np.dtype
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        """An uninitialised array on the device; `ops.dtype` unless told otherwise."""
+        """An uninitialised array on the device, of `ops.dtype` by default."""
         return self.xp.empty(shape, self.dtype if dtype is None else dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        """An array of zeros on the device; `ops.dtype` unless told otherwise."""
+        """An array of zeros on the device, of `ops.dtype` by default."""
         return self.xp.zeros(shape, self.dtype if dtype is None else dtype)
 
     def asarray(self, array: Any, dtype: Any = None) -> Array:
-        """The array on the device, copied only if it has to be; keeps its dtype unless told otherwise."""
+        """The array on the device, copied only if necessary; it keeps its dtype by default."""
         return self.xp.asarray(array, dtype)
 
     def to_host(self, array: Array) -> np.ndarray:
-        """The array as NumPy array, copied only if it has to be."""
+        """The array as a NumPy array, copied only if necessary."""
         return np.asarray(array)
 
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:

@@ -30,9 +30,9 @@ class Ops(
 ):
     """The array library `xp` and the kernels over it.
 
-    Complete in plain NumPy: the reference that CpuOps and GpuOps are compared with, which override what Numba and
-    CuPy do better. Kernels write into arrays that the caller passes as `out`, C-contiguous like their inputs, so that
-    buffers are reused from step to step; they allocate only what is small.
+    Complete in plain NumPy: the reference for CpuOps and GpuOps, which override the kernels that Numba and CuPy run
+    faster. Kernels write into `out` arrays of the caller, C-contiguous like their inputs, so that buffers are reused
+    from step to step; they allocate small arrays only.
     """
 
     device: ClassVar[str] = "cpu"
@@ -42,7 +42,7 @@ class Ops(
         self.dtype = np.dtype(dtype)
 
     def use(self) -> None:
-        """Make the calling thread work on this device; once in every thread but the one that made the object."""
+        """Make this the calling thread's device. Call it once in every thread but the one that created the object."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype})"

@@ -1,4 +1,4 @@
-"""Convolution of NHWC images by im2col and GEMM, in blocks of images that share one reused buffer of columns.
+"""Convolution of NHWC images by im2col and GEMM, in blocks of images that reuse one buffer of columns.
 
 B images, H, W, C: height, width, channels; P = OH OW output positions; K = kh kw C; O filters.
 """
@@ -26,9 +26,9 @@ class ConvolutionOps:
     def workspace_shape(
         self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
     ) -> tuple[int, ...]:
-        """Shape of the workspace that convolution of images of `x_shape` needs, of `self.dtype`.
+        """The shape of the workspace, of `self.dtype`, for a convolution of images of `x_shape`.
 
-        Here columns (n P, K): of as many images n as `limit_nbytes` holds, at least one.
+        Here columns (n P, K) of n images: as many as `limit_nbytes` holds, at least one.
         """
         count, height, width, channels = x_shape
         positions = int(np.prod(window.output_size(height, width)))
@@ -49,7 +49,7 @@ class ConvolutionOps:
             cells[:, oh, ow, i, j] = x[:, h, w]
 
     def col2im(self, columns: Array, window: Window, x: Array) -> None:
-        """The transpose of im2col: x = sum of the columns' elements that come from each pixel.
+        """The transpose of im2col: x = the sum of the elements of columns that come from each pixel.
 
         columns: (B P, K) -> x: (B, H, W, C).
         """
@@ -100,7 +100,7 @@ class ConvolutionOps:
 
     @staticmethod
     def _blocks(output: Array, columns: Array) -> Iterator[tuple[slice, Array]]:
-        """The blocks of images that fit into `columns`, each with its part of `columns`."""
+        """Blocks of images that fit into `columns`, each with its part of `columns`."""
         positions = output.shape[1] * output.shape[2]
         step = columns.shape[0] // positions
         for start in range(0, output.shape[0], step):

@@ -57,7 +57,7 @@ class LossOps:
         value = x[xp.arange(len(labels)), labels][:, None]
         earlier = xp.arange(x.shape[1]) < labels[:, None]
         rank = (x > value).sum(axis=1) + ((x == value) & earlier).sum(axis=1)
-        return ((rank < topk) & (value == value)[:, 0]).sum()  # a score that is NaN is never right
+        return ((rank < topk) & (value == value)[:, 0]).sum()  # NaN is never among the largest
 
     def argsort_topk(self, x: Array, topk: int) -> Array:
         """Indices of the topk largest of each row, the largest first; of equal values the lower index comes first.

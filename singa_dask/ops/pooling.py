@@ -24,8 +24,10 @@ class PoolingOps:
         return np.uint8 if window.area <= 256 else np.uint16 if window.area <= 65536 else np.uint32
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
-        """out = largest element under each window; argmax: where it was (i kw + j; the first of equals), of
-        `argmax_dtype` and out's shape. Padding never wins, NaN always (the last of several), so that nothing hides it.
+        """out = the largest element under each window; argmax = its position i kw + j, the first of equals.
+
+        argmax: of `argmax_dtype` and out's shape. Padding never wins. NaN always wins (the last of several), so that
+        it shows.
         """
         out[...] = -np.inf
         argmax[...] = 0

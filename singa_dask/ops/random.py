@@ -1,7 +1,7 @@
-"""Random numbers that are a pure function of (key, index): the same in NumPy, Numba and CuPy, on any worker.
+"""Random numbers as a pure function of (key, index): the same in NumPy, Numba and CuPy, on any worker.
 
 Number `index` of stream `key` is output `index` of SplitMix64 seeded with `key` (Steele, Lea and Flood 2014). Elements
-are counted over the rows of the group's whole mini-batch, so a mask does not depend on how many workers share it.
+are counted over the rows of the group's whole mini-batch, so a mask does not depend on the number of workers.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Time steps of recurrent cells, and their gradients.   T time steps of B rows, H hidden units, G gates.
 
-A step's sums come in two parts: ax = x Wx' + b, which is computed for all steps at once, and ah = h Wh' of the state
-before. Gates stand side by side, in the order of the kernel's formula. `da` is the gradient for ax, `dah` that for ah,
-which differ for c of GRU only: ahc is its part of ah. What only the next pass reads takes the place of what it is made
-from: `gates` come as ax + ah (for c of GRU as ax), are the gates after the forward and da after the backward pass; ahc
-becomes dahc.
+A step's sums have two parts: ax = x Wx' + b, which is computed for all steps at once, and ah = h Wh' of the previous
+state. Gates are side by side, in the order of the kernel's formula. `da` is the gradient for ax, `dah` the gradient
+for ah. They differ for c of GRU only, whose part of ah is ahc. Results overwrite the inputs that nothing else reads:
+`gates` contain ax + ah (for c of GRU ax) at first, the gates after the forward pass, and da after the backward pass;
+ahc becomes dahc.
 
-`*_steps` run all T steps. gates, which come as ax, and da: (T B, G H), the first step's rows first; ahc: (T B, H); h,
-cell: ((T + 1) B, H), whose first block is the state before the first step; dh: (T B, H), which comes as the gradient
-for the outputs; dbefore: (B, H); the gradient for the first state is added to it, if that is `given` from elsewhere.
-w: the weights of ah as `pack` has laid them out, (H, G H), on the way back (G H, H), for GRU those of z and r, and wc
-those of c. begun: False where the first state is zero. chosen: table (V, G H) and rows (T B,) where ax = table[rows],
-which each step then looks up itself, while it needs it; the gates come with any values.
+`*_steps` run all T steps.
+gates, da: (T B, G H), the first step's rows first; gates contain ax at first. ahc: (T B, H).
+h, cell: ((T + 1) B, H); the first block is the state before the first step.
+dh: (T B, H), the gradient for the outputs at first. dbefore: (B, H); the gradient for the first state is added to it
+where that state is `given` from outside.
+w: the weights of ah in the layout of `pack`, (H, G H), for the backward pass (G H, H). For GRU w has the weights of z
+and r, and wc the weights of c. begun: False where the first state is zero.
+chosen: table (V, G H) and rows (T B,) where ax = table[rows]. Each step then looks up its own rows; the initial values
+of the gates are ignored.
 """
 
 from __future__ import annotations
@@ -38,12 +41,14 @@ class RecurrentOps:
         raise NotImplementedError
 
     def packed_shape(self, length: int, columns: int, batch: int) -> tuple[int, ...]:
-        """The shape of what `pack` makes of a matrix (length, columns) for products with `batch` rows."""
+        """The shape of a matrix (length, columns) that `pack` lays out for products with `batch` rows."""
         return length, columns
 
     def pack(self, matrices: Sequence[Array], out: Array) -> Array:
-        """out: matrices (K, N), of contiguous rows or columns, side by side, as `*_steps` want them. More below each
-        other: out[..., first:last, :] takes those that are rows first to last - 1."""
+        """out = matrices (K, N), of contiguous rows or columns, side by side, in the layout that `*_steps` take.
+
+        To stack matrices, pack each into its rows, out[..., first:last, :].
+        """
         first = 0
         for matrix in matrices:
             out[:, first : first + matrix.shape[1]] = matrix
@@ -51,7 +56,7 @@ class RecurrentOps:
         return out
 
     def _begun(self, gates: Array, h: Array, chosen: Chosen) -> Iterator[tuple[slice, slice]]:
-        """Each step's rows, whose gates are ax by then, and those of the state after it."""
+        """The rows of each step, whose gates are now ax, and of the state after it."""
         batch = h.shape[0] - gates.shape[0]
         for start in range(0, gates.shape[0], batch):
             now = slice(start, start + batch)
@@ -184,10 +189,10 @@ class RecurrentOps:
         f[...] = dcell * cell_before * (1 - f)
 
     def one_hot_columns(self, x: Array) -> Array:
-        """columns[i]: where row i of x has its 1. None unless every row has one 1 and else zeros.
+        """columns[i]: the column of the 1 in row i of x. None unless every row has one 1 and zeros otherwise.
 
-        x: (B, I) -> (B,) integers. A product of such an x picks rows of a table (`embed`). Devices on which the
-        question costs more than the product answer None.
+        x: (B, I) -> (B,) integers. A product with such an x picks rows of a table (`embed`). None on devices where
+        this test costs more than the product.
         """
         xp = self.xp
         columns = xp.argmax(x, axis=1)
@@ -209,8 +214,8 @@ def _columns(array: Array, count: int) -> list[Array]:
 
 
 def _steps_back(dh: Array, dbefore: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """Each step's rows, those of the state after it, and where the gradient for the state before it is summed up; the
-    last step first."""
+    """The rows of each step and of the state after it, and the sum of gradients for the state before it; the last
+    step first."""
     batch = dbefore.shape[0]
     for start in range(dh.shape[0] - batch, -1, -batch):
         before = dh[start - batch : start] if start else dbefore

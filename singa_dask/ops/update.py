@@ -7,7 +7,7 @@ and weight decay; devices have a kernel of the same name, with the hyperparamete
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from inspect import Parameter, signature
+from inspect import getfullargspec
 from typing import Any
 
 from singa_dask.ops.arrays import Array
@@ -86,11 +86,9 @@ RULES: dict[str, Callable[..., None]] = {
 }
 
 
-def _keywords(rule: Callable[..., None]) -> tuple[str, ...]:
-    return tuple(p.name for p in signature(rule).parameters.values() if p.kind is Parameter.KEYWORD_ONLY)
-
-
-_HYPERPARAMETERS = {name: (*_keywords(rule), "weight_decay", "clip_low", "clip_high") for name, rule in RULES.items()}
+_HYPERPARAMETERS = {
+    name: (*getfullargspec(rule).kwonlyargs, "weight_decay", "clip_low", "clip_high") for name, rule in RULES.items()
+}
 
 
 def hyperparameters(rule: str, given: dict[str, float]) -> tuple[float, ...]:

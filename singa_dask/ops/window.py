@@ -32,7 +32,7 @@ class Window:
 
     def offsets(self, height: int, width: int) -> Iterator[tuple[int, int, Span, Span]]:
         """For every position (i, j) inside the window: the outputs for which it lies on the image, and the pixels
-        that it lies on there, both as (rows, columns) slices of equal lengths."""
+        under it, both as (rows, columns) slices of equal lengths."""
         output = self.output_size(height, width)
         for i in range(self.kernel[0]):
             rows = self._overlap(0, i, height, output[0])

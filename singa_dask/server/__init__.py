@@ -1,4 +1,4 @@
-"""Servers: who holds which parameters, what workers and servers say to each other, and the actors that answer."""
+"""Servers: slices of the parameters, the protocol between workers and servers, and the Dask actors."""
 
 from singa_dask.server.actor import ServerActor
 from singa_dask.server.link import Address, Link, LocalLink, link_to

@@ -1,4 +1,4 @@
-"""A server as a Dask actor, and how it exchanges with its neighbours."""
+"""A server as a Dask actor, and its exchange with neighbours."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from singa_dask.server.server import Server, ServerPlan, publish, server_here
 
 T = TypeVar("T")
 
-# A request that has to wait inside the server is told so after this time: silence always means a lost server.
+# A waiting request is answered with NotYet after this time, so that silence always means a lost server.
 HOLD_S = 2.0
-# Gradients up to this size are applied faster than a thread is woken.
+# Applying a gradient up to this size is faster than waking a thread.
 SMALL_NBYTES = 64 * 1024
 
 
 class ServerActor:
-    """One server of a server group, on a Dask worker. See ServerProtocol for what it answers."""
+    """One server of a server group, on a Dask worker. ServerProtocol defines its replies."""
 
     def __init__(self, plan: ServerPlan) -> None:
         self.server = Server(plan.protocol())
         publish(plan.key, self.server)
-        from distributed import get_worker  # what only reads a job does without Dask
+        from distributed import get_worker  # keeps Dask out of programs that only read jobs
 
         self._key, self._worker = plan.key, get_worker()
         self.closed = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
-        # While the workers get ready. What it raises, the first update raises again, for whoever sent that.
+        # Runs while the workers start. If it fails, the first update raises the same error for its sender.
         self._warm = self._pool.submit(plan.warm_up)
         self._right: Address | None = None
         self._due = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
         self._slices = self.server.protocol.indices
         self._transfer_s = plan.transfer_s
-        # One exchange at a time: of two that say the same, the later to arrive could come after the next one.
+        # One exchange at a time: a repeated message could otherwise arrive after the next one.
         self._turns = {index: asyncio.Lock() for index in self._slices}
 
     async def call(self, request: Request) -> Reply:
-        """The reply to a request, or NotYet when its time has not come for a while."""
+        """The reply to a request, or NotYet if it has to wait for long."""
         array = getattr(request, "gradient", None)
         small = array is None or (array.nbytes <= SMALL_NBYTES and not isinstance(array, Coded))
         if array is None or (small and self._warm.done()):
@@ -68,7 +68,7 @@ class ServerActor:
             return future.result()
         waiting = asyncio.wrap_future(future)
         done, _ = await asyncio.wait([waiting], timeout=HOLD_S)
-        # What is as large as the slice must not wait inside once per repetition.
+        # Withdraw large requests: they are as large as the slice, and every repetition would wait here.
         if not done and (not isinstance(request, Update | Sync) or self.server.withdraw(future, request.slice)):
             return NotYet()
         return await waiting
@@ -79,17 +79,17 @@ class ServerActor:
         return self.server.call(request)
 
     async def dismiss(self, origin: Origin) -> None:
-        """Take it that a worker group has left, before anything was said by this generation of it or after."""
+        """Record that a worker group has left, whether or not this generation has sent anything."""
         for index in self._slices:
             await self.call(Leave(index, origin))
 
     # Neighbours
 
     async def meet(self, right: Address | None) -> None:
-        """From now on, exchange with this right neighbour."""
+        """Start to exchange with this right neighbour."""
         loop = asyncio.get_running_loop()
         if self._exchanging is not None and right != self._right:
-            self._exchanging.cancel()  # it may wait for one that is gone
+            self._exchanging.cancel()  # it may wait for a lost neighbour
             self._exchanging = None
         self._right = right
         self.server.on_update = partial(_wake, loop, self._due)
@@ -98,34 +98,34 @@ class ServerActor:
             self._exchanging = asyncio.create_task(self._exchange_while_there())
 
     async def take_over(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
-        """Begin as a copy of what the neighbour on this side has."""
+        """Start as a copy of the neighbour on this side."""
         for index in self._slices:
             state = await self._ask(neighbour, OpenAccount(index, _opposite(side), account))
             if not isinstance(state, State):
-                raise ClusterError(f"the server at {neighbour.worker} did not hand over its parameters: {state}")
+                raise ClusterError(f"the server at {neighbour.worker} did not send its parameters: {state}")
             await asyncio.wrap_future(self.server.call(Put(index, state.values, state.state, state.version)))
             await self._compute(self.server.open_account, index, side, account)
 
     async def hand_on(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
-        """Let the neighbour on this side begin anew with what this server has, adding what nobody has heard yet."""
+        """Let the restarted neighbour on this side take over this server's values and unexchanged updates."""
         for index in self._slices:
             known = await self._compute(self.server.open_account, index, side, account)
             await self._ask(neighbour, OpenAccount(index, _opposite(side), account, known))
 
     async def flush(self) -> None:
         """Exchange everything with the right neighbour now."""
-        for _ in range(2):  # the first may repeat an exchange that was already under way
+        for _ in range(2):  # the first may repeat an exchange under way
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
 
     async def close(self) -> None:
-        """Stop exchanging; the worker is free for others."""
+        """Stop exchanging. The worker may then be reserved again."""
         self.closed = True
         if self._exchanging is not None:
             self._exchanging.cancel()
         self._pool.shutdown(wait=False)
 
     async def _exchange_while_there(self) -> None:
-        """Until Dask has let the actor go, which it does without a word where its client is gone."""
+        """Exchange until Dask releases the actor. It does so without notice when its client is gone."""
         while not self.closed and self._key in self._worker.state.actors:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HOLD_S)
@@ -135,8 +135,8 @@ class ServerActor:
             try:
                 await asyncio.gather(*(self._exchange(index) for index in self._slices))
             except (ClusterError, ValueError, OSError):
-                # The neighbour is gone or being made anew: what it was told is said again, or settled when the driver
-                # has the two meet.
+                # The neighbour is lost or restarting. The message is repeated, or the driver has both open a new
+                # account.
                 await asyncio.sleep(RETRY_S)
                 self._due.set()
         self._pool.shutdown(wait=False)

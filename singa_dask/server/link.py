@@ -1,4 +1,4 @@
-"""How servers are reached: directly in the same process, else through Dask."""
+"""Links to servers: direct in the same process, else through Dask."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ RETRY_S = 0.2
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is: the Dask worker, and the actor's key there."""
+    """The address of a server: its Dask worker, and the actor's key there."""
 
     worker: str
     key: str
 
 
 class Link(Protocol):
-    """A way to one server. local: whether nothing travels."""
+    """A link to one server. local: whether the server is in this process."""
 
     local: bool
 
     def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
-        """The future of the reply. out: where its parameters may go."""
+        """The future of the reply. out: an array for its parameters."""
 
 
 class LocalLink:
-    """To a server in this process."""
+    """A link to a server in this process."""
 
     local = True
 
@@ -48,7 +48,7 @@ class LocalLink:
 
 
 class DaskLink:
-    """To a server on another Dask worker. timeout_s: longest silence."""
+    """A link to a server on another Dask worker. timeout_s: maximum silence."""
 
     local = False
 
@@ -60,23 +60,23 @@ class DaskLink:
     def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
         known = self._largest.get(request.slice, 0)
         self._largest[request.slice] = max(known, nbytes_of(request), 0 if out is None else out.nbytes)
-        arrays = 4 if isinstance(request, Inspect) else 2  # there and back; the updater's too
+        arrays = 4 if isinstance(request, Inspect) else 2  # there and back; Inspect also returns the updater's
         coroutine = ask(self._worker, self.address, request, self.timeout_s, lambda: arrays * self._all_s())
         return asyncio.run_coroutine_threadsafe(coroutine, self._worker.loop.asyncio_loop)
 
     def _all_s(self) -> float:
-        """Seconds for an array of every slice: they are sent together."""
+        """Transfer time of one array per slice, in seconds: they are sent together."""
         return sum(list(self._largest.values())) / LEAST_RATE
 
 
 def link_to(address: Address, worker: Any, timeout_s: float) -> Link:
-    """The shortest way from this process, a Dask worker, to the server at `address`."""
+    """The fastest link from this process, a Dask worker, to the server at `address`."""
     here = server_here(address.key)
     return LocalLink(here) if here is not None else DaskLink(address, worker, timeout_s)
 
 
 def nbytes_of(message: Request) -> int:
-    """Bytes of the arrays of a message."""
+    """Bytes of all arrays of a message."""
     values = vars(message).values()
     parts = [part for value in values for part in (value.values() if isinstance(value, Mapping) else [value])]
     return sum(int(getattr(part, "nbytes", 0)) for part in parts)
@@ -85,11 +85,10 @@ def nbytes_of(message: Request) -> int:
 async def ask(
     worker: Any, where: Address, request: Request, timeout_s: float, transfer_s: Callable[[], float] = lambda: 0.0
 ) -> Reply:
-    """What the server answers, asked from a Dask worker's event loop. Repeats the request where the connection breaks,
-    and while the server says NotYet. transfer_s: how long messages and replies that are sent now may be on their way,
-    in which nothing is heard of them.
+    """The server's reply to a request, in a Dask worker's event loop. Repeats the request if the connection breaks and
+    while the server replies NotYet. transfer_s: estimated time of the transfers under way.
 
-    Raises ClusterError when nothing at all has come from it for `timeout_s + transfer_s()` seconds, or it refuses.
+    Raises ClusterError if the server is silent for `timeout_s + transfer_s()` seconds or refuses the request.
     """
     from distributed.protocol import to_serialize
 
@@ -98,13 +97,13 @@ async def ask(
     while True:
         fault: BaseException | None = None
         try:
-            # What distributed.Actor does, without its client and its waiting for a lost actor.
+            # As distributed.Actor, but without a client and without waiting for a lost actor.
             call = worker.rpc(where.worker).actor_execute(actor=where.key, function="call", args=[message], kwargs={})
             answer = await asyncio.wait_for(call, min(ATTEMPT_S, timeout_s) + transfer_s())
         except (OSError, TimeoutError) as error:
             fault = error
         except KeyError as error:
-            raise ClusterError(f"the server {where.key} is not at {where.worker} any more") from error
+            raise ClusterError(f"the server {where.key} is no longer at {where.worker}") from error
         else:
             if answer["status"] != "OK":
                 raise answer["exception"]
@@ -119,7 +118,7 @@ async def ask(
             raise ClusterError(
                 f"the server at {where.worker} has not answered {type(request).__name__} for "
                 f"{silence_s:.3g} s "
-                f"({fault!r}); its process is lost, stopped or cut off"
+                f"({fault!r}); its process is lost, stopped or disconnected"
             )
         if fault is not None:
             await asyncio.sleep(RETRY_S)

@@ -1,5 +1,7 @@
-"""What stubs, servers and neighbouring servers say to each other. A message concerns one slice, and is idempotent:
-whoever gets no answer says the same again."""
+"""Messages between stubs, servers and neighbouring servers.
+
+A message concerns one slice and is idempotent: a sender without a reply repeats it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from singa_dask.ops.arrays import Array
 
 @dataclass(frozen=True)
 class Origin:
-    """Who asks.
+    """The sender of a request.
 
-    generation: grows whenever the worker group is formed anew, so that what a former one left under way is refused.
-    first: step of the first update of this generation. clock: the greatest that Fresh told any worker of the group
-    when this generation began, of any slice; one for all slices, as two that disagree about who is ahead would let two
-    groups wait for each other.
+    generation: increases whenever the worker group is re-formed, so that late messages of former generations are
+    refused. first: step of the first update of this generation. clock: the maximum that any worker of the group got in
+    a Fresh reply for any slice when the generation began. It is common to all slices: slices with different orders of
+    the groups could make two groups wait for each other.
     """
 
     group: int
@@ -31,9 +33,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class Put:
-    """Here are the initial parameters: answered by Done. Ignored where the slice has values already.
+    """Set the initial parameters. Answered by Done. Ignored if the slice has values already.
 
-    state: of the updater; version: updates made so far; step: where the worker groups stand.
+    state: of the updater; version: updates made so far; step: of the worker groups.
     """
 
     slice: int
@@ -45,7 +47,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Get:
-    """Send the parameters, as soon as they have this version: answered by Fresh. Makes the group a member."""
+    """Request the parameters once they have this version. Answered by Fresh. Makes the group a member."""
 
     slice: int
     origin: Origin
@@ -54,7 +56,7 @@ class Get:
 
 @dataclass(frozen=True)
 class Coded:
-    """An array on its way through a codec: `size` values of `dtype`. settings: of `codecs.codec`, with `name`."""
+    """A coded array: `size` values of `dtype`. settings: of `codecs.codec`, with `name`."""
 
     size: int
     dtype: str
@@ -66,7 +68,7 @@ class Coded:
         return int(self.payload.nbytes)
 
     def decoded(self) -> Array:
-        """The values."""
+        """The decoded array."""
         values = np.empty(self.size, self.dtype)
         codec(**self.settings).decode(self.payload, values)
         return values
@@ -74,9 +76,9 @@ class Coded:
 
 @dataclass(frozen=True)
 class Update:
-    """Apply the gradient of the origin's step `step`, and send the parameters: answered by Fresh.
+    """Apply the gradient of the origin's step `step` and return the parameters. Answered by Fresh.
 
-    gradient: an array, or Coded where it travels. based_on: version of the parameters that it is of.
+    gradient: an array, or Coded. based_on: version of the parameters for which it was computed.
     """
 
     slice: int
@@ -88,7 +90,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Leave:
-    """The group makes no more updates: nobody waits for it. Answered by Done."""
+    """The group makes no more updates, so nobody waits for it. Answered by Done."""
 
     slice: int
     origin: Origin
@@ -96,16 +98,16 @@ class Leave:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Send all that the slice holds, for a checkpoint: answered by State."""
+    """Request the whole slice for a checkpoint. Answered by State."""
 
     slice: int
 
 
 @dataclass(frozen=True)
 class Sync:
-    """From the left neighbour: what the receiver does not know yet. Answered by Delta, what the sender does not know.
+    """From the left neighbour: changes that the receiver does not know. Answered by Delta with those of the receiver.
 
-    account: both servers' generations; sequence: grows with every exchange between the two.
+    account: both servers' generations; sequence: number of the exchange between the two.
     """
 
     slice: int
@@ -116,10 +118,10 @@ class Sync:
 
 @dataclass(frozen=True)
 class OpenAccount:
-    """From a neighbour that has been made anew: begin a new account. Answered by State.
+    """Open a new account with a restarted neighbour. Answered by State.
 
-    values: what the receiver must take over, adding only what its neighbour never heard of; None: the neighbour
-    takes over what the receiver has.
+    values: the receiver takes over these values and adds its changes that the sender does not know. None: the sender
+    takes over the receiver's values.
     """
 
     slice: int
@@ -133,14 +135,17 @@ Request: TypeAlias = Put | Get | Update | Leave | Inspect | Sync | OpenAccount
 
 @dataclass(frozen=True)
 class Done:
-    """Nothing more to say."""
+    """The request is done."""
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Parameters. version: updates that they contain; next_step: the first step of the group that they do not contain;
-    clock: next_step and the steps that the group is excused from, as it came late; staleness: updates between
-    `based_on` and the update that this answers, one of the same group that was under way included."""
+    """Current parameters.
+
+    version: number of updates that they contain; next_step: the first step of the group that they do not contain;
+    clock: next_step plus the steps that a late group is excused from; staleness: updates between `based_on` and the
+    answered update, including one of the same group under way.
+    """
 
     values: Array
     version: int
@@ -151,7 +156,7 @@ class Fresh:
 
 @dataclass(frozen=True)
 class State:
-    """All that a slice holds."""
+    """The whole slice."""
 
     values: Array
     state: Mapping[str, Array]
@@ -160,19 +165,19 @@ class State:
 
 @dataclass(frozen=True)
 class Delta:
-    """What the left neighbour did not know."""
+    """Changes that the left neighbour did not know."""
 
     delta: Array
 
 
 @dataclass(frozen=True)
 class NotYet:
-    """Still waiting, and alive: ask again."""
+    """The server is alive and the request still waits: repeat it."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The request is from the past, or about something that is not here."""
+    """The request is outdated, or concerns something that is not here."""
 
     reason: str
 

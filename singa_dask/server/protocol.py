@@ -1,9 +1,8 @@
-"""A server's share of the parameters: the protocol of a ServerProtocol, without IO.
+"""The protocol of a server, without IO.
 
-A message goes in, replies to whoever can be answered now come out. A request whose time has not come waits inside:
-any before the slice's Put, a Get for a version that does not exist yet, an Update whose predecessor is under way or
-whose group is too far ahead. In lock-step that is until the updates of all groups are here: so whoever asks once more,
-as an answer was lost, gets what the others got.
+A message goes in; the replies that it makes possible come out. Some requests have to wait: any request before the
+slice's Put, a Get for a future version, an Update whose predecessor is under way or whose group is too far ahead. In
+lock-step an Update waits for the updates of all groups, so a repeated request gets the same reply as the others.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LEFT, RIGHT = "left", "right"
 
 
 class Answer(NamedTuple):
-    """A reply, and whom it is for."""
+    """A reply and its receiver."""
 
     sender: Sender
     reply: Reply
@@ -48,11 +47,11 @@ class Answer(NamedTuple):
 
 @dataclass
 class _GroupClock:
-    """A worker group, as one slice sees it.
+    """The clock of a worker group for one slice.
 
-    next: step of its next update. excused: steps that a group which comes late is not waited for. begun: whether an
-    update of this generation has arrived. clock: by which the groups are compared. A group that comes with step 40
-    when the slowest is at clock 100 is excused 60 steps, so its clock is 100: nobody waits for what never comes.
+    next: step of its next update. excused: steps for which nobody waits, because the group came late. begun: whether
+    an update of this generation has arrived. clock: the measure that groups are compared by. A group that joins with
+    step 40 when the slowest is at clock 100 is excused 60 steps, so its clock is 100.
     """
 
     generation: int
@@ -74,12 +73,12 @@ class _Waiting:
 
 
 class ServerProtocol:
-    """The slices of one server.
+    """The state of a server's slices, and its reactions to messages.
 
-    groups: the worker groups that will come; max_staleness: how many updates any of them may be ahead of the slowest,
-    None for no bound (Downpour), 0 for lock-step. sync_freq: updates between two exchanges with the right neighbour.
-    accounts: by side ("left", "right"), the generations of the neighbours there are. copy: False to work on the very
-    arrays that are Put.
+    groups: the expected worker groups; max_staleness: how many updates a group may be ahead of the slowest one, None
+    for no bound (Downpour), 0 for lock-step. sync_freq: updates between two exchanges with the right neighbour.
+    accounts: by side ("left", "right"), the generations of existing neighbours. copy: False to update the arrays of
+    Put in place.
 
     Not thread-safe. Replies hold live arrays, valid until the next message.
     """
@@ -105,37 +104,39 @@ class ServerProtocol:
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """Which slices are here."""
+        """The slices of this server."""
         return tuple(self._slices)
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
-        """Take in one message; returns the replies, to it or to earlier ones, that can now be given."""
+        """Take a message. Returns all replies that are now possible, to this or earlier messages."""
         state = self._slices.get(request.slice)
         if state is None:
-            return [Answer(sender, Refused(f"slice {request.slice} is not here, only {list(self._slices)}"))]
+            return [
+                Answer(sender, Refused(f"slice {request.slice} is not on this server, which has {list(self._slices)}"))
+            ]
         return state.handle(sender, request)
 
     def withdraw(self, sender: Sender, index: int) -> bool:
-        """Forget a request that waits, because it will be repeated. False where it has been answered."""
+        """Forget a waiting request, which will be repeated. Returns False if it has been answered."""
         return self._slices[index].withdraw(sender)
 
     def part_with(self, index: int) -> None:
-        """Go on with a copy of the values: the array so far stays as it is."""
+        """Continue with a copy of the values and leave the current array unchanged."""
         state = self._slices[index]
         state.values = state.values.copy()
 
     def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
-        """The next message to the right neighbour, if an exchange is due (or forced); the last one again while it has
-        not been answered."""
+        """The next message to the right neighbour if an exchange is due or forced; the last one while it is
+        unanswered."""
         return self._slices[index].begin_sync(index, force)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
-        """The right neighbour's answer to `sync`. Raises ValueError where it was refused."""
+        """Take the right neighbour's answer to `sync`. Raises ValueError if it refused."""
         self._slices[sync.slice].finish_sync(sync, reply)
 
     def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
-        """Begin a new account with a neighbour from the values as they are, or find the one of these generations;
-        returns the values that it began with."""
+        """Open an account with a neighbour at the current values, or find the one of these generations. Returns its
+        opening values."""
         return self._slices[index].reopen_account(side, generations).opening
 
 
@@ -155,14 +156,14 @@ class _SliceState:
     waiting: list[_Waiting] = field(default_factory=list)
     accounts: dict[str, Account] = field(default_factory=dict)
     untold: int = 0  # updates since the last exchange with the right neighbour
-    heard: bool = False  # the left neighbour has told something since then
-    entered: int = 0  # generations that have begun
-    arrived: dict[int, int] = field(default_factory=dict)  # clocks with the updates that wait, at the begin of a pass
+    heard: bool = False  # changes from the left neighbour since then
+    entered: int = 0  # generations that have started
+    arrived: dict[int, int] = field(default_factory=dict)  # clocks including waiting updates, at the start of a pass
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         self.waiting.append(_Waiting(sender, request))
         given: list[tuple[_Waiting, Reply]] = []
-        while True:  # what one request changes may make another one's time come
+        while True:  # one request may make another one ready
             still: list[_Waiting] = []
             before = len(given), self.version, self.entered
             self._count_arrived()
@@ -177,7 +178,7 @@ class _SliceState:
                 return [Answer(entry.sender, self._dated(entry.request, reply)) for entry, reply in given]
 
     def _in_turn(self) -> Sequence[_Waiting]:
-        """The waiting requests; in lock-step by group, as rounding and momentum depend on the order."""
+        """The waiting requests. In lock-step they are ordered by group: rounding and momentum depend on the order."""
         if self.max_staleness != 0:
             return self.waiting
         return sorted(self.waiting, key=lambda e: e.request.origin.group if isinstance(e.request, Update) else -1)
@@ -188,7 +189,7 @@ class _SliceState:
         return len(self.waiting) < before
 
     def _dated(self, request: Request, reply: Reply) -> Reply:
-        """The reply, whose arrays are live, with the version that these have after the last of the requests."""
+        """The reply with the version of its live arrays after the last request."""
         if isinstance(request, Get | Update) and isinstance(reply, Fresh):
             member = self.members[request.origin.group]
             return replace(reply, version=self.version, next_step=member.next, clock=member.clock)
@@ -200,11 +201,11 @@ class _SliceState:
         try:
             return self._try(entry)
         except Exception as error:
-            # Inside, it would fail again with every later request, whoever sends that.
+            # Drop it: it would fail again with every later request of anybody.
             return Refused(f"{type(entry.request).__name__} failed: {type(error).__name__}: {error}")
 
     def _try(self, entry: _Waiting) -> Reply | None:
-        """The reply to a request, or None while it has to wait."""
+        """The reply to a request, or None if it has to wait."""
         request = entry.request
         if isinstance(request, Put):
             return self._put(request)
@@ -244,23 +245,23 @@ class _SliceState:
         return refused or Fresh(self.values, self.version)
 
     def _enter(self, origin: Origin) -> Refused | None:
-        """Make the group a member, in this generation."""
+        """Make the group a member in this generation."""
         member = self.members.get(origin.group)
         if member is not None and origin.generation < member.generation:
             return Refused(
-                f"group {origin.group} is in generation {member.generation}; this comes from its generation "
+                f"group {origin.group} is in generation {member.generation}; the request is of generation "
                 f"{origin.generation}, which has ended"
             )
         if member is None or origin.generation > member.generation:
             step = max(origin.first, member.next if member else 0)
             if member is not None and member.active:
-                clock = member.clock  # the others are waiting for it
+                clock = member.clock  # the others wait for it
             else:
                 slowest = self._slowest(without=origin.group)
                 clock = step if slowest is None else slowest
             self.members[origin.group] = _GroupClock(origin.generation, step, max(0, clock - step))
             self.entered += 1
-            self.arrived.pop(origin.group, None)  # counted with what the former generation left here
+            self.arrived.pop(origin.group, None)  # counted with the updates of the former generation
         return None
 
     def _update(self, entry: _Waiting, update: Update) -> Reply | None:
@@ -287,7 +288,7 @@ class _SliceState:
 
     def _must_fit(self, name: str, array: Array) -> None:
         if array.shape != (self.size,):
-            raise ValueError(f"{name}: must have shape ({self.size},), has {array.shape}")
+            raise ValueError(f"{name}: must have shape ({self.size},), not {array.shape}")
 
     def _too_far(self, clock: int, group: int) -> bool:
         if self.max_staleness is None:
@@ -296,7 +297,7 @@ class _SliceState:
         return clock - min(others, default=clock) > self.max_staleness
 
     def _count_arrived(self) -> None:
-        """Up to which clock the updates of every group are here, in the slice or waiting."""
+        """The clock up to which the updates of every group have arrived, applied or waiting."""
         if self.max_staleness is None:
             return
         origins = ((e.request.origin, e.request.step) for e in self.waiting if isinstance(e.request, Update))
@@ -312,7 +313,7 @@ class _SliceState:
         return min(others, default=None)
 
     def _leave(self, origin: Origin) -> Reply:
-        # Also where its Get has not come: one that is still under way must not make the others wait.
+        # Even if its Get has not arrived: a Get under way must not make the others wait.
         if self._enter(origin) is None:
             self.members[origin.group].active = False
         return Done()
@@ -324,7 +325,7 @@ class _SliceState:
         return account
 
     def reopen_account(self, side: str, generations: tuple[int, int]) -> Account:
-        """The account of these generations: a request that is repeated must not begin it anew."""
+        """The account of these generations, which a repeated request must not reopen."""
         account = self.accounts.get(side)
         return account if account and account.generations == generations else self.open_account(side, generations)
 
@@ -340,7 +341,7 @@ class _SliceState:
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
         if not isinstance(reply, Delta):
-            raise ValueError(f"the exchange with the right neighbour was not answered but {reply}")
+            raise ValueError(f"the right neighbour did not answer the exchange: {reply}")
         self.accounts[RIGHT].finish(self.values, sync, reply)
 
     def _sync(self, sync: Sync) -> Reply:

@@ -1,4 +1,4 @@
-"""A ServerProtocol that many threads call: the worker beside it directly, everybody else through the actor."""
+"""A thread-safe ServerProtocol. Workers in its process call it directly, all others through the actor."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from singa_dask.server.protocol import ServerProtocol
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
-# Bytes per second that the slowest network may carry for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
+# Assumed rate of the slowest network for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
 LEAST_RATE = 8e6
 
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What a server must know. key: unique; updater: serialised UpdaterProto; entries: of all parameters; code: the
-    user's own; the rest as ServerProtocol has it."""
+    """The settings of a server. key: unique; updater: serialised UpdaterProto; entries: of all parameters; code: user
+    code; the rest: as in ServerProtocol."""
 
     key: str
     updater: bytes
@@ -43,7 +43,7 @@ class ServerPlan:
     code: CodeBundle | None = None
 
     def protocol(self, ops: Ops | None = None, *, copy: bool = True) -> ServerProtocol:
-        """The shard, computing on `ops` (the CPU's by default)."""
+        """The server's protocol, which computes on `ops` (by default the CPU's)."""
         ops = ops or get_ops("cpu")
 
         def updater(of: Slice) -> Updater:
@@ -62,11 +62,11 @@ class ServerPlan:
 
     @property
     def transfer_s(self) -> float:
-        """Seconds that all slices, with the updater's arrays, may be on their way; in float32."""
+        """Maximum transfer time of all slices and updater arrays in float32, in seconds."""
         return 4 * 4 * sum(s.size for s in self.slices) / LEAST_RATE
 
     def warm_up(self) -> None:
-        """Compile what updates on the CPU need, by one that is thrown away."""
+        """Compile the kernels of an update on the CPU, with an update that is discarded."""
         if self.slices:
             start, ops = self.slices[0].start, get_ops("cpu")
             values, gradient = ops.zeros((ALIGNMENT,)), ops.zeros((ALIGNMENT,))
@@ -80,10 +80,10 @@ class ServerPlan:
 
 
 class Server:
-    """A shard behind a lock.
+    """A ServerProtocol behind a lock.
 
-    live: replies hold the shard's own arrays, for a caller that put them there and is alone. Else parameters are lent:
-    they are copied only where the next message comes while a reply is still in use, or on its way.
+    live: replies hold the protocol's own arrays, for a single caller that put them there. Otherwise parameters are
+    lent: they are copied only if the next message comes while a reply is still in use or under way.
     """
 
     def __init__(self, protocol: ServerProtocol, *, live: bool = False) -> None:
@@ -96,7 +96,7 @@ class Server:
         self._lent: dict[int, list[ref[Array]]] = {}  # by slice
 
     def call(self, request: Request, out: Array | None = None) -> Future[Reply]:
-        """The future of the reply. out: where its parameters shall go, instead of into an array of their own."""
+        """The future of the reply. out: an array for its parameters, instead of a new one."""
         future: Future[Reply] = Future()
         given: list[tuple[Future[Reply], Reply]] = []
         with self._lock:
@@ -107,14 +107,14 @@ class Server:
                 waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
                 given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
         for waiting, reply in given:
-            with suppress(InvalidStateError):  # whoever asked does not wait any more
+            with suppress(InvalidStateError):  # the sender no longer waits
                 waiting.set_result(reply)
         if isinstance(request, Update | Sync):
             self.on_update()
         return future
 
     def withdraw(self, future: Future[Reply], index: int) -> bool:
-        """Forget a request that waits in this slice, because it will be repeated. False where it has been answered."""
+        """Forget a request waiting in this slice, which will be repeated. Returns False if it has been answered."""
         with self._lock:
             number = next((number for number, (own, _) in self._open.items() if own is future), None)
             if number is None or not self.protocol.withdraw(number, index):
@@ -134,12 +134,12 @@ class Server:
             self.protocol.finish_sync(sync, reply)
 
     def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
-        """See ServerProtocol; returns a copy."""
+        """See ServerProtocol. Returns a copy."""
         with self._lock:
             return self.protocol.open_account(index, side, generations).copy()
 
     def _detached(self, index: int, reply: Reply, out: Array | None) -> Reply:
-        """The reply with arrays that later messages leave alone."""
+        """The reply with arrays that later messages do not change."""
         if isinstance(reply, Fresh):
             if out is None:
                 return replace(reply, values=self._lend(index, reply.values))
@@ -151,14 +151,14 @@ class Server:
         return reply
 
     def _lend(self, index: int, values: Array) -> Array:
-        """The values as a read-only array that lives as long as anybody uses it, views and messages included."""
-        lent = np.frombuffer(memoryview(values), values.dtype)  # a plain view would let its views outlive it
+        """The values as a read-only array that lives while any view or message uses it."""
+        lent = np.frombuffer(memoryview(values), values.dtype)  # views of a plain view could outlive it
         lent.flags.writeable = False
         self._lent.setdefault(index, []).append(ref(lent))
         return lent
 
     def _part_with(self, index: int) -> None:
-        """Leave the values to whoever still uses them, and go on with a copy."""
+        """Continue with a copy if the values are still in use."""
         if any(lent() is not None for lent in self._lent.pop(index, ())):
             self.protocol.part_with(index)
 
@@ -167,7 +167,7 @@ _here: WeakValueDictionary[str, Server] = WeakValueDictionary()
 
 
 def publish(key: str, server: Server) -> None:
-    """Let workers in this process find the server."""
+    """Make the server available to workers in this process."""
     _here[key] = server
 
 

@@ -1,5 +1,4 @@
-"""How the flat parameters are cut: into buckets, each of them into one run per worker of a group, one per server of a
-group, and the slices in which both agree."""
+"""The partition of the flat parameters into buckets, and of each bucket into slices of one worker and one server."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from singa_dask.net.flat import ALIGNMENT
 @dataclass(frozen=True)
 class Slice:
     """Elements [start, stop) of the flat parameters, which worker `worker` of every group exchanges with server
-    `server` of its server group, in one message each way."""
+    `server` of its server group in one message each way."""
 
     index: int
     start: int
@@ -36,16 +35,16 @@ class Partition:
     buckets: tuple[Bucket, ...]
 
     def of_worker(self, worker: int) -> tuple[Slice, ...]:
-        """The slices that one worker exchanges."""
+        """The slices of one worker."""
         return tuple(s for s in self.slices if s.worker == worker)
 
     def of_server(self, server: int) -> tuple[Slice, ...]:
-        """The slices that one server holds."""
+        """The slices of one server."""
         return tuple(s for s in self.slices if s.server == server)
 
 
 def even_cuts(size: int, n: int) -> list[int]:
-    """Lengths of n consecutive ranges: multiples of 16 elements that differ by at most 16 and add up to `size`.
+    """Lengths of n consecutive ranges: multiples of 16 that differ by at most 16, with sum `size`.
 
     >>> even_cuts(64, 3)
     [32, 16, 16]
@@ -57,11 +56,11 @@ def even_cuts(size: int, n: int) -> list[int]:
 def partition(
     size: int, nworkers: int, nservers: int, *, beside: bool, bounds: Sequence[int] | None = None
 ) -> Partition:
-    """Cut `size` elements (a multiple of 16) for groups of `nworkers` workers and `nservers` servers.
+    """Partition `size` elements (a multiple of 16) for groups of `nworkers` workers and `nservers` servers.
 
-    beside: servers share the workers' processes. Where every server then has a worker of its own, that worker's run of
-    a bucket is the server's, so that nothing travels twice; else each worker has an equal run, whichever servers own
-    it. bounds: where the buckets begin and end (multiples of 16); one bucket by default.
+    beside: whether servers share the workers' processes. If every server then has a worker in its process, both own
+    the same part of a bucket, so that nothing is sent twice. Otherwise each worker has an equal part, for any servers.
+    bounds: the bounds of the buckets (multiples of 16); by default one bucket.
     """
     slices: list[Slice] = []
     buckets: list[Bucket] = []
@@ -79,7 +78,7 @@ def partition(
 
 
 def _owners(counts: Sequence[int], cuts: Sequence[int]) -> list[int]:
-    """Whose range each piece between two cuts is in."""
+    """The index of the range that each piece between two cuts belongs to."""
     owners: list[int] = []
     member, end = 0, counts[0]
     for start in cuts[:-1]:

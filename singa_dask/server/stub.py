@@ -1,4 +1,4 @@
-"""A worker's side of the exchange with its servers: one message per slice out, one back."""
+"""A worker's side of the exchange with its servers: one message per slice each way."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _LOOK_S = 0.1
 
 @dataclass
 class ServerTraffic:
-    """Figures of the exchange with servers since they were last taken.
+    """Statistics of the exchange with servers since they were last taken.
 
-    stall_s: time that the worker waited for replies. update_s: sum of the updates' round trips. staleness: sum over
-    updates of how many updates by others came between reading the parameters and applying the gradient. nbytes: sent
-    and received over the network, so not with a server in the same process.
+    stall_s: time that the worker waited for replies. update_s: sum of the updates' round trips. staleness: updates by
+    others between reading the parameters and applying the gradient, summed over updates. nbytes: sent and received,
+    except with servers in the same process.
     """
 
     updates: int = 0
@@ -53,7 +53,7 @@ class ServerTraffic:
 
 @dataclass
 class _Sent:
-    """An update whose replies have not been taken yet. futures: of them, by position of the slice."""
+    """An update whose replies were not taken yet. futures: of the replies, by position of the slice."""
 
     step: int
     began: float
@@ -62,16 +62,15 @@ class _Sent:
 
 
 class Stub:
-    """What one worker says to the servers that own its slices of the parameters.
+    """The client of one worker for the servers that own its slices of the parameters.
 
-    slices: the worker's, in order; links: by server. The arrays that it is given are flat and of all parameters; it
-    reads and writes its slices of them. behind: how many updates may be under way when the next mini-batch is computed
-    (0: none; 1: the reply comes while it is). patience_s: longest wait for a reply while the server is alive; aborted:
-    tells why to give up at once, "" while there is no reason. clock: see `get`. codec: settings of `codecs.codec`,
-    with `name`, for gradients that travel; what it keeps back is part of the next ones. exactly: positions of slices
-    that are not coded.
+    slices: the worker's, in order; links: by server. Arrays are flat and of all parameters; the stub reads and writes
+    its slices. behind: how many updates may be under way while the next mini-batch is computed. patience_s: maximum
+    wait for a reply while the server is alive; aborted: returns a reason to abort, "" if there is none. clock: see
+    `get`. codec: settings of `codecs.codec`, with `name`, for gradients sent to other processes; the next gradient
+    includes the residual. exactly: positions of slices that are not coded.
 
-    Waits raise ClusterError when the server is lost or the group is aborted, CommTimeout after `patience_s`.
+    Waits raise ClusterError if the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
 
     def __init__(
@@ -112,8 +111,8 @@ class Stub:
             self._wait(reply)
 
     def get(self, out: Array, first: int) -> int:
-        """Fetch the parameters; returns the step at which the servers see the group, at least `first`. `clock` becomes
-        the greatest that they have for the group."""
+        """Fetch the parameters. Returns the group's step on the servers, at least `first`. `clock` becomes the maximum
+        of the servers' clocks for the group."""
         self._origin = replace(self._origin, first=first)
         targets = [_part(out, s) for s in self.slices]
         sent = [
@@ -126,13 +125,15 @@ class Stub:
         return step
 
     def begin(self, step: int, clock: int | None = None) -> None:
-        """The group agreed to begin with this step. clock: the greatest `clock` of its workers, by default the own."""
+        """Set the step with which the group starts. clock: the maximum of its workers' clocks, by default its own."""
         self.clock = max(step, self.clock if clock is None else clock)
         self._origin = replace(self._origin, first=step, clock=self.clock)
 
     def push(self, step: int, gradient: Array, out: Array, within: range | None = None) -> None:
-        """Send the gradient: of all slices, or of those `within` this range of elements, the others in further calls
-        for the same step. With `behind`, `gradient` may be written to right afterwards."""
+        """Send the gradient of all slices, or of those `within` this range of elements.
+
+        Further calls for the same step send the others. With `behind`, the caller may overwrite `gradient` at once.
+        """
         if not self._under_way or self._under_way[-1].step != step:
             self._under_way.append(_Sent(step, time.perf_counter()))
         sent = self._under_way[-1]
@@ -141,7 +142,7 @@ class Stub:
                 continue
             part = self._outgoing(i, step, gradient, s)
             update = Update(s.index, self._origin, step, part, self._versions[i])
-            # A reply that may come while the parameters are in use must not be written to them.
+            # A reply may come while the parameters are in use, and must not be written to them.
             future = self._send(s, update, None if self.behind else _part(out, s))
             future.add_done_callback(lambda _: sent.ended.append(time.perf_counter()))
             sent.futures[i] = future
@@ -149,7 +150,7 @@ class Stub:
                 self.exchanged.nbytes += part.nbytes + _part(gradient, s).nbytes
 
     def pull(self, out: Array, *, everything: bool = False) -> None:
-        """Wait until no more than `behind` updates (or none) are under way, and take the parameters that came."""
+        """Wait until at most `behind` updates (or none) are under way, and take the received parameters."""
         began = time.perf_counter()
         while len(self._under_way) > (0 if everything else self.behind):
             sent = self._under_way.pop(0)
@@ -162,7 +163,7 @@ class Stub:
         self.exchanged.stall_s += time.perf_counter() - began
 
     def inspect(self) -> State | None:
-        """All that the servers hold of the own slices, end to end; None where there are none."""
+        """The servers' state of this worker's slices, concatenated; None without slices."""
         states = []
         for future in [self._send(s, Inspect(s.index)) for s in self.slices]:
             reply = self._wait(future)
@@ -176,12 +177,12 @@ class Stub:
         return State(values, state, states[0].version)
 
     def leave(self) -> None:
-        """The group makes no more updates."""
+        """Tell the servers that the group makes no more updates."""
         for future in [self._send(s, Leave(s.index, self._origin)) for s in self.slices]:
             self._wait(future)
 
     def take_traffic(self) -> ServerTraffic:
-        """The figures since the last call."""
+        """The statistics since the last call."""
         taken, self.exchanged = self.exchanged, ServerTraffic()
         return taken
 
@@ -201,7 +202,7 @@ class Stub:
         part = _part(gradient, s)
         if i not in self._feedback:
             self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
-        # In memory of its own: it may be under way while the next one is made.
+        # A new array: it may be under way while the next one is encoded.
         feedback = self._feedback[i]
         feedback.codec.begin(step)
         payload = feedback.encode(part, np.empty(feedback.codec.max_nbytes(s.size, part.dtype), np.uint8))
@@ -209,16 +210,16 @@ class Stub:
 
     @property
     def overflows(self) -> int:
-        """Values so far that a codec could not hold."""
+        """The number of values so far that a codec could not represent."""
         return sum(feedback.codec.overflows for feedback in self._feedback.values())
 
     @property
     def residual(self) -> dict[int, Array]:
-        """What codecs have kept back, by position of the slice."""
+        """The codecs' residuals, by position of the slice."""
         return {i: feedback.residual for i, feedback in self._feedback.items()}
 
     def take_over(self, residual: Mapping[int, Array]) -> dict[int, Array]:
-        """Keep what codecs have kept back elsewhere, by position of the slice; returns that of slices without one."""
+        """Take over residuals by position of the slice. Returns those of slices without a codec."""
         rest = {}
         for i, values in residual.items():
             if not self._codes(self.slices[i], i):
@@ -234,7 +235,7 @@ class Stub:
         return self._codec is not None and i not in self._exactly and not self._links[s.server].local
 
     def _keep(self, step: int, gradient: Array, s: Slice) -> Array:
-        """A copy of a slice that stays as it is until `behind` further updates have been answered."""
+        """A copy of a slice that stays unchanged until `behind` further updates are answered."""
         while len(self._kept) <= self.behind:
             self._kept.append(np.empty_like(gradient))
         kept = self._kept[step % len(self._kept)]
@@ -249,13 +250,13 @@ class Stub:
                 break
             except NotDone as error:
                 if future.done() and future.exception() is error:
-                    raise  # what the link raised, not our own impatience
+                    raise  # raised by the link, not by this wait
                 reason = self._aborted()
                 if reason:
                     raise ClusterError(f"waiting for a server: {reason}") from None
                 if time.monotonic() - began > self.patience_s:
                     raise CommTimeout(
-                        f"a server let group {self._origin.group} wait for {self.patience_s:g} s: the first group of "
+                        f"group {self._origin.group} waited {self.patience_s:g} s for a server: the first group of "
                         "its server group has not put the parameters, or a slower group holds it back (max_staleness)"
                     ) from None
         if isinstance(reply, Refused):
@@ -263,12 +264,12 @@ class Stub:
         return reply
 
     def _count(self, sent: _Sent, staleness: int) -> None:
-        figures = self.exchanged
-        figures.updates += 1
+        traffic = self.exchanged
+        traffic.updates += 1
         # A future wakes its waiter before it calls its callbacks.
-        figures.update_s += max(sent.ended, default=time.perf_counter()) - sent.began
-        figures.staleness += staleness
-        figures.staleness_max = max(figures.staleness_max, staleness)
+        traffic.update_s += max(sent.ended, default=time.perf_counter()) - sent.began
+        traffic.staleness += staleness
+        traffic.staleness_max = max(traffic.staleness_max, staleness)
 
 
 def _part(array: Array, s: Slice) -> Array:

@@ -1,6 +1,6 @@
-"""Words from outside to a run: a worker group joins, a worker group leaves.
+"""Requests to a run from outside: a worker group joins, a worker group leaves.
 
-A run listens on a topic of its Dask scheduler; `singa-dask join` and `singa-dask leave` speak there.
+A run listens on a topic of its Dask scheduler, where `singa-dask join` and `singa-dask leave` send their requests.
 """
 
 from __future__ import annotations
@@ -23,37 +23,40 @@ _LOOK_S = 0.05
 
 
 class Controlled(Protocol):
-    """What a run lets others do with it."""
+    """What others may do with a run."""
 
-    def wish(self, action: Callable[[], None]) -> None:
-        """Have `action` called by the thread that watches the run."""
+    def submit(self, action: Callable[[], None]) -> None:
+        """Have `action` called by the thread that supervises the run."""
 
-    def join(self) -> str:
-        """Add a worker group; says what came of it, "refused: ..." where it cannot."""
+    def join(self, asker: Callable[[str], None]) -> None:
+        """Add a worker group; tells `asker` the result, "refused: ..." if it cannot."""
 
-    def leave(self, number: int) -> str:
-        """Let a worker group end; says what came of it."""
+    def leave(self, asker: Callable[[str], None], group: int) -> None:
+        """Let a worker group end; tells `asker` the result."""
 
 
 @contextmanager
 def listening(client: Client, name: str, workspace: str, run: Controlled) -> Iterator[None]:
-    """Let others have a say in `run` as long as the context is open."""
+    """Take requests to `run` while the context is open."""
 
     def receive(stamped: tuple[float, dict[str, Any]]) -> None:
         message = stamped[1]
-        if message.get("run") in (None, name, workspace):
-            run.wish(lambda: answer(message))
+        if "reply" in message and message.get("run") in (None, name, workspace):
+            run.submit(lambda: handle(message))
 
-    def answer(message: dict[str, Any]) -> None:
-        said = {"run": name, "workspace": workspace}
-        try:
-            if message["op"] == "join":
-                said["answer"] = run.join()
-            elif message["op"] == "leave":
-                said["answer"] = run.leave(int(message["group"]))
-        except Exception as error:  # whoever asks must not end the run
-            said["answer"] = f"refused: {error}"
-        client.log_event(message["reply"], said)
+    def handle(message: dict[str, Any]) -> None:
+        def reply(text: str) -> None:
+            client.log_event(message["reply"], {"run": name, "workspace": workspace, "answer": text})
+
+        match message:
+            case {"op": "join"}:
+                run.join(reply)
+            case {"op": "leave", "group": int(group)}:
+                run.leave(reply, group)
+            case {"op": "who"}:
+                reply("")
+            case _:  # whoever asks must not end the run
+                reply(f"refused: not a request: {message}")
 
     client.subscribe_topic(TOPIC, receive)
     try:
@@ -63,9 +66,9 @@ def listening(client: Client, name: str, workspace: str, run: Controlled) -> Ite
 
 
 def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str:
-    """Ask the run (its job's name or workspace; None: the only one) on the client's cluster for "join" or "leave".
+    """Ask the run (its job's name or workspace; None: the only one) on the client's cluster to "join" or "leave".
 
-    Returns what it says. Raises ClusterError where there is no such run, several, or it refuses.
+    Returns its answer. Raises ClusterError if there is no such run, if there are several, or if it refuses.
     """
     runs = _answers(client, {"op": "who", "run": run}, first_s=_ANSWER_S)
     found = ", ".join(f"{answer['run']} ({answer['workspace']})" for answer in runs)
@@ -73,7 +76,7 @@ def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str
         named = f" of the name {run}" if run else ""
         raise ClusterError(f"no run{named} is under way on this Dask cluster, or it does not answer.")
     if len(runs) > 1:
-        raise ClusterError(f"several runs are under way: {found}. Say which: --run WORKSPACE.")
+        raise ClusterError(f"several runs are under way: {found}. Name one: --run WORKSPACE.")
     answers = _answers(client, {"op": op, "run": runs[0]["workspace"], **more}, first_s=_ANSWER_S)
     if not answers:
         raise ClusterError(f"the run {found} has not answered within {_ANSWER_S:g} s.")
@@ -86,8 +89,8 @@ def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str
 def _answers(client: Client, message: dict[str, Any], first_s: float) -> list[dict[str, Any]]:
     """All answers to a message: the first within `first_s`, the others soon after.
 
-    The scheduler keeps them, so they are fetched: a subscription goes by another connection than the message, and may
-    come later than the first answer.
+    They are fetched from the scheduler, which keeps them: a subscription travels on another connection than the
+    message and may arrive after the first answer.
     """
     reply = f"{TOPIC}-{uuid.uuid4().hex[:12]}"
     client.log_event(TOPIC, {**message, "reply": reply})

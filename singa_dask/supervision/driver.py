@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster.bootstrap import launched_sizes
-from singa_dask.cluster.local import GUARD
+from singa_dask.cluster.local_dask import GUARD
 from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto

@@ -1,4 +1,4 @@
-"""One run of a job, from an empty workspace or a checkpoint to its end: attempts, restarts, and its record."""
+"""One run of a job, from an empty workspace or a checkpoint to its end, and its record."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster import local_cluster, place, wait_workers
 from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.control import listening
+from singa_dask.supervision.events import Progress
 from singa_dask.supervision.launch import GangLauncher
+from singa_dask.supervision.members import Members
+from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
@@ -45,10 +48,9 @@ class Run:
         self.max_restarts = max_restarts
         self.patience_s = patience_s
         self._started = time.monotonic()
-        self._fleet: Supervisor | None = None
+        self._supervisor: Supervisor | None = None
         # What the worker groups have told so far: the record of a run that fails.
         self._steps: dict[int, int] = {}
-        self._ended: set[int] = set()
         self._checkpoint: str | None = None
         self._reports: dict[int, dict[str, Any]] = {}
 
@@ -138,22 +140,26 @@ class Run:
             data=self.prepared.data,
             code=self.prepared.code,
         )
+        topology = self.prepared.topology
+        groups, size = topology.nworker_groups, topology.nworkers_per_group
         with _events(client, self._handle) as topic:
-            former = GangLauncher(
-                client,
-                self.prepared,
-                worker_plan,
-                topic=topic,
+            self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
+            placement = place(topology, wait_workers(client, topology.nprocesses, self.patience_s))
+            state = Supervision(
+                Members.placed(topology, placement),
                 steps=self._steps,
-                newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
-                rewound=self._rewound,
+                max_restarts=self.max_restarts,
                 patience_s=self.patience_s,
             )
-            fleet = self._fleet = Supervisor(
-                former, note=self.display.note, steps=self._steps, ended=self._ended, max_restarts=self.max_restarts
+            supervisor = self._supervisor = Supervisor(
+                state,
+                GangLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s),
+                note=self.display.note,
+                newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
+                rewound=self._rewound,
             )
-            with listening(client, self.prepared.job.name, str(self.workspace.folder), fleet):
-                self._reports = fleet.run()
+            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor):
+                self._reports = supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
         for group in groups:
@@ -164,8 +170,8 @@ class Run:
 
     def _handle(self, event: dict[str, Any]) -> None:
         self._steps[event["group"]] = event["step"]
-        if event["kind"] == "end":
-            self._ended.add(event["group"])
+        if self._supervisor:
+            self._supervisor.post(Progress(event["group"], event["step"], event["kind"] == "end"))
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "metrics":
@@ -187,14 +193,15 @@ class Run:
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
         job, topology = self.prepared.job, self.prepared.topology
         lead = self._reports.get(0, {})
-        interrupted = isinstance(error, KeyboardInterrupt) or (self._fleet is not None and self._fleet.interrupted)
+        state = self._supervisor and self._supervisor.state
+        interrupted = isinstance(error, KeyboardInterrupt) or bool(state and state.interrupted)
         if error is not None and not interrupted:
             status = "failed"
         else:
             status = "interrupted" if interrupted and lead.get("interrupted", True) else "completed"
         metrics = lead.get("metrics", {})
         reports = self._reports.values()
-        restarts = self._fleet.restarts if self._fleet else []
+        restarts = state.restarts if state else []
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,

@@ -1,13 +1,13 @@
-"""Checkpoints: HDF5 files that plain h5py reads, written whole or not at all, verified by hash on load.
+"""Checkpoints: HDF5 files that h5py can read, written atomically and verified by hash when loaded.
 
     /parameters/<name>            values
     /updater/<state>/<name>       the updater's state, parameter by parameter
-    /carried/<layer>/<number>     what recurrent layers carry on to the next mini-batch, a row for each of its rows
-    /unsent/rank <r>/<name>       what of a rank's gradients its codec has kept back; /unsent/values/<name>: the values
-                                  that all ranks have, from which the servers' differ by what was kept back there
+    /carried/<layer>/<number>     state of recurrent layers for the next mini-batch, one row per row
+    /unsent/rank <r>/<name>       residual of a rank's codec; /unsent/values/<name>: the values that all ranks have;
+                                  the servers' values differ from them by the servers' residuals
     attributes                    format, step, seed, job (text), data (fingerprints, JSON), sha256
 
-The loader's position is the step: which samples make up mini-batch k is a function of (data, seed, k) alone.
+The loader's position is the step: the samples of mini-batch k are a function of (data, seed, k) alone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _NAME = re.compile(r"step-(\d+)\.h5")
 
 @dataclass
 class Checkpoint:
-    """All that a run needs to go on as if it had never stopped.
+    """Everything that a run needs to continue as if it had never stopped.
 
-    step: training steps done. data: fingerprints of the order of samples, by phase and input layer. carried: state of
-    recurrent layers, by layer. unsent: what codecs have kept back, by "rank <r>", and all ranks' "values".
+    step: completed training steps. data: fingerprints of the order of samples, by phase and input layer. carried:
+    state of recurrent layers, by layer. unsent: residuals of codecs, by "rank <r>", and all ranks' "values".
     """
 
     step: int
@@ -49,12 +49,12 @@ class Checkpoint:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint after `step` steps lies."""
+    """The path of the checkpoint after `step` steps."""
     return folder / f"step-{step:08d}.h5"
 
 
 def save(checkpoint: Checkpoint, path: Path) -> Path:
-    """Write a checkpoint: to a temporary file, synced, then renamed, so that no reader ever sees half of it.
+    """Write a checkpoint to a temporary file, sync it, and rename it, so that readers never see a partial file.
 
     Raises CheckpointError (disk full, no permission); the temporary file is removed.
     """
@@ -81,11 +81,11 @@ def save(checkpoint: Checkpoint, path: Path) -> Path:
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint and verify its hash.
 
-    Raises CheckpointError where the file is missing, not a checkpoint, truncated or changed.
+    Raises CheckpointError if the file is missing, not a checkpoint, truncated or changed.
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint.")
+        raise CheckpointError(f"{path}: checkpoint not found.")
     try:
         with h5py.File(path, "r") as file:
             return _read(file, path)
@@ -94,7 +94,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def intact(path: Path) -> bool:
-    """Whether there is a valid checkpoint."""
+    """Whether the file is a valid checkpoint."""
     try:
         load(path)
     except CheckpointError:
@@ -103,7 +103,7 @@ def intact(path: Path) -> bool:
 
 
 def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
-    """The parameters of several checkpoints (files, or what `find` finds in a workspace), later ones winning."""
+    """The parameters of several checkpoints (files or workspaces). Later ones override earlier ones."""
     parameters: dict[str, np.ndarray] = {}
     for path in paths:
         parameters.update(load(find(Path(path))).parameters)
@@ -113,10 +113,10 @@ def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
 def fitting(
     given: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], drawn: Set[str]
 ) -> dict[str, np.ndarray]:
-    """Those of the given parameters that a net starts from, matched by name.
+    """The given parameters that initialise a net, matched by name.
 
-    shapes: of the net's parameters; drawn: which of them have an `init` block, and so a value of their own where none
-    is given. Raises CheckpointError, with everything that does not fit, where the net lacks one or a shape differs.
+    shapes: of the net's parameters; drawn: names of those with an `init` block, which need no given value. Raises
+    CheckpointError with everything that is missing or has the wrong shape.
     """
     missing = [name for name in shapes if name not in given and name not in drawn]
     unused = [name for name in given if name not in shapes]
@@ -126,18 +126,18 @@ def fitting(
         if name in given and given[name].shape != shape
     ]
     if missing:
-        faults.append(f"missing, and without an init block to draw them by: {', '.join(missing)}")
+        faults.append(f"neither given nor initialised by an init block: {', '.join(missing)}")
     if not faults and not given.keys() & shapes.keys():
-        faults.append(f"none is of this net, which has {', '.join(shapes)}")
+        faults.append(f"none belongs to this net, which has {', '.join(shapes)}")
     if faults:
-        rest = [f"not of this net: {', '.join(unused)}"] if unused else []
+        rest = [f"not in this net: {', '.join(unused)}"] if unused else []
         raise CheckpointError(f"checkpoint_path: its parameters do not fit. {'; '.join([*faults, *rest])}.")
     return {name: given[name] for name in shapes if name in given}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A valid checkpoint: where it lies, the training steps done, and what it holds, without the arrays."""
+    """A valid checkpoint: its path, its completed steps, and its contents without arrays."""
 
     path: Path
     step: int
@@ -147,16 +147,16 @@ class Found:
 
 
 def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """What keeps parameters of the shapes `saved` from being those of a net, whose shapes are `wanted`."""
+    """The differences between the shapes `saved` in a checkpoint and those `wanted` by a net."""
     return [
-        f"parameter {name!r}: {saved.get(name, 'none')} in it, {wanted.get(name, 'none')} in this job"
+        f"parameter {name!r}: {saved.get(name, 'none')} in the checkpoint, {wanted.get(name, 'none')} in this job"
         for name in sorted(saved.keys() | wanted.keys())
         if saved.get(name) != wanted.get(name)
     ]
 
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
-    """The valid checkpoint with the most steps in `folder`, and what was wrong with the newer ones passed over."""
+    """The valid checkpoint with the most steps in `folder`, and the faults of newer ones."""
     found = sorted(
         (p for p in Path(folder).glob("step-*.h5") if _NAME.fullmatch(p.name)),
         key=lambda p: int(_NAME.fullmatch(p.name)[1]),  # type: ignore[index]
@@ -174,9 +174,9 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
 
 
 def find(where: Path) -> Path:
-    """`where` itself, or the newest valid checkpoint of the workspace or folder `where`.
+    """`where` itself, or the newest valid checkpoint in the workspace or folder `where`.
 
-    Raises CheckpointError where there is none.
+    Raises CheckpointError if there is none.
     """
     if where.is_file():
         return where
@@ -186,11 +186,11 @@ def find(where: Path) -> Path:
             return found.path
         if faults:
             raise CheckpointError("No valid checkpoint: " + " ".join(faults))
-    raise CheckpointError(f"{where}: no checkpoint there. Give a workspace of a finished run, or a .h5 file.")
+    raise CheckpointError(f"{where}: no checkpoint found. Give the workspace of a run, or a .h5 file.")
 
 
 def _image(checkpoint: Checkpoint) -> bytes:
-    """The bytes of the file, made in memory: on a full disk HDF5 itself would fail half-way, or crash."""
+    """The bytes of the file, built in memory: on a full disk HDF5 would fail half-way or crash."""
     with h5py.File("checkpoint", "w", driver="core", backing_store=False) as file:
         _write(file, checkpoint)
         file.flush()
@@ -213,7 +213,7 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     file.attrs["step"] = checkpoint.step
     file.attrs["seed"] = np.uint64(checkpoint.seed)
     file.attrs["data"] = json.dumps(dict(checkpoint.data), sort_keys=True)
-    # A long text would not fit HDF5's 64 KB limit for attributes.
+    # A long text would exceed HDF5's limit of 64 KB for attributes.
     file.create_dataset("job", data=np.frombuffer(checkpoint.job.encode() or b" ", np.uint8))
     file.attrs["sha256"] = _digest(file)
 
@@ -223,7 +223,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: format {file.attrs.get('format')!r}, expected {FORMAT!r}.")
     if file.attrs.get("sha256") != _digest(file):
         raise CheckpointError(
-            f"{path}: its contents do not match its hash, so it was changed or damaged. Use an older one."
+            f"{path}: its contents do not match its hash: the file was changed or damaged. Use an older checkpoint."
         )
     arrays = _arrays(file)
     parameters: dict[str, np.ndarray] = {}
@@ -231,15 +231,15 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
     carried: dict[str, list[np.ndarray]] = {}
     unsent: dict[str, dict[str, np.ndarray]] = {}
     for key, dataset in arrays.items():
-        room, _, name = key.partition("/")
-        if room == "parameters":
+        kind, _, name = key.partition("/")
+        if kind == "parameters":
             parameters[name] = dataset[()]
-        elif room == "updater":
+        elif kind == "updater":
             state, _, name = name.partition("/")
             updater.setdefault(state, {})[name] = dataset[()]
-        elif room == "carried":
+        elif kind == "carried":
             carried.setdefault(name.rpartition("/")[0], []).append(dataset[()])
-        elif room == "unsent":
+        elif kind == "unsent":
             key, _, name = name.partition("/")
             unsent.setdefault(key, {})[name] = dataset[()]
     return Checkpoint(
@@ -260,10 +260,10 @@ def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
     def visit(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset):
             if item.is_virtual or item.external:
-                raise CheckpointError(f"{file.filename}: {name} lies outside the file, which a checkpoint never does.")
+                raise CheckpointError(f"{file.filename}: {name} is stored outside the file. Use an older checkpoint.")
             found[name] = item
 
-    file.visititems(visit)  # sorted by name, and never follows a soft or external link
+    file.visititems(visit)  # sorted by name; never follows soft or external links
     return found
 
 

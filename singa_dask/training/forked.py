@@ -1,4 +1,4 @@
-"""What the process that workers are forked from imports, before it forks the first. For no other process."""
+"""The imports of the fork server, before it forks the first worker. For no other process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ try:
     import singa_dask.ops.cpu.ops
     import singa_dask.training.gang  # noqa: F401
 
-    # Collections leave alone what is there for good: workers share its pages, and don't go through it again and again.
+    # Exclude permanent objects from garbage collection: workers share their pages and never scan them.
     gc.freeze()
 finally:
     gc.enable()

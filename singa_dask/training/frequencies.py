@@ -1,4 +1,4 @@
-"""When a run displays, tests, validates and saves. The step counted here is the number of training steps done."""
+"""When a run displays, tests, validates and saves. `step` is the number of completed training steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checkpoint_due(job: JobProto, step: int) -> bool:
 
 
 def evaluations_due(job: JobProto, step: int) -> list[int]:
-    """The phases (kVal, kTest) that are evaluated after `step` steps; at the end all that the job enters are."""
+    """The phases (kVal, kTest) to evaluate after `step` steps; at the end, all phases of the job."""
     last = step >= job.train_steps
     running = active_phases(job)
     phases: list[int] = []
@@ -34,7 +34,7 @@ def evaluations_due(job: JobProto, step: int) -> list[int]:
 
 
 def batches_of(job: JobProto, phase: int) -> int:
-    """How many mini-batches one evaluation of this phase takes."""
+    """The number of mini-batches in one evaluation of this phase."""
     return job.test_steps if phase == Phase.kTest else job.validate_steps
 
 

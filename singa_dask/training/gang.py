@@ -1,4 +1,4 @@
-"""What runs on one Dask worker: the workers of the job that this process holds, usually one."""
+"""What runs on one Dask worker: the workers that this process holds, usually one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def on_dask_worker(comm: Communicator, plan: GangPlan, topic: str) -> dict[int, 
         addresses = directory[server_group]
         return {i: link_to(address, worker, comm.timeout_s) for i, address in enumerate(addresses)}
 
-    def surroundings(index: int) -> RankServices:
+    def services(index: int) -> RankServices:
         server_group = None if plan.server_groups is None else plan.server_groups[index]
         return RankServices(
             submit=submit,
@@ -57,5 +57,5 @@ def on_dask_worker(comm: Communicator, plan: GangPlan, topic: str) -> dict[int, 
             others_ended=lambda: bool(task.told.get("others ended")),
         )
 
-    own = replace(plan.worker, threads=max(1, plan.cores[comm.rank]), group=plan.groups[0])
-    return {plan.groups[0].number: train_rank(comm, own, surroundings(0))}
+    own = replace(plan.worker, threads=plan.cores[comm.rank], group=plan.groups[0])
+    return {plan.groups[0].number: train_rank(comm, own, services(0))}

@@ -1,4 +1,4 @@
-"""Everything that can go wrong before the first step, found before anything starts."""
+"""Checks of a job before anything starts: nets, data, user code, updater."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from singa_dask.job.code_bundle import CodeBundle, pack
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
+from singa_dask.job.support import NOT_YET
 from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
@@ -36,18 +37,18 @@ from singa_dask.training.placement import parameter_partition
 from singa_dask.updaters import make_updater
 
 MAX_MEAN_NBYTES = 1 << 30
-# Layers that read the numbers of symbols, and where they say how many symbols there are.
+# Layers that read symbols -> the block with their vocab_size.
 _VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that can run: its data paths absolute, its sample shapes filled in.
+    """A job that can run. Its data paths are absolute, and its sample shapes are set.
 
-    data: fingerprint of the order of samples, by phase and input layer ("train/data"). layers: per phase ("train",
-    "validate", "test") the rows of `Net.describe`. parameters: elements to be trained. entries: where each of them
-    lies among `size` elements. drawn: those with an `init` block. updater_state: names of the updater's arrays.
-    code: of the user's own, for the workers.
+    data: fingerprints of the order of samples, by phase and input layer ("train/data"). layers: the rows of
+    `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. entries: the place
+    of each parameter among `size` elements. drawn: names of the parameters with an `init` block. updater_state: names
+    of the updater's arrays. code: user code for the workers.
     """
 
     job: JobProto
@@ -63,20 +64,20 @@ class Prepared:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the parameters, by name."""
+        """The shapes of the parameters, by name."""
         return {entry.name: tuple(entry.shape) for entry in self.entries}
 
     @property
     def partition(self) -> Partition:
-        """How the parameters are cut for the workers and the servers."""
+        """The partition of the parameters among workers and servers."""
         return parameter_partition(self.topology, self.entries, self.size)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
-    """Check a job and build its nets once, on plain NumPy.
+    """Check a job and build its nets once, in plain NumPy.
 
-    with_data: also find (and for named data sets, make) the shards, and take the sample shapes from them. phases:
-    besides kTrain, in place of those that the job enters by its frequencies.
+    with_data: also find the shards (and create those of named data sets), and take the sample shapes from them.
+    phases: to prepare besides kTrain; by default those that the job evaluates.
     Raises ConfigError with every problem found.
     """
     job.check()
@@ -97,7 +98,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered)
-        if phases is None:  # predictions are of data without labels too
+        if phases is None:  # predictions need no labels
             _check_labels(nets)
         _check_classes(nets)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
@@ -121,18 +122,18 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
 
 
 def check_given(prepared: Prepared) -> None:
-    """The checkpoints that a fresh run starts from (`checkpoint_path`) are there and fit. Raises CheckpointError."""
+    """Check that the checkpoints of `checkpoint_path` exist and fit. Raises CheckpointError."""
     if prepared.job.checkpoint_path:
         fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
 
 
 def training_data(data: Mapping[str, str]) -> dict[str, str]:
-    """The fingerprints on which the parameters depend."""
+    """The fingerprints of the training data."""
     return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
 
 
 def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
-    """The net of every phase, with initial parameters: what the workers will do, done once."""
+    """The net of every phase, with initial parameters, as the workers will build it."""
     ops = Ops()
     train = Net(job.neuralnet, Phase.kTrain, ops)
     train.initialise(job.seed)
@@ -141,30 +142,30 @@ def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):
                 raise net.layers[name].problem(
-                    "reads no shards: input layers of your own are not yet supported",
-                    hint="Let your layer take a kRecordInput as its source.",
+                    f"reads no shards; user-defined input layers: {NOT_YET}",
+                    hint="Let your layer read a kRecordInput.",
                 )
     return nets
 
 
 def _check_labels(nets: Mapping[int, Net]) -> None:
-    """What reads labels reads data that have them."""
+    """Check that layers that read labels read data with labels."""
     for net in nets.values():
         for name, layer in net.layers.items():
             for first in net.labels_from(name):
                 if first.name in net.input_layers and not store_of(first.proto).has_label:
-                    message, hint = f"reads labels, and {first.name!r} has none", "Leave has_label out."
+                    message, hint = f"reads labels from {first.name!r}, which has none", "Leave has_label out."
                     raise layer.problem(message, "has_label: false", hint)
 
 
 def _check_classes(nets: Mapping[int, Net]) -> None:
-    """A loss must have an output for every class of its data."""
+    """Check that a loss has an output for every class of its data."""
     for net in nets.values():
         for layer in net.layers.values():
             if not isinstance(layer, SoftmaxLoss):
                 continue
             (first,) = net.labels_from(layer.name)
-            if isinstance(first, Frame):  # the labels are a sequence's
+            if isinstance(first, Frame):  # the labels of a sequence
                 first = net.layers[first.proto.srclayers[0]]
             source = first.name
             if source not in net.input_layers:
@@ -175,11 +176,11 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
-                raise layer.problem(f"the data of {source!r} has {classes} classes", f"{outputs} outputs", hint)
+                raise layer.problem(f"the data of {source!r} have {classes} classes", f"{outputs} outputs", hint)
 
 
 def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
-    """All texts have one vocabulary, and what reads their symbols knows all of them. Raises ConfigError."""
+    """Check that all texts have the same vocabulary, and layers a vocab_size for all symbols. Raises ConfigError."""
     problems: list[Problem] = []
     texts = [layer for layer in job.neuralnet.layer if layer.type == LayerType.kCharRNN]
     texts = [layer for layer in texts if any(runs_in(layer, phase) for phase in phases)]
@@ -187,8 +188,8 @@ def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
         first, path = texts[0].char_rnn_conf.path, text.char_rnn_conf.path
         difference = first_difference(vocabulary(path), vocabulary(first))
         if difference:
-            hint = f"Write its shards again with --vocab {first}."
-            message = f"has another vocabulary than {first}: {difference}"
+            hint = f"Rewrite its shards with --vocab {first}."
+            message = f"its vocabulary differs from {first}: {difference}"
             problems.append(Problem(f"layer {text.name!r}.char_rnn_conf.path", message, path, hint))
     for phase in phases:
         layers = {layer.name: layer for layer in job.neuralnet.layer if runs_in(layer, phase)}
@@ -209,7 +210,7 @@ def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
 
 
 def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
-    """Make the paths of the data absolute and fill in the sample shapes; returns the fingerprints."""
+    """Make data paths absolute and set sample shapes. Returns the fingerprints."""
     fingerprints: dict[str, str] = {}
     problems: list[Problem] = []
     for phase in phases:
@@ -236,7 +237,7 @@ def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
             except DataError as error:
                 problems.append(Problem(f"layer {layer.name!r}", str(error)))
         if len(set(batches.values())) > 1:
-            hint = "A mini-batch has the same rows in every input layer."
+            hint = "All input layers must have the same batchsize."
             problems.append(Problem("neuralnet", "input layers differ in batchsize", str(batches), hint))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))  # phases share layers
@@ -244,14 +245,14 @@ def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
 
 
 def _resolve_mean(layer: LayerProto) -> None:
-    """Make the path of an ImagePreprocess layer's mean image absolute, and look at the file as one looks at shards."""
+    """Make the path of an ImagePreprocess layer's mean image absolute, and check the file."""
     path = statistics_path(layer.rgbimage_conf.meanfile)
     read_small(path, "mean", MAX_MEAN_NBYTES)
     layer.rgbimage_conf.meanfile = str(path)
 
 
 def _key_in(layer: LayerProto, key: str) -> str:
-    """The key of a fault of the data as the layer's own block has it."""
+    """The key of a data fault in the layer's own block."""
     if layer.type == LayerType.kCharRNN:
         key = key.replace("store_conf.sequence", "store_conf.unroll_len").replace("store_conf", "char_rnn_conf")
     block = CONF.get(LayerType.Name(layer.type), "store_conf")
@@ -259,11 +260,11 @@ def _key_in(layer: LayerProto, key: str) -> str:
 
 
 def _resolve_text(conf: CharRNNProto) -> None:
-    """Make the paths of a text absolute, and see that it is one and has the vocabulary that it should have."""
+    """Make the paths of a text absolute, and check the text and its vocabulary."""
     if Path(conf.path).expanduser().is_file():
         out = Path(conf.path).with_suffix("")
         hint = f"Run `singa-dask shard text --source {conf.path} --out {out}.shards`, and name that folder."
-        raise ConfigError(Problem("char_rnn_conf.path", "shards of a text are read, not the text", conf.path, hint))
+        raise ConfigError(Problem("char_rnn_conf.path", "must be a folder of shards, not a text", conf.path, hint))
     folder = resolve(conf.path)
     symbols = vocabulary(folder)
     conf.path = str(folder)
@@ -271,8 +272,8 @@ def _resolve_text(conf: CharRNNProto) -> None:
         return
     difference = first_difference(vocabulary(conf.vocab_path), symbols)
     if difference is not None:
-        hint = f"Leave it out, or write the shards again with --vocab {conf.vocab_path}."
-        message = f"is another vocabulary than that of {folder}: {difference}"
+        hint = f"Leave it out, or rewrite the shards with --vocab {conf.vocab_path}."
+        message = f"differs from the vocabulary of {folder}: {difference}"
         raise ConfigError(Problem("char_rnn_conf.vocab_path", message, conf.vocab_path, hint))
     if not conf.vocab_path.startswith("dataset:"):
         conf.vocab_path = str(Path(conf.vocab_path).expanduser().absolute())

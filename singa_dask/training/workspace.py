@@ -1,8 +1,8 @@
-"""The folder that a run leaves behind.
+"""The folder with the results of a run.
 
 job.conf          the job as it ran
-metrics.jsonl     one JSON object per line: every figure that was shown
-summary.json      what was reached, by what, how fast; or why it failed
+metrics.jsonl     all displayed metrics, one JSON object per line
+summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 checkpoint/       step-00000500.h5 ...
 """
@@ -23,7 +23,7 @@ from singa_dask.training.checkpoint import UNFINISHED
 
 
 class Workspace:
-    """Paths and files of one run. `folder` is absolute, and on several hosts must be shared by them."""
+    """Paths and files of one run. `folder` is absolute; all hosts must share it."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder).absolute()
@@ -35,7 +35,7 @@ class Workspace:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs out of the folder. Raises ConfigError where one is in it, or it cannot be made."""
+        """Lock the folder. Raises ConfigError if another run uses it or it cannot be created."""
         path = self.folder.with_name(f".{self.folder.name}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,17 +54,17 @@ class Workspace:
             file.close()
 
     def check_own(self) -> None:
-        """Raise ConfigError where the folder has files but no run was in it: a run would write over some of them, and
-        the next one move them."""
+        """Raise ConfigError if the folder has files but no run: this run would overwrite some, and the next one would
+        move them."""
         if not self.folder.is_dir() or self.checkpoints.is_dir() or self.metrics.exists():
             return
         if there := sorted(name for name in os.listdir(self.folder) if not name.startswith(".")):
             some = ", ".join(there[:3]) + (" ..." if there[3:] else "")
-            hint = f"Pass a folder for runs alone, {self.folder / 'run'} for instance."
-            raise ConfigError(Problem("workspace", f"{self.folder} holds files that no run has left", some, hint))
+            hint = f"Pass an empty or new folder, for example {self.folder / 'run'}."
+            raise ConfigError(Problem("workspace", f"{self.folder} holds files that are not from a run", some, hint))
 
     def set_aside(self) -> Path | None:
-        """Rename the folder, if a run left checkpoints in it, to <folder>-1 (2, 3 ...), and return the new name."""
+        """Rename a folder with checkpoints to <folder>-1 (2, 3 ...), and return the new name."""
         if not any(self.checkpoints.glob("step-*.h5")):
             return None
         names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
@@ -76,18 +76,18 @@ class Workspace:
         return free
 
     def earlier(self) -> str:
-        """Where earlier runs of this workspace were moved to, for an error: " (moved to ...)", or nothing."""
+        """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""
         moved = [p for p in self.folder.parent.glob(f"{self.folder.name}-*") if any(p.glob("checkpoint/step-*.h5"))]
         return f" (moved to {', '.join(map(str, sorted(moved)))})" if moved else ""
 
     def open(self, job_text: str, resume_step: int | None = None) -> None:
-        """Make the folder ready for a run that starts afresh, or from a checkpoint after `resume_step` steps.
+        """Prepare the folder for a new run, or for one that resumes after `resume_step` steps.
 
-        Raises ConfigError where the folder cannot be written.
+        Raises ConfigError if the folder cannot be written.
         """
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            for half in self.checkpoints.glob(UNFINISHED):  # a process was killed while it saved
+            for half in self.checkpoints.glob(UNFINISHED):  # left by a process that was killed while saving
                 half.unlink(missing_ok=True)
             self.rewind(resume_step)
             self.summary.unlink(missing_ok=True)
@@ -97,8 +97,7 @@ class Workspace:
             raise self._unwritable(error) from error
 
     def rewind(self, step: int | None, groups: Iterable[int] | None = None) -> None:
-        """Forget the metrics that worker groups (None: all) will measure again when they go on from `step` (None: the
-        start)."""
+        """Remove the metrics that worker groups (None: all) will measure again after `step` (None: the start)."""
         back = None if groups is None else set(groups)
 
         def stays(row: Mapping[str, Any]) -> bool:
@@ -115,7 +114,7 @@ class Workspace:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that a crash cut short is left out."""
+        """The lines of metrics.jsonl, without a last line that a crash truncated."""
         if not self.metrics.exists():
             return
         with open(self.metrics) as file:
@@ -124,7 +123,7 @@ class Workspace:
                     yield json.loads(line)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, whole or not at all."""
+        """Write summary.json atomically."""
         _write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
 
     def _unwritable(self, error: OSError) -> ConfigError:

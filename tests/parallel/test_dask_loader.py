@@ -163,7 +163,7 @@ def given_up() -> str:
     secede()
     submit = dask_submit(get_client(), get_worker())
     future = submit(time.sleep, 3)
-    get_client().cancel(future._errands._tasks)
+    get_client().cancel(future._queue._tasks)
     began = time.monotonic()
     try:
         future.result(20)
@@ -185,14 +185,14 @@ def names_of_tasks(folder: str) -> tuple[int, int]:
 
     def noted(*args):
         future = submit(*args)
-        seen.update(task.key for task in future._errands._tasks)
+        seen.update(task.key for task in future._queue._tasks)
         return future
 
     stream = Stream(Manifest.load(folder), StreamConf(64, seed=3))
     with Loader(stream, StoreProto(), noted) as loader:
         for _ in range(2000):
             loader.next()
-        return len(seen), 2000 // loader.run_steps
+        return len(seen), 2000 // loader.chunk_steps
 
 
 def test_a_task_goes_on_while_there_is_more_to_load(client, folder):

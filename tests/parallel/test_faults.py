@@ -39,8 +39,9 @@ with Client(sys.argv[1]) as client:
 
 _RANK = """
 import sys, time
-from singa_dask.cluster.bootstrap import communicator, join_world, unlink_segments
+from singa_dask.cluster.join import communicator, join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import MpiCommunicator
 import numpy as np
 
@@ -117,7 +118,7 @@ def test_a_rank_that_dies_in_mpi_init_ends_its_group(cluster3, delay_s):
 
 _INIT_ALONE = """
 import sys, time
-from singa_dask.cluster.bootstrap import join_world
+from singa_dask.cluster.join import join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint
 
 host, port = sys.argv[1:]

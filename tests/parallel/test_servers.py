@@ -21,7 +21,7 @@ from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, pa
 from singa_dask.server.actor import HOLD_S
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
-from singa_dask.supervision.servers import ServerGroup
+from singa_dask.supervision.servers import make_servers
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -277,15 +277,14 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
 
 def test_servers_of_a_lost_group_that_live_exchange_no_more(cluster3, ranks3):
     cut = partition(SIZE, 1, 2, beside=False)
-    left, right = ServerGroup(0, ranks3[:2]), ServerGroup(1, [ranks3[2]] * 2)
-    for group in (left, right):
-        group.start(cluster3, [server_plan(cut, i, "") for i in range(2)])
+    plans = [server_plan(cut, i, "") for i in range(2)]
+    left = make_servers(cluster3, 0, 1, ranks3[:2], plans)
+    right = make_servers(cluster3, 1, 1, [ranks3[2]] * 2, plans)
     left.meet(right)
     here = [ranks3[0]]
     cluster3.run(_remember, left.addresses[0].key, workers=here)
     assert cluster3.run(_exchanges, workers=here) == {here[0]: True}
-    left.lost()  # a process that holds another one of its servers died, say
-    left.stop()
+    left.stop()  # a process that holds another one of its servers died, say
     right.stop()
     assert cluster3.run(_exchanges, workers=here) == {here[0]: False}
 
@@ -293,16 +292,15 @@ def test_servers_of_a_lost_group_that_live_exchange_no_more(cluster3, ranks3):
 def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
     """Where their driver was killed nobody closes them."""
     cut = partition(SIZE, 1, 2, beside=False)
-    left, right = ServerGroup(0, ranks3[:1] * 2), ServerGroup(1, ranks3[1:2] * 2)
-    for group in (left, right):
-        group.start(cluster3, [server_plan(cut, i, "") for i in range(2)])
+    plans = [server_plan(cut, i, "") for i in range(2)]
+    left, right = (make_servers(cluster3, i, 1, ranks3[i : i + 1] * 2, plans) for i in range(2))
     left.meet(right)
     here = ranks3[:1]
     cluster3.run(_remember, left.addresses[0].key, workers=here)
     for group in (left, right):
         for future in group._futures:
             future.release()
-        group._actors, group._futures = [], []
+    del left, right, group, future
     gc.collect()  # what Dask's client keeps of actors refers to itself
     deadline = time.monotonic() + HOLD_S + 10
     while cluster3.run(_exchanges, workers=here)[here[0]]:
@@ -312,8 +310,8 @@ def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
 
 def test_a_server_holds_its_worker_against_other_runs(cluster3, ranks3):
     held = ranks3[0]
-    group = ServerGroup(0, [held], run="mine")
-    group.start(cluster3, [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")])
+    plans = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")]
+    group = make_servers(cluster3, 0, 1, [held], plans, run="mine")
     assert {w.address for w in probe(cluster3) if w.group} == {held}
     with pytest.raises(ClusterError, match=rf"still in use: {held} by server-0-of-group-0.*@mine"):
         form_group(cluster3, [held], _nothing, timeout_s=1.0)

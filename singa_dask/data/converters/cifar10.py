@@ -24,8 +24,7 @@ _MAX_RECORDS = 100_000
 def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
     """50,000 training and 10,000 test images (N, 32, 32, 3).
 
-    Where the test batch is missing, the last batch there is becomes the test split, and the data set says so in its
-    notes. Raises DataError.
+    If the test batch is missing, the last training batch becomes the test split, and a note says so. Raises DataError.
     """
     archive = raw.get("cifar-10-binary.tar.gz")
     batches = dict(_from_archive(archive) if archive else ((name, _from_file(path)) for name, path in raw.items()))
@@ -39,12 +38,12 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
     elif len(train) > 1:
         test = train.pop()
         notes = (
-            f"{TEST_FILE} was not found: {test} was taken out of the training images and is the test split; "
+            f"{TEST_FILE} was not found: {test} is used as the test split instead of for training; "
             f"{', '.join(train)} are the training split. Results do not compare with published ones",
         )
     else:
         found = ", ".join(batches) or "nothing"
-        raise DataError(f"cifar10: at least two of its batches are needed. Found: {found}.")
+        raise DataError(f"cifar10: needs at least two batches. Found: {found}.")
     images, labels = zip(*(batches[name] for name in train), strict=True)
     return {
         "train": Split(np.concatenate(images), np.concatenate(labels), recipe.classes, notes),
@@ -53,7 +52,7 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
 
 
 def _from_archive(path: Path) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
-    """The batches inside the published archive, read where they are: nothing is unpacked to the disk."""
+    """The batches in the published archive, read without unpacking it to the disk."""
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
@@ -61,12 +60,12 @@ def _from_archive(path: Path) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarra
                 if not member.isfile() or name not in (*TRAIN_FILES, TEST_FILE):
                     continue
                 if member.size > _MAX_RECORDS * _RECORD_NBYTES:
-                    raise DataError(f"{path}: {member.name} is too large. Fetch the file again.")
+                    raise DataError(f"{path}: {member.name} is too large. Download the file again.")
                 content = archive.extractfile(member)
                 if content is not None:
                     yield name, _decode(content.read(), f"{path}: {member.name}")
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Fetch the file again.") from error
+        raise DataError(f"{path}: cannot be read ({error}). Download the file again.") from error
 
 
 def _from_file(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +74,7 @@ def _from_file(path: Path) -> tuple[np.ndarray, np.ndarray]:
         while record := file.read(1 << 20):
             buffer.write(record)
             if buffer.tell() > _MAX_RECORDS * _RECORD_NBYTES:
-                raise DataError(f"{path}: is larger than {_MAX_RECORDS} images. Fetch the file again.")
+                raise DataError(f"{path}: is larger than {_MAX_RECORDS} images. Download the file again.")
     return _decode(buffer.getvalue(), str(path))
 
 
@@ -83,10 +82,10 @@ def _decode(data: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (N, 32, 32, 3) and labels (N,) of one batch."""
     if not data or len(data) % _RECORD_NBYTES:
         raise DataError(
-            f"{where}: {len(data):,} bytes are no whole number of records of {_RECORD_NBYTES}. Fetch the file again."
+            f"{where}: {len(data):,} bytes are not whole records of {_RECORD_NBYTES}. Download the file again."
         )
     records = np.frombuffer(data, dtype=np.uint8).reshape(-1, _RECORD_NBYTES)
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     if records[:, 0].max() > 9:
-        raise DataError(f"{where}: has labels above 9. Is it the binary version of CIFAR-10? Fetch the file again.")
+        raise DataError(f"{where}: has labels above 9. Is it the binary version of CIFAR-10? Download the file again.")
     return np.ascontiguousarray(images), records[:, 0].astype(np.int64)

@@ -16,11 +16,11 @@ def load(
 ) -> dict[str, Split]:
     """A CSV file as one split of (N, D) float32 features.
 
-    label: the name or the number (from 0; -1 is the last) of the column with the label, "none" for no labels; left
-        out, the column named "label", "class" or "target", or else the first one, as SINGA's CSV input has it. Labels
-        that are not all whole numbers are class names, numbered in sorted order.
-    header: whether the first line names the columns; left out, it does if it holds a text and the second line does not
-        hold a text in the same column.
+    label: the name or index (from 0; -1 is the last) of the label column, "none" for no labels. By default the column
+        named "label", "class" or "target", else the first one, as in SINGA. Labels that are not whole numbers are
+        class names, numbered in sorted order.
+    header: whether the first line names the columns. By default it does if one of its cells is text where the cell
+        below is not.
     Raises DataError that names the line and the column.
     """
     rows = _rows(source, separator)
@@ -44,7 +44,7 @@ def load(
 
 
 def _rows(source: Path, separator: str) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not empty, all of one length."""
+    """(line number, cells) of every line that is not empty. All lines have the same length."""
     try:
         with source.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=separator)
@@ -52,7 +52,7 @@ def _rows(source: Path, separator: str) -> list[tuple[int, list[str]]]:
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error.strerror}). Check the path.") from error
     except (csv.Error, TypeError, UnicodeDecodeError) as error:
-        raise DataError(f"{source}: is no CSV file in UTF-8 with the separator {separator!r} ({error}).") from error
+        raise DataError(f"{source}: is not a UTF-8 CSV file with the separator {separator!r} ({error}).") from error
     if not rows:
         raise DataError(f"{source}: is empty.")
     width = len(rows[0][1])
@@ -81,7 +81,7 @@ def _label_column(source: Path, label: str | int | None, names: list[str] | None
     try:
         column = int(label)
     except ValueError:
-        hint = nearest(str(label), names) if names else "The file has no header line: give the column's number."
+        hint = nearest(str(label), names) if names else "The file has no header line: give the column's index."
         raise DataError(f"{source}: has no column named {label!r}. {hint}") from None
     if not -width <= column < width:
         raise DataError(f"{source}: has the columns 0 to {width - 1}. Received: label={column}.")

@@ -16,7 +16,7 @@ _TEST_FRACTION = 0.2
 
 
 def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
-    """1,797 images of 8 x 8 pixels of 0 to 16; of every class a fifth, always the same one, is the test split.
+    """1,797 images of 8 x 8 pixels from 0 to 16. A fixed fifth of every class is the test split.
 
     Raises DataError if scikit-learn is not installed.
     """

@@ -24,7 +24,7 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
         labels = read_idx(raw[labels_file], 1)
         if len(images) != len(labels):
             raise DataError(
-                f"{raw[labels_file]}: has {len(labels)} labels for {len(images)} images. Fetch both files again."
+                f"{raw[labels_file]}: has {len(labels)} labels for {len(images)} images. Download both files again."
             )
         splits[name] = Split(images[..., np.newaxis], labels, recipe.classes)
     return splits
@@ -36,12 +36,14 @@ def read_idx(path: Path, rank: int) -> np.ndarray:
         magic = read_exactly(file, 4, path)
         if magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTE or magic[3] != rank:
             raise DataError(
-                f"{path}: is no IDX file of bytes with {rank} dimensions. Received magic number 0x{magic.hex()}, "
-                f"expected 0x0000{_UNSIGNED_BYTE:02x}{rank:02x}. Fetch the file again."
+                f"{path}: is not an IDX file of bytes with {rank} dimensions. Received: magic number 0x{magic.hex()}, "
+                f"expected 0x0000{_UNSIGNED_BYTE:02x}{rank:02x}. Download the file again."
             )
         shape = tuple(int(size) for size in np.frombuffer(read_exactly(file, 4 * rank, path), dtype=">u4"))
         if not 0 < math.prod(shape) <= _MAX_NBYTES:
-            raise DataError(f"{path}: declares the shape {shape}, which is empty or too large. Fetch the file again.")
+            raise DataError(
+                f"{path}: declares the shape {shape}, which is empty or too large. Download the file again."
+            )
         data = np.frombuffer(read_exactly(file, math.prod(shape), path), dtype=np.uint8)
         expect_end(file, path)
     return data.reshape(shape)

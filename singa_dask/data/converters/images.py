@@ -1,4 +1,4 @@
-"""Image folders: one sub-folder per class, any image that Pillow reads."""
+"""Image folders: one subfolder per class, in any format that Pillow reads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
 
 
 def load(source: Path, resize: tuple[int, int] | int | str | None = None) -> dict[str, Split]:
-    """Folders of images as (N, height, width, channels) uint8, grey where all images are grey.
+    """Folders of images as (N, height, width, channels) uint8, with one channel if all images are greyscale.
 
-    source: holds one folder per class, or the folders train/ and test/ that do.
-    resize: (height, width) to scale every image to, also as text, "48x64"; one number means squares. Without it all
-        images must have the size of the first.
+    source: a folder with one folder per class, or with folders train/ and test/ of such folders.
+    resize: the (height, width) of every image, also as text, "48x64"; one number means a square. By default all images
+        must have the size of the first one.
     Images are decoded while the shards are written, so they need not fit into memory.
     Raises DataError that names the file.
     """
@@ -38,7 +38,7 @@ def load(source: Path, resize: tuple[int, int] | int | str | None = None) -> dic
     size = None if resize is None else _size(resize)
     if all((source / split).is_dir() for split in SPLITS):
         train = _load_split(source / "train", None, size)
-        # The test images get the form, and so the classes, of the training images.
+        # The test images take shape and classes from the training images.
         return {"train": train, "test": _load_split(source / "test", train, size)}
     return {"": _load_split(source, None, size)}
 
@@ -57,11 +57,11 @@ def _size(resize: tuple[int, int] | int | str) -> tuple[int, int]:
 def _load_split(folder: Path, like: Split | None, size: tuple[int, int] | None) -> Split:
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
-        raise DataError(f"{folder}: has no sub-folders. Put the images of each class into a folder of its own.")
+        raise DataError(f"{folder}: has no subfolders. Put the images of each class in a separate folder.")
     names = list(like.classes) if like is not None and not isinstance(like.classes, int | None) else classes
     unknown = [name for name in classes if name not in names]
     if unknown:
-        raise DataError(f"{folder}: has the class {unknown[0]!r}, which the training images do not have.")
+        raise DataError(f"{folder}: has the class {unknown[0]!r}, which the training images lack.")
     paths, labels = [], []
     for name in classes:
         found = sorted(path for path in (folder / name).iterdir() if path.is_file() and not path.name.startswith("."))
@@ -78,7 +78,7 @@ def _load_split(folder: Path, like: Split | None, size: tuple[int, int] | None) 
 
 
 class ImageFiles:
-    """Images that are decoded when they are asked for: `images[rows]` is (len(rows), height, width, channels).
+    """Images that are decoded on demand: `images[rows]` is (len(rows), height, width, channels).
 
     resize: scale images of another size; otherwise they are an error.
     """
@@ -98,7 +98,7 @@ class ImageFiles:
             if file.size != (width, height) and not self.resize:
                 raise DataError(
                     f"{path}: is {file.height} x {file.width} pixels (height x width), but the first image is "
-                    f"{height} x {width}. Give all images one size with --resize."
+                    f"{height} x {width}. Resize all images with --resize."
                 )
             try:
                 image = file.convert("L" if channels == 1 else "RGB")
@@ -118,7 +118,7 @@ def _common_form(paths: list[Path], size: tuple[int, int] | None) -> tuple[int, 
                 channels = 3
             size = size or (image.height, image.width)
     if size is None:
-        raise DataError("images: there are none.")
+        raise DataError("images: no images found.")
     return (*size, channels)
 
 
@@ -128,10 +128,10 @@ def _opened(path: Path) -> Image:
     try:
         image = PIL.Image.open(path)
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: is no image that Pillow reads ({error}). Remove it.") from error
+        raise DataError(f"{path}: is not an image that Pillow can read ({error}). Remove it.") from error
     if image.mode not in _GREY + _COLOUR:
         image.close()
         raise DataError(
-            f"{path}: has pixels of mode {image.mode}; only 8 bits per channel are read. Convert it first."
+            f"{path}: has pixels of mode {image.mode}; only 8 bits per channel are supported. Convert it first."
         )
     return image

@@ -1,4 +1,4 @@
-"""Reading raw files whose size is not to be trusted."""
+"""Reading raw files of untrusted size."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from singa_dask.errors import DataError
 
 @contextmanager
 def open_raw(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, unpacking it if it ends in .gz. Raises DataError, also for faults met while reading."""
+    """Open a file for reading; decompress .gz files. Raises DataError, also for errors while reading."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(BinaryIO, file)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Fetch the file again.") from error
+        raise DataError(f"{path}: cannot be read ({error}). Download the file again.") from error
 
 
 def read_exactly(file: BinaryIO, nbytes: int, path: Path) -> bytes:
     """The next `nbytes` bytes. Raises DataError if there are fewer."""
     data = file.read(nbytes)
     if len(data) != nbytes:
-        raise DataError(f"{path}: ends {nbytes - len(data):,} bytes early. Fetch the file again.")
+        raise DataError(f"{path}: ends {nbytes - len(data):,} bytes early. Download the file again.")
     return data
 
 
 def expect_end(file: BinaryIO, path: Path) -> None:
     """Raises DataError if anything follows."""
     if file.read(1):
-        raise DataError(f"{path}: is longer than its header says. Fetch the file again.")
+        raise DataError(f"{path}: is longer than its header says. Download the file again.")

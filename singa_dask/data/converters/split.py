@@ -1,4 +1,4 @@
-"""What a converter hands to the writer."""
+"""The result of a converter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from singa_dask.data.writer import Samples
 
 @dataclass(frozen=True)
 class Split:
-    """One split of a data set; a converter names it "train", "test", or "" where it has one only.
+    """One split of a data set. A converter names it "train", "test", or "" for a single split.
 
     features: (N, H, W, C) uint8 or (N, D). labels: (N,) whole numbers, or None.
-    window: samples per window that suit the data; None lets the writer choose. ordered: the order of the samples is
-    part of the data, so they are never shuffled.
+    window: samples per window; None for the writer's default. ordered: whether the order of the samples is part of the
+    data, so that they must not be shuffled.
     """
 
     features: Samples

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from singa_dask.cluster import bootstrap
-from singa_dask.cluster.bootstrap import interface_of, join_world, segment_name, unlink_orphans
+from singa_dask.cluster import bootstrap, join
+from singa_dask.cluster.join import interface_of, join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.cluster.rank import current_task
+from singa_dask.cluster.segments import segment_name, unlink_orphans
 from singa_dask.errors import ClusterError
 
 
@@ -35,30 +36,28 @@ def test_the_name_of_the_shared_memory_follows_from_that_of_the_world():
 def test_launchers_are_hidden_and_come_back(monkeypatch):
     monkeypatch.setenv("PMI_RANK", "5")
     monkeypatch.setenv("PMIX_RANK", "5")
-    with bootstrap._environment({"PMI_RANK": "0", "PMI_FD": "9"}):
+    with join._environment({"PMI_RANK": "0", "PMI_FD": "9"}):
         assert os.environ["PMI_RANK"] == "0" and "PMIX_RANK" not in os.environ
     assert os.environ["PMI_RANK"] == "5" and os.environ["PMIX_RANK"] == "5" and "PMI_FD" not in os.environ
 
 
 def test_settings_of_the_user_stay(monkeypatch):
     monkeypatch.setenv("UCX_TLS", "tcp")
-    assert "UCX_TLS" not in bootstrap._network("")
+    assert "UCX_TLS" not in join._network("")
     monkeypatch.delenv("UCX_TLS")
-    assert bootstrap._network("")["UCX_TLS"] == "self,sm"
-    assert bootstrap._network("127.0.0.1")["FI_TCP_IFACE"] == interface_of("127.0.0.1")
+    assert join._network("")["UCX_TLS"] == "self,sm"
+    assert join._network("127.0.0.1")["FI_TCP_IFACE"] == interface_of("127.0.0.1")
 
 
 def test_long_messages_go_at_once_over_tcp(monkeypatch):
     monkeypatch.delenv("UCX_RNDV_THRESH", raising=False)
     for infiniband in (False, True):
-        monkeypatch.setattr(bootstrap.os.path, "isdir", lambda path, there=infiniband: there)
-        assert bootstrap._network("127.0.0.1").get("UCX_RNDV_THRESH") == (
-            None if infiniband else "intra:auto,inter:inf"
-        )
-    assert "UCX_RNDV_THRESH" not in bootstrap._network("")
-    monkeypatch.setattr(bootstrap.os.path, "isdir", lambda path: False)
+        monkeypatch.setattr(join.os.path, "isdir", lambda path, there=infiniband: there)
+        assert join._network("127.0.0.1").get("UCX_RNDV_THRESH") == (None if infiniband else "intra:auto,inter:inf")
+    assert "UCX_RNDV_THRESH" not in join._network("")
+    monkeypatch.setattr(join.os.path, "isdir", lambda path: False)
     monkeypatch.setenv("UCX_RNDV_THRESH", "8k")
-    assert "UCX_RNDV_THRESH" not in bootstrap._network("127.0.0.1")
+    assert "UCX_RNDV_THRESH" not in join._network("127.0.0.1")
 
 
 def test_open_mpi_is_pointed_to_dask_mpi(monkeypatch):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from singa_dask.cluster import leases, workers
 from singa_dask.cluster.bootstrap import MpiReport
-from singa_dask.cluster.forming import shared_world
+from singa_dask.cluster.formation import shared_world
 from singa_dask.cluster.workers import WorkerInfo, host_of, place, wait_workers
 from singa_dask.errors import ClusterError, ConfigError
 from singa_dask.job.topology import ClusterTopology

@@ -175,7 +175,7 @@ def test_without_the_test_batch_the_last_one_is_held_out_and_this_is_said(tmp_pa
     assert made["train"].total == 12
     np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(2)[1])
     for manifest in made.values():
-        assert "data_batch_3.bin was taken out of the training images" in manifest.notes[0]
+        assert "data_batch_3.bin is used as the test split" in manifest.notes[0]
     assert "Results do not compare" in caplog.text
 
 
@@ -183,9 +183,9 @@ def test_without_the_test_batch_the_last_one_is_held_out_and_this_is_said(tmp_pa
     ("names", "data", "fault"),
     [
         (["data_batch_1.bin"], None, "at least two"),
-        (["data_batch_1.bin", "data_batch_2.bin"], b"x" * 3072, "no whole number of records"),
+        (["data_batch_1.bin", "data_batch_2.bin"], b"x" * 3072, "not whole records"),
         (["data_batch_1.bin", "data_batch_2.bin"], b"\xff" * 3073, "labels above 9"),
-        (["data_batch_1.bin", "data_batch_2.bin"], b"", "no whole number of records"),
+        (["data_batch_1.bin", "data_batch_2.bin"], b"", "not whole records"),
     ],
 )
 def test_damaged_cifar_files_are_errors(tmp_path, names, data, fault):
@@ -243,7 +243,7 @@ def test_csv_without_labels(tmp_path):
         ("1,2\n1,2\n", {"label": "lab"}, "no header line"),
         ("1,2\n1,2\n", {"label": 2}, "columns 0 to 1. Received: label=2"),
         ("1\n2\n", {}, "no column besides the label"),
-        ("1,nan\n2,1\n", {}, "no finite float32"),
+        ("1,nan\n2,1\n", {}, "not a finite float32"),
         ("1,2\n", {"separator": "ab"}, "separator"),
     ],
 )
@@ -288,7 +288,7 @@ def test_test_images_get_the_form_and_classes_of_the_training_images(tmp_path):
     ("make", "fault"),
     [
         (lambda d: save_image(d / "bee" / "2.png", 1, size=(5, 3)), "3 x 5 pixels .* --resize"),
-        (lambda d: (d / "ant" / "2.png").write_text("no image"), r"ant/2\.png: is no image"),
+        (lambda d: (d / "ant" / "2.png").write_text("no image"), r"ant/2\.png: is not an image"),
         (lambda d: (d / "ant" / "1.png").write_bytes((d / "ant" / "1.png").read_bytes()[:45]), r"1\.png"),
         (lambda d: (d / "cat").mkdir(), "cat: holds no images"),
         (lambda d: save_image(d / "ant" / "2.tiff", 1, "F"), "mode F"),
@@ -330,6 +330,9 @@ def test_impossible_sizes_are_errors(tmp_path, resize):
         (np.zeros((6, 5, 4, 3), np.uint8), (5, 4, 3)),
         (np.zeros((6, 5, 4)), (20,)),
         (np.zeros((6, 5), np.int16), (5,)),
+        (np.zeros((6, 3, 5, 3), np.uint8), (3, 5, 3)),
+        (np.zeros((6, 1, 5, 4), np.uint8), (1, 5, 4)),
+        (np.zeros((6, 3, 5, 5)), (75,)),
     ],
 )
 def test_npz_arrays_become_images_or_flat_samples(tmp_path, x, shape):
@@ -354,6 +357,8 @@ def test_npz_archives_may_hold_two_splits(tmp_path):
         ({"x": np.ones((3, 2)), "y": np.array([0.5, 1, 2])}, "whole numbers"),
         ({"x": np.array([{}, {}])}, "cannot be read"),
         ({"x": np.ones(3)}, "features: must be"),
+        ({"x": np.ones((6, 3, 5, 5), np.uint8)}, r"looks channels-first.*transpose\(0, 2, 3, 1\)"),
+        ({"x": np.ones((6, 1, 5, 5), np.uint8)}, "looks channels-first"),
     ],
 )
 def test_faults_of_npz_files_are_errors(tmp_path, arrays, fault):
@@ -369,9 +374,9 @@ def test_faults_of_npz_files_are_errors(tmp_path, arrays, fault):
     ("arguments", "options", "fault"),
     [
         (("minst",), {}, "Did you mean mnist"),
-        (("csv",), {}, "source: csv needs the file or folder"),
-        (("csv",), {"source": "x", "lable": 1}, r"lable: is no option of csv.*Did you mean label"),
-        (("digits",), {"resize": 3}, r"resize: is no option of digits"),
+        (("csv",), {}, "source: is missing: csv needs a file or folder"),
+        (("csv",), {"source": "x", "lable": 1}, r"lable: is not an option of csv.*Did you mean label"),
+        (("digits",), {"resize": 3}, r"resize: is not an option of digits"),
     ],
 )
 def test_unknown_names_and_options_are_errors_with_the_nearest_name(tmp_path, arguments, options, fault):
@@ -406,7 +411,7 @@ def test_recipes_may_give_sha256_and_faults_are_errors():
     text = '[[sources]]\nfile="f"\nurl="https://x"\nsha256="ab"\nsize=3\n'
     head = 'name="n"\ndescription=""\nformat="idx"\nclasses=["a"]\nsplits=["train"]\n'
     assert parse_recipe(head + text, "n.toml").sources[0].checksum == ("sha256", "ab")
-    with pytest.raises(DataError, match=r"n\.toml: is no recipe"):
+    with pytest.raises(DataError, match=r"n\.toml: is not a valid data set recipe"):
         parse_recipe(text, "n.toml")
 
 

@@ -75,14 +75,14 @@ def test_what_is_not_the_published_file_is_an_error_and_is_not_kept(source, tmp_
 
 
 def test_a_missing_file_on_the_server_is_an_error_with_a_way_out(source, tmp_path):
-    with pytest.raises(DataError, match=r"cannot be fetched .*Put the file data\.bin into .*SINGA_DASK_DATA"):
+    with pytest.raises(DataError, match=r"cannot be downloaded .*Put data\.bin in .*SINGA_DASK_DATA"):
         download(replace(source, url=source.url + "x"), tmp_path / "raw")
 
 
 def test_a_silent_server_is_an_error_after_the_timeout(source, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/data.bin"
-        with pytest.raises(DataError, match="cannot be fetched"):
+        with pytest.raises(DataError, match="cannot be downloaded"):
             download(replace(source, url=url), tmp_path / "raw", timeout_s=0.3)
 
 
@@ -111,7 +111,7 @@ def test_files_in_singa_dask_data_come_before_a_download(source, no_folders, mon
     (mine / "data.bin").write_bytes(CONTENT[:-1])
     monkeypatch.setenv("SINGA_DASK_DATA", str(mine.parent))
     assert raw_files(recipe_of(source)) == {"data.bin": mine / "data.bin"}
-    assert "not the published files (other checksum), used all the same: data.bin" in caplog.text
+    assert "differ from the published ones (other checksum): data.bin" in caplog.text
     assert not cache_dir().exists()
 
 

@@ -113,12 +113,12 @@ def test_sequences_of_single_values_have_no_axis_for_them(tmp_path, pool):
 
 def test_reading_ahead_counts_all_records_of_a_row(images, pool, monkeypatch):
     stream = SequenceStream(images, StreamConf(5, shuffle=False, sequence=7, lookahead=1))
-    monkeypatch.setattr(loader_module, "MAX_RUN_NBYTES", 3 * 5 * 8 * 24 * 4)
+    monkeypatch.setattr(loader_module, "MAX_CHUNK_NBYTES", 3 * 5 * 8 * 24 * 4)
     with Loader(stream, STORE, pool.submit) as loader:
-        assert loader.run_steps == 3
-    monkeypatch.setattr(loader_module, "LEAST_RUN_STEPS", 1)
+        assert loader.chunk_steps == 3
+    monkeypatch.setattr(loader_module, "MIN_CHUNK_STEPS", 1)
     with Loader(stream, StoreProto(), pool.submit) as loader:
-        assert loader.run_steps == 64 // (5 * 8)
+        assert loader.chunk_steps == 64 // (5 * 8)
 
 
 def test_nothing_is_loaded_beyond_the_stop_step(images):
@@ -151,15 +151,15 @@ def test_only_so_many_runs_are_loaded_ahead(images):
     assert len(asked) == 2
     loader.next()
     assert len(asked) == 3
-    for _ in range(loader.run_steps):
+    for _ in range(loader.chunk_steps):
         loader.next()
     assert asked == [0, 32, 64, 96]
 
 
 def test_large_samples_are_loaded_few_steps_at_a_time(images, pool, monkeypatch):
-    monkeypatch.setattr(loader_module, "MAX_RUN_NBYTES", 3 * 5 * 24 * 4)
+    monkeypatch.setattr(loader_module, "MAX_CHUNK_NBYTES", 3 * 5 * 24 * 4)
     with Loader(Stream(images, StreamConf(5)), STORE, pool.submit) as loader:
-        assert loader.run_steps == 3
+        assert loader.chunk_steps == 3
 
 
 def test_a_damaged_window_is_an_error_at_the_step_that_needs_it(images, pool):
@@ -184,7 +184,7 @@ def test_another_version_of_the_data_set_is_an_error(images, pool):
     stream = Stream(images, StreamConf(5))
     path.write_text(path.read_text().replace('"notes": []', '"notes": ["other"]'))
     loader = Loader(stream, STORE, pool.submit)
-    with pytest.raises(DataError, match="another version of the data set"), loader:
+    with pytest.raises(DataError, match="differs from the version of the data set"), loader:
         loader.next()
 
 
@@ -214,7 +214,7 @@ def test_a_closed_loader_has_no_more_batches(images, pool):
 
 
 def test_fewer_rows_than_workers_is_an_error(images, pool):
-    with pytest.raises(ConfigError, match="a batch of 2 cannot be shared by 3 workers"):
+    with pytest.raises(ConfigError, match="a mini-batch of 2 rows cannot be shared by 3 workers"):
         Loader(Stream(images, StreamConf(2)), STORE, pool.submit, 0, 3)
 
 

@@ -104,5 +104,5 @@ def test_what_is_no_json_object_is_an_error(tmp_path: Path, text):
 
 
 def test_a_folder_without_manifest_is_an_error_with_a_way_out(tmp_path: Path):
-    with pytest.raises(DataError, match=r"no folder of shards.*singa-dask shard"):
+    with pytest.raises(DataError, match=r"not a folder of shards.*singa-dask shard"):
         Manifest.load(tmp_path)

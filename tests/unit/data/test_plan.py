@@ -40,6 +40,13 @@ def test_groups_are_disjoint_and_every_epoch_visits_each_sample_once(manifest, s
     assert max(sizes) - min(sizes) <= manifest.window
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_short_windows_even_out_the_groups(seed):
+    manifest = manifest_of([4, 8, 4], 8)
+    assert [window.samples for window in manifest.windows] == [4, 8, 4]
+    assert [stream.samples for stream in streams(manifest, 2, batchsize=1, seed=seed)] == [8, 8]
+
+
 @settings(max_examples=60, deadline=None)
 @given(manifests, seeds, st.integers(1, 100), st.integers(1, 7), st.integers(0, 40))
 def test_shares_make_up_the_batch_for_any_number_of_workers(manifest, seed, batchsize, nranks, step):

@@ -52,7 +52,7 @@ def test_a_lock_that_is_never_given_back_does_not_block_for_ever(cache, monkeypa
     with (folder / "digits.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert (resolve("dataset:digits/train") / "manifest.json").exists()
-    assert "going on without the lock" in caplog.text
+    assert "continuing without the lock" in caplog.text
 
 
 def test_ordinary_paths_become_absolute(images, monkeypatch):
@@ -64,10 +64,10 @@ def test_ordinary_paths_become_absolute(images, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "fault"),
     [
-        ("dataset:minst/train", "no data set named 'minst'. Did you mean mnist"),
+        ("dataset:minst/train", "no data set is named 'minst'. Did you mean mnist"),
         ("dataset:digits/tset", "Did you mean test"),
         ("dataset:digits", "Name one: dataset:digits/train"),
-        ("dataset:../etc/train", r"no data set named '\.\.'"),
+        ("dataset:../etc/train", r"no data set is named '\.\.'"),
         ("mnist/train", "Did you mean dataset:mnist/train"),
         ("nowhere", "singa-dask shard"),
     ],
@@ -78,7 +78,7 @@ def test_wrong_paths_are_errors_that_name_the_nearest_data_set(cache, path, faul
 
 
 def test_the_parent_of_splits_is_an_error_that_names_them(images):
-    with pytest.raises(DataError, match="inside: images; name one of them"):
+    with pytest.raises(DataError, match="subfolders: images"):
         resolve(str(images.folder.parent))
 
 

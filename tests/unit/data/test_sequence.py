@@ -143,10 +143,10 @@ def test_a_conf_without_sequence_is_of_single_samples():
     [
         ({"sequence": 0}, r"store_conf\.sequence: must be at least 1. Received: 0"),
         ({"lookahead": -1}, r"store_conf\.lookahead: must not be negative. Received: -1"),
-        ({"shuffle": True}, r"store_conf\.shuffle: a sequence keeps the order"),
+        ({"shuffle": True}, r"store_conf\.shuffle: sequences cannot be shuffled"),
         ({"batchsize": 0}, r"store_conf\.batchsize: must be at least 1"),
         ({"batchsize": 9}, r"batchsize: 9 rows of 6 records do not fit into the 50 records .*: 9. Use at most 8"),
-        ({"batchsize": 5, "ngroups": 2}, r"the 25 records .* that one of 2 worker groups has.*Use at most 4"),
+        ({"batchsize": 5, "ngroups": 2}, r"the 25 records .* of one of 2 worker groups.*Use at most 4"),
         ({"sequence": 50}, r"2 rows of 51 records do not fit.*Use a shorter sequence, or more data"),
     ],
 )

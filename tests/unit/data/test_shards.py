@@ -71,7 +71,7 @@ def test_data_behind_the_end_of_the_file_is_an_error(images):
     """HDF5 itself allocates late: a file of 6 KB may declare any size."""
     path = images.folder / images.shards[0].file
     write(path, lambda file: file.create_dataset("features", SHAPE, "u1"))
-    with pytest.raises(DataError, match="cut short"):
+    with pytest.raises(DataError, match="truncated"):
         ShardFolder(images).check()
 
 

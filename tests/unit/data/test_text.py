@@ -94,15 +94,15 @@ def test_the_end_of_the_text_is_for_validation(tmp_path):
     ("content", "options", "fault"),
     [
         ("a\nbx", {"vocab": "v"}, r"'x' in line 2, column 2 \(character 3 of the text, from 0\) is not in the voc"),
-        ("ab", {"vocab": "twice"}, r"twice: every character must be there once, but 'a' stands at 0 and 2"),
+        ("ab", {"vocab": "twice"}, r"twice: has the character 'a' twice, at 0 and 2"),
         ("ab", {"vocab": "empty"}, "empty: is empty"),
         ("ab", {"vocab": "nowhere"}, "nowhere: cannot be read"),
-        ("a b", {"vocab": "v", "unit": "word"}, "vocab: for words it is a folder of text shards"),
+        ("a b", {"vocab": "v", "unit": "word"}, "vocab: must be a folder of text shards"),
         ("a b", {"unit": "line"}, "unit: must be char or word. Received: line"),
-        ("a b", {"vocab_size": 3}, "vocab_size: goes with unit word only. Received: 3"),
+        ("a b", {"vocab_size": 3}, "vocab_size: needs unit word. Received: 3"),
         ("a b", {"vocab_size": 1, "unit": "word"}, "vocab_size: must be from 2 to"),
         ("a b", {"validation": 1.0}, "validation: must be at least 0 and below 1"),
-        ("ab", {"validation": 0.9}, r"2 chars leave one of the splits empty. Received: validation=0\.9"),
+        ("ab", {"validation": 0.9}, r"a split of 2 chars would be empty. Received: validation=0\.9"),
         ("", {}, "input.txt: has no chars"),
         (" \n", {"unit": "word"}, "input.txt: has no words"),
     ],
@@ -119,12 +119,12 @@ def test_faults_are_errors(tmp_path, content, options, fault):
 
 def test_what_is_no_utf8_is_an_error_that_names_the_byte(tmp_path):
     (tmp_path / "latin.txt").write_bytes("über".encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin\.txt: is no text in UTF-8 \(byte 0, 0xfc\)"):
+    with pytest.raises(DataError, match=r"latin\.txt: is not UTF-8 text \(byte 0, 0xfc\)"):
         text.load(tmp_path / "latin.txt")
 
 
 def test_text_is_never_shuffled(tmp_path):
-    with pytest.raises(ConfigError, match="shuffle: text is nothing without its order"):
+    with pytest.raises(ConfigError, match="shuffle: text cannot be shuffled"):
         shard("text", tmp_path / "out", source=written(tmp_path, "abc"), shuffle=True)
 
 
@@ -146,5 +146,5 @@ def test_texts_share_the_vocabulary_of_shards(tmp_path):
     assert manifest.classes == ("<unk>", "c", "b")
     assert numbers(manifest).tolist() == [1, 2, 0]
     shard("text", tmp_path / "whole", source=written(tmp_path, "a b"), unit="word")
-    with pytest.raises(DataError, match=r"the word 'c' is not in the vocabulary, which has no <unk>"):
+    with pytest.raises(DataError, match=r"the word 'c' is not in the vocabulary, which lacks <unk>"):
         shard("text", tmp_path / "x", source=tmp_path / "z", unit="word", vocab=tmp_path / "whole")

@@ -27,9 +27,9 @@ def test_what_has_no_vocabulary_is_an_error(tmp_path, images):
     numbers = write_shards(tmp_path / "numbers", np.ones((3, 1)), None)
     labelled = write_shards(tmp_path / "labelled", np.ones((3, 1)), np.arange(3), classes=["a", "b", "c"])
     for manifest in (images, numbers, labelled):
-        with pytest.raises(DataError, match=r"holds no text.*singa-dask shard text"):
+        with pytest.raises(DataError, match=r"is not a text.*singa-dask shard text"):
             vocabulary(manifest.folder)
-    with pytest.raises(DataError, match=r"is no folder of shards.*It has these inside: .*numbers"):
+    with pytest.raises(DataError, match=r"is not a folder of shards.*Name one of its subfolders: .*numbers"):
         vocabulary(tmp_path)
     with pytest.raises(DataError, match="nowhere: cannot be read"):
         vocabulary(tmp_path / "nowhere")

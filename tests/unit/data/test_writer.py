@@ -22,10 +22,10 @@ def test_statistics_are_those_of_the_whole_set(images, image_arrays):
 
 def test_a_position_that_never_changes_gets_std_1(tmp_path):
     x = np.ones((10, 3), np.float32)
-    x[:, 1] = np.arange(10)
+    x[:, 1] = np.arange(10) / 20
     manifest = write_shards(tmp_path / "out", x, None)
     with h5py.File(manifest.folder / "statistics.h5") as file:
-        np.testing.assert_allclose(file["std"], [1, np.arange(10).std(), 1], rtol=1e-6)
+        np.testing.assert_allclose(file["std"], [1, np.arange(10).std() / 20, 1], rtol=1e-6)
     assert not manifest.has_labels
 
 
@@ -75,13 +75,13 @@ def test_windows_are_small_enough_to_shuffle(total, nbytes, expected):
         (np.zeros((0, 2)), None, {}, "features: must be"),
         (np.zeros((4, 2, 2, 1)), None, {}, "images must be uint8"),
         (np.zeros((4, 2), "S1"), None, {}, "must be numbers"),
-        (np.full((4, 2), np.nan), None, {}, "sample 0 holds a value that is no finite float32"),
-        (np.full((4, 2), 1e300), None, {}, "no finite float32"),
+        (np.full((4, 2), np.nan), None, {}, "sample 0 holds a value that is not a finite float32"),
+        (np.full((4, 2), 1e300), None, {}, "not a finite float32"),
         (np.zeros((4, 2)), np.zeros(3, int), {}, "labels: must be 4 whole numbers"),
         (np.zeros((4, 2)), np.zeros(4), {}, "labels: must be 4 whole numbers"),
         (np.zeros((4, 2)), np.array([0, 1, 2, 3]), {"classes": 3}, "labels: must be 0 to 2 for 3 classes"),
         (np.zeros((4, 2)), np.array([0, 1, 2, -1]), {"classes": list("abcd")}, "labels: must be 0 to 3"),
-        (np.zeros((4, 2)), None, {"nshards": 5}, "nshards: 4 samples make 1 to 4 shards. Received: 5"),
+        (np.zeros((4, 2)), None, {"nshards": 5}, "nshards: must be from 1 to 4 for 4 samples. Received: 5"),
         (np.zeros((4, 2)), None, {"nshards": 0}, "nshards"),
         (np.zeros((4, 2)), None, {"window": 0}, "window"),
     ],
@@ -104,7 +104,7 @@ def test_nothing_is_overwritten_unless_asked_for(tmp_path, image_arrays):
 
 def test_a_folder_that_is_not_ours_is_never_overwritten(tmp_path, image_arrays):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="no folder of shards, so it is not overwritten"):
+    with pytest.raises(DataError, match="not a folder of shards and is not overwritten"):
         write_shards(tmp_path, *image_arrays, overwrite=True)
     assert (tmp_path / "thesis.tex").exists()
 

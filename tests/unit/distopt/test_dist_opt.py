@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from singa_dask.comm import SoloCommunicator, run_members, run_threads
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.distopt import DistOpt, Model, data_partition
 from singa_dask.distopt.stages import SumStages
-from singa_dask.errors import CheckpointError, CommTimeout, ConfigError, DataError, TrainingError
+from singa_dask.errors import CheckpointError, ClusterError, CommTimeout, ConfigError, DataError, TrainingError
 from singa_dask.exchange.buckets import fused_buckets
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.layers import (
@@ -22,6 +23,7 @@ from singa_dask.layers import (
     Convolution,
     Dropout,
     InnerProduct,
+    Layer,
     Pooling,
     RecordInput,
     ReLU,
@@ -381,6 +383,9 @@ def test_predictions_are_those_that_evaluate_measures():
 
 
 def test_a_group_of_one_trains_without_a_thread_and_reports_what_it_measures():
+    warm, _ = make(SoloCommunicator())
+    warm(*batch(0))  # the kernels' own threads
+    threads = set(threading.enumerate())
     model, opt = make(SoloCommunicator(), updater=SGD(lr=0.1, momentum=0.9))
     assert (opt.world_size, opt.rank_in_global, opt.rank_in_local) == (1, 0, 0)
     x, y = batch(0)
@@ -388,6 +393,7 @@ def test_a_group_of_one_trains_without_a_thread_and_reports_what_it_measures():
     for _ in range(40):
         loss = model(x.reshape(ROWS, -1), y)  # flat images
         opt(loss)
+    assert not [thread.name for thread in set(threading.enumerate()) - threads]
     assert float(loss) < first and 0 <= loss.accuracy <= 1
     measured = model.evaluate(x, y, batchsize=4)
     assert measured == pytest.approx(model.evaluate(x, y), rel=1e-5)
@@ -413,6 +419,42 @@ def test_all_reduce_gives_a_new_sum_and_synch_rank_0s_parameters():
     for rank, (total, mine, values) in enumerate(run_threads(3, member)):
         assert total.tolist() == [3.0, 3.0] and mine.tolist() == [rank, 1.0]
         np.testing.assert_array_equal(values, expected)
+
+
+class Broken(Layer):
+    """y = x; its backward call fails in the worker whose rows begin at `at`."""
+
+    at: ClassVar[int] = 0
+
+    def setup(self, *src):
+        self.factor = self.declare("factor", (16,), 1, 1, value=1)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+    def backward(self, ctx, dy):
+        if ctx.step.first_row == self.at:
+            raise ArithmeticError("of this layer")
+        return dy
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_failing_backward_pass_ends_the_step_of_all_ranks(bad):
+    """At once: the others wait for buckets that never come."""
+    Broken.at = SHARES[bad]
+
+    def member(comm):
+        model = Model([RecordInput(shape=[1, 8, 8]), Broken(), *layers()[1:]])
+        opt = DistOpt(SGD(lr=0.1), model, comm)
+        try:
+            advance(model, opt, 0, 1, threshold=16)
+        except Exception as error:
+            return error
+
+    errors = run_threads(2, member, timeout_s=5.0)
+    assert type(errors[bad]) is TrainingError and "of this layer" in str(errors[bad])
+    assert type(errors[1 - bad]) is ClusterError and f"rank {bad} failed in its backward pass" in str(errors[1 - bad])
 
 
 def test_data_is_cut_into_equal_runs():
@@ -476,4 +518,4 @@ def test_a_rank_that_stays_away_is_a_timeout():
             advance(model, opt, 1, 2)
 
     with pytest.raises(CommTimeout, match="ranks 1, 2 are lost or late"):
-        run_threads(3, member, timeout_s=0.5)
+        run_threads(3, member, timeout_s=0.3)

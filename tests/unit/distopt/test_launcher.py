@@ -5,12 +5,13 @@ from __future__ import annotations
 import cloudpickle
 import pytest
 
-from singa_dask.cluster.bootstrap import MpiUnusable, launched_size
+from singa_dask.cluster import join
+from singa_dask.cluster.bootstrap import launched_size
 from singa_dask.cluster.cores import THREAD_VARIABLES, cores_each
 from singa_dask.distopt import member, world
 from singa_dask.distopt.launcher import _death
-from singa_dask.distopt.member import Plan, _failure
-from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.distopt.member import ProcessPlan, _failure
+from singa_dask.errors import ClusterError, CommTimeout, MpiUnusable
 
 
 def raised(error):
@@ -21,10 +22,10 @@ def raised(error):
 
 
 def test_a_rank_that_misses_another_one_is_not_the_cause():
-    assert raised(CommTimeout("rank 0: lost")).of_group
-    assert raised(ClusterError("aborted")).of_group
-    assert not raised(ValueError("bad batch")).of_group
-    assert not raised(MpiUnusable("none")).of_group
+    assert raised(CommTimeout("rank 0: lost")).consequence
+    assert raised(ClusterError("aborted")).consequence
+    assert not raised(ValueError("bad batch")).consequence
+    assert not raised(MpiUnusable("none")).consequence
 
 
 def test_a_failure_travels_with_traceback_and_exception():
@@ -68,7 +69,7 @@ def test_open_mpi_is_pointed_to_mpiexec(monkeypatch):
     def unusable():
         raise MpiUnusable("cannot form groups inside running Dask workers")
 
-    monkeypatch.setattr(member, "load_mpi", unusable)
+    monkeypatch.setattr(join, "load_mpi", unusable)
     monkeypatch.setattr(member, "mpi_report", lambda: type("Report", (), {"library": "Open MPI v5.0.6"}))
     with pytest.raises(MpiUnusable, match=r"Open MPI v5.0.6 has no PMI-1.*`mpiexec -n 3 python SCRIPT`"):
-        member._joined(Plan(0, 3, object(), 1.0, 1.0))
+        member._joined(ProcessPlan(0, 3, object(), 1.0, 1.0))

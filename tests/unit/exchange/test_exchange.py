@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.errors import TrainingError
 from singa_dask.exchange import Bucket, FullExchange
 from singa_dask.exchange.make import bucket_exchange
-from singa_dask.exchange.pipeline import Readiness, order
-from singa_dask.net.flat import Entry
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
-ENTRIES = [Entry(name, (1,), start, 1) for name, start in (("a", 0), ("b", 3), ("c", 5), ("d", 8))]
 
 
 def _exchange(comm):
@@ -73,36 +67,44 @@ def test_counts_must_fit_the_group(counts):
         FullExchange(SoloCommunicator(), [Bucket(0, 3, counts)])
 
 
-def test_a_bucket_is_complete_with_its_last_parameter():
-    readiness = Readiness(BUCKETS, ENTRIES)
-    for _ in range(2):
-        readiness.begin()
-        assert [readiness.complete(name) for name in "dcba"] == [[], [1], [], [0]]
-        assert readiness.rest() == []
-    with pytest.raises(TrainingError, match="'a' was reported complete twice"):
-        readiness.complete("a")
+THREE = [Bucket(0, 6, (2, 2, 2)), Bucket(6, 12, (0, 3, 3)), Bucket(12, 18, (6, 0, 0))]
 
 
-def test_buckets_leave_from_the_last_to_the_first_in_whatever_order_they_are_complete():
-    readiness = Readiness(BUCKETS, ENTRIES)
-    readiness.begin()
-    assert [readiness.complete(name) for name in "badc"] == [[], [], [], [1, 0]]
-    readiness.begin()
-    assert [readiness.complete(name) for name in "dc"] == [[], [1]]
-    assert readiness.rest() == [0] and readiness.rest() == []
+def _summed(comm, step, kind):
+    """The own parts of the sum after a step with each value a codec keeps or not, and the exchange."""
+    exchange = bucket_exchange(comm, THREE, kind)
+    grads = np.random.default_rng([step, comm.rank]).normal(size=18).astype(np.float32)
+    sums, sent = np.zeros(18, np.float32), grads.copy()
+    exchange.begin(step)
+    for bucket in (2, 1, 0):
+        exchange.prepare(bucket, grads)
+        exchange.reduce_scatter(bucket, grads, sums)
+    return sent, sums, exchange
 
 
-@given(st.integers(1, 9), st.booleans(), st.booleans())
-def test_every_bucket_goes_through_every_stage_and_two_are_on_their_way_at_most(count, ahead, overlaps):
-    buckets = list(reversed(range(count)))
-    calls = [call for bucket in buckets for call in order(bucket, count, ahead=ahead, overlaps=overlaps)]
-    for stage in ("start", "update", "gather"):
-        assert [bucket for name, bucket in calls if name == stage] == buckets
-    at = {call: place for place, call in enumerate(calls)}
-    for bucket in buckets:
-        assert at["start", bucket] < at["update", bucket] < at["gather", bucket]
-        if bucket + 2 < count:  # whose place the bucket takes
-            assert at["update", bucket + 2] < at["start", bucket]
-            assert at["gather", bucket + 2] < at["update", bucket]
-        if bucket and (overlaps or not ahead):
-            assert at["gather", bucket] < at["start", 0]
+@pytest.mark.parametrize("kind", [{"name": "kTopK", "sparsity": 0.4}, {"name": "kPartial", "sparsity": 0.4}])
+def test_what_arrives_and_what_is_kept_back_are_all_gradients_of_every_bucket(kind):
+    found = run_threads(3, _summed, 1, kind)
+    arrived = np.zeros(18, np.float32)
+    for _, sums, exchange in found:
+        for part in exchange.parts:
+            arrived[part] = sums[part]
+            assert not exchange.residual[part].any(), "the own part is not sent"
+    kept = sum(exchange.residual for *_, exchange in found)
+    assert all(kept[bucket.elements].any() for bucket in THREE)
+    np.testing.assert_allclose(arrived + kept, sum(sent for sent, *_ in found), rtol=1e-5, atol=1e-6)
+
+
+def test_a_residual_finds_its_place_in_every_bucket():
+    def member(comm):
+        sent, _, exchange = _summed(comm, 2, {"name": "kTopK", "sparsity": 0.4})
+        other = bucket_exchange(comm, THREE, {"name": "kTopK", "sparsity": 0.4})
+        rest = other.take_over(sent)
+        return sent, other.residual, rest, exchange.parts
+
+    for given, kept, rest, parts in run_threads(3, member):
+        own = np.zeros(18, bool)
+        for part in parts:
+            own[part] = True
+        np.testing.assert_array_equal(rest, np.where(own, given, 0))
+        np.testing.assert_array_equal(kept, np.where(own, 0, given))

@@ -245,9 +245,9 @@ READS_LABELS = 'layer { name: "ip" type: kInnerProduct srclayers: "label" innerp
 @pytest.mark.parametrize(
     ("text", "output", "words"),
     [
-        (UNFOLDED, "loss", r"layer 'loss'.*is unrolled.*0#loss, 1#loss.*treat every row alike"),
+        (UNFOLDED, "loss", r"layer 'loss'.*is unrolled.*0#loss, 1#loss.*are rowwise"),
         (UNFOLDED, "3#out", r"layer 'out'.*is unrolled.*3#out"),
-        (READS_LABELS, "ip", r"layer 'label'.*reads what comes next.*RNNLabel"),
+        (READS_LABELS, "ip", r"layer 'label'.*reads the next symbols.*RNNLabel"),
         (
             ONE_HOT + recurrent("kGRU", "last") + BOTH_WAYS,
             "both",

@@ -72,6 +72,22 @@ def test_a_module_beside_the_job_file_works_elsewhere_with_what_it_imports_from_
     assert elsewhere(bundle, "sent_main:f", tmp_path) == "7"
 
 
+def test_a_module_beside_the_script_is_sent_wherever_the_script_is_run(tmp_path):
+    (tmp_path / "beside_the_script.py").write_text("def f(x): return x\n")
+    (tmp_path / "script.py").write_text(
+        "import beside_the_script\n"
+        "from singa_dask.job import JobProto\n"
+        "from singa_dask.job.code_bundle import pack\n"
+        "job = JobProto()\n"
+        "job.neuralnet.layer.add(name='l', user_type='beside_the_script:f')\n"
+        "print(pack(job) is not None)\n"
+    )
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True, timeout=50)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
     functions = [eval("lambda x: x", {"__name__": "nowhere"}) for _ in range(5)]
     names = [code_name(f) for f in functions]

@@ -425,6 +425,20 @@ def test_several_outputs_and_labels_passed_on():
     assert set(net.metrics()) == {"loss1.loss", "loss2.loss"}
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_outputs_than_readers_is_an_error(count, monkeypatch):
+    monkeypatch.setattr(Halves, "forward", lambda self, ctx, x: (x,) * count)
+    net = build(
+        Feed("x", features=4),
+        Halves("halves", "x"),
+        Scale("first", "halves"),
+        Scale("second", "halves"),
+        Against("loss", ["first", "x"]),
+    )
+    with pytest.raises(TrainingError, match=rf"'halves' .*returned {count} arrays for 2 destinations"):
+        net.forward({"x": batch(4)}, Step())
+
+
 def test_an_output_without_gradient_counts_as_zero():
     net = build(
         Feed("x", features=4),

@@ -84,7 +84,7 @@ class Line:
         if isinstance(reply, Delta):
             self.posts[i].protocol.finish_sync(sync, reply)
         else:
-            with pytest.raises(ValueError, match="was not answered"):
+            with pytest.raises(ValueError, match="did not answer"):
                 self.posts[i].protocol.finish_sync(sync, reply)
 
     def flush(self, i: int) -> None:

@@ -125,7 +125,7 @@ def test_without_behind_the_reply_is_waited_for(one):
     link = Slow(server)
     (stub,) = stubs_of(cut, {0: link}, patience_s=0.2)
     stub.push(0, ones(), ones(0.0))
-    with pytest.raises(CommTimeout, match=r"group 0 wait for 0\.2 s"):
+    with pytest.raises(CommTimeout, match=r"group 0 waited 0\.2 s"):
         stub.pull(ones(0.0))
 
 

@@ -1,40 +1,84 @@
-"""Which Dask workers a run takes for its groups, with answers that the test gives."""
-
-from types import SimpleNamespace
+"""How a request is carried out, with groups and servers that only say that they are there."""
 
 import pytest
+from support.supervised import Run, failed
 
-from singa_dask.cluster import WorkerInfo
+from singa_dask.errors import ClusterError
+from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
-from singa_dask.supervision.launch import FormRequest, Gang, GangLauncher, NoReplacement
+from singa_dask.supervision.launch import close
 
 
-class Broken:
-    """A group whose rank on "far" did not react when it was told to leave."""
-
-    def __init__(self):
-        self.replaced = {}
-
-    def abort(self, reason):
-        self.replaced["far"] = 1
-
-    def close(self):
-        pass
+@pytest.fixture
+def run(monkeypatch):
+    """Three worker groups beside three server groups, before their first request; the request is `run.request`."""
+    run = Run(monkeypatch, nworker_groups=3, nserver_groups=3)
+    run.handle(None)
+    run.answer()
+    run.request = run.state.busy
+    return run
 
 
-def test_a_process_that_is_being_replaced_is_not_taken_when_it_answers_once_more(monkeypatch):
-    answers, asked = {"near": 7, "far": 1}, []
-    monkeypatch.setattr(launch, "kill_processes", lambda client, pids: asked.append(dict(pids)))
-    monkeypatch.setattr(
-        launch, "answering", lambda client, timeout_s: ([WorkerInfo(a, pid=p) for a, p in answers.items()], "")
-    )
-    settings = {"topic": "", "steps": {}, "newest": lambda: None, "rewound": None, "patience_s": 0.2}
-    former = GangLauncher(None, SimpleNamespace(topology=None), None, **settings)
-    former.crews = [Gang((0,), ["near", "far"], (0,), group=Broken())]
-    assert former.lost() == set()
-    with pytest.raises(NoReplacement, match=r"1 Dask workers were lost \(far\)"):
-        former.bring_up(FormRequest(former.crews, []))
-    assert former.lost() == {"far"} and asked[-1] == {"far": 1}
-    answers["far"] = 2  # a fresh process where the old one was
-    before = len(asked)
-    assert former.lost() == set() and len(asked) == before
+def test_a_request_is_formed_as_a_whole(run):
+    launched = run.launcher.form(run.request, {})
+    assert launched.groups.keys() == launched.servers.keys() == {0, 1, 2}
+    assert launched.event == ev.Formed(1, {}, {"w1": 1, "w2": 2, "w3": 3})
+    assert [launched.servers[i].met for i in range(3)] == [1, 1, 0]
+
+
+def test_servers_go_where_form_group_has_put_their_processes(run, monkeypatch):
+    form_group = launch.form_group
+
+    def restarted(client, where, *args, **options):
+        if where != ["w2"]:
+            return form_group(client, where, *args, **options)
+        run.kill("w2")
+        return form_group(client, [run.start()], *args, **options)
+
+    monkeypatch.setattr(launch, "form_group", restarted)
+    launched = run.launcher.form(run.request, {})
+    assert launched.event.moved == {"w2": "w4"} and launched.servers[1].where == ("w4",)
+
+
+def test_nothing_is_left_of_a_request_that_fails(run):
+    made = []
+    make_servers = launch.make_servers
+    launch.make_servers = lambda *args: made.append(make_servers(*args)) or made[-1]
+    run.stuck.add("w2")
+    run.servers_fail = True
+    original = launch.make_servers
+
+    def third_fails(client, number, *args):
+        if number == 2:
+            raise ClusterError("server group 2 could not be made")
+        return original(client, number, *args)
+
+    launch.make_servers = third_fails
+    launched = run.launcher.form(run.request, {})
+    assert not launched.groups and not launched.servers and run.groups == []
+    assert [servers.stopped for servers in made] == [True, True]
+    assert launched.event.replaced == {"w2": 2}, "its rank was told to leave, and did not react"
+    assert (launched.event.raised, launched.event.lost) == (None, False)
+
+
+def test_a_lost_rank_and_an_error_of_its_own_are_told_apart(run):
+    run.fault = failed()
+    event = run.launcher.form(run.request, {}).event
+    assert event.lost and event.raised is None
+    run.fault = failed(ValueError("a bug"))
+    event = run.launcher.form(run.request, {}).event
+    assert event.lost and isinstance(event.raised, ClusterError)
+
+
+def test_an_error_that_is_none_of_the_clusters_is_raised_and_leaves_nothing(run):
+    launch.server_plan = lambda *args, **options: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        run.launcher.form(run.request, {})
+    assert run.groups == []
+
+
+def test_closing_tells_which_processes_are_replaced(run):
+    launched = run.launcher.form(run.request, {})
+    run.stuck |= {"w1", "w3"}
+    assert close(launched.groups.values(), launched.servers.values()) == {"w1": 1, "w3": 3}
+    assert all(servers.stopped for servers in launched.servers.values())

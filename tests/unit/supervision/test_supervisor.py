@@ -1,352 +1,318 @@
-"""What a run does about losses, newcomers and leavers, with groups and servers that only say that they are there."""
+"""The IO around the state: what is polled, what becomes of commands, what Ctrl-C does at any moment."""
 
+import signal
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.supervised import failed
 
-from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
+from singa_dask.cluster import WorkerInfo
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
+from singa_dask.supervision import events as ev
 from singa_dask.supervision import supervisor as supervision
-from singa_dask.supervision.launch import Gang, NoReplacement, State
+from singa_dask.supervision.launch import Launched, own_error
+from singa_dask.supervision.members import Gang, Members, ServerGroup
+from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 
 
 class Ranks:
-    """A group whose ranks do what the test says."""
+    """A group that the test lets end or fail. script: what each poll does, the last one for good."""
 
-    def __init__(self, numbers, where):
-        self.numbers, self.addresses = numbers, where
-        self.ended, self.error, self.hears = False, None, True
-        self.told, self.stopped, self.closed = [], False, False
-
-    def fail(self, exception=None):
-        self.error = GroupFailed("group", RankFailure(0, WorkerInfo(self.addresses[0]), "its process died", exception))
+    def __init__(self, number, where):
+        self.number, self.workers, self.addresses = number, (WorkerInfo(where),), (where,)
+        self.script, self.log, self.replaced = [lambda: False], [], {}
 
     def poll(self):
-        if self.error:
-            raise self.error
-        return self.ended
+        return (self.script.pop(0) if len(self.script) > 1 else self.script[0])()
 
     def results(self):
-        return [{number: {"step": 10} for number in self.numbers}]
+        return [{self.number: {"step": 10, "of": "the first rank"}}, {self.number: {"step": 10}}]
 
     def stop(self):
-        self.stopped = self.ended = True
+        self.log.append("stop")
+        self.script = [lambda: True]
 
     def tell(self, name, value):
-        self.told.append((name, value, self.hears))
-        return self.hears
+        self.log.append((name, value))
+        if name == "others ended":
+            self.script = [lambda: True]
+        return True
 
     def abort(self, reason):
-        self.closed = True
+        self.log.append("abort")
 
-    close = results
+    def close(self):
+        self.log.append("close")
 
 
 class Servers:
-    def __init__(self, number, where):
-        self.number, self.where, self.restarts, self.generation = number, where, 0, 0
-        self.up, self.flushed, self.dismissed, self.broken = False, 0, [], False
+    def __init__(self, number):
+        self.number, self.log = number, []
 
     def flush(self):
-        if self.broken:
-            raise ClusterError("the neighbour does not answer")
-        self.flushed += 1
+        self.log.append("flush")
 
     def dismiss(self, group, generation):
-        self.dismissed.append(group)
+        self.log.append(("dismiss", group, generation))
+        raise ClusterError("lost too")
 
-    def lost(self):
-        self.up = False
-
-    stop = lost
+    def stop(self):
+        self.log.append("stop")
 
 
-class GangLauncher:
-    """Forms at once, or fails as the test says. made: what each order was for."""
+class Launcher:
+    """Forms at once, in the thread that it is called in. made: requests and what each thread was called."""
 
-    def __init__(self, topology, held=1):
-        self.topology, self.client, self.newest = topology, None, lambda: None
-        self.held, self.dead, self.made = held, set(), []
-        self.crews, self.server_groups, self.faults, self.hold = [], [], [], threading.Event()
-        self.hold.set()
+    client = None
 
-    def plan(self):
-        for first in range(0, self.topology.nworker_groups, self.held):
-            numbers = tuple(range(first, first + self.held))
-            used = tuple(self.topology.server_group_of(number) for number in numbers)
-            self.crews.append(Gang(numbers, [f"w{first}"], used))
-        beside = not self.topology.server_worker_separate
-        self.server_groups += [
-            Servers(i, [f"w{i}" if beside else f"s{i}"]) for i in range(self.topology.nserver_groups)
-        ]
+    def __init__(self):
+        self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
 
-    def newcomer(self):
-        number = 1 + max(number for crew in self.crews for number in crew.groups)
-        self.crews.append(Gang((number,), [f"w{number}"], (0,), joined=True))
-        return self.crews[-1]
-
-    def lost(self):
-        return set(self.dead)
-
-    def bring_up(self, order):
-        self.made.append(([c.groups for c in order.crews], [g.number for g in order.server_groups]))
-        assert self.hold.wait(10)
-        if self.faults:
-            fault = self.faults.pop(0)
-            for group in order.server_groups:
-                group.up = True  # half of it was made
-            raise fault
-        for crew in order.crews:
-            crew.generation += 1
-            crew.group = Ranks(crew.groups, crew.where)
-        for group in order.server_groups:
-            group.up, group.generation = True, group.generation + 1
-        self.dead.clear()
+    def form(self, request, running):
+        self.before(request)
+        self.made.append((request, dict(running), threading.current_thread().name))
+        groups = {gang.number: Ranks(gang.number, gang.where[0]) for gang in request.gangs}
+        servers = {group.number: Servers(group.number) for group in request.servers}
+        for number in groups:
+            if number:
+                groups[number].script = [lambda: True]
+        self.groups |= groups
+        self.servers |= servers
+        return Launched(groups, servers, event=ev.Formed(request.number))
 
 
 @pytest.fixture
-def start(monkeypatch):
-    """Start a fleet of this topology; the fixture's end ends it."""
-    pool, started = ThreadPoolExecutor(), []
-
-    def begin(held=1, max_restarts=3, faults=(), **numbers):
-        former = GangLauncher(ClusterTopology(**numbers), held)
-        former.faults += faults
-        monkeypatch.setattr(supervision, "alive", lambda client, addresses: set(addresses) - former.dead)
-        fleet = Supervisor(former, note=(notes := []).append, steps={}, ended=set(), max_restarts=max_restarts)
-        fleet.notes, fleet.done = notes, pool.submit(fleet.run)
-        started.append(fleet)
-        return fleet, former
-
-    yield begin
-    for fleet in started:
-        for crew in fleet.crews:
-            if crew.group:
-                crew.group.ended, crew.group.error = True, None
-        fleet.interrupted = True
-    pool.shutdown()
-
-
-DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
-HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
-
-
-def until(condition):
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def made(monkeypatch):
+    """A supervisor of two worker groups and a server group; `dead` are the workers that the scheduler misses."""
+    monkeypatch.setattr(supervision, "_POLL_S", 0.001)
+    monkeypatch.setattr(supervision, "_SERVERS_POLL_S", 0.0)
+    gangs = [Gang((f"w{i}",), (i,), (0,), (1,)) for i in range(2)]
+    members = Members(ClusterTopology(nworker_groups=2, server_worker_separate=True), gangs, [ServerGroup(("s0",), 0)])
+    dead, workers = set(), ["w0", "w1", "s0", "free"]
+    monkeypatch.setattr(supervision, "alive", lambda client, watched: set(watched) - dead)
+    monkeypatch.setattr(
+        supervision, "answering", lambda client, s: ([WorkerInfo(a) for a in workers if a not in dead], "")
+    )
+    kills = []
+    monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
+    notes, rewound = [], []
+    made = Supervisor(
+        Supervision(members),
+        Launcher(),
+        note=notes.append,
+        newest=lambda: None,
+        rewound=lambda *given: rewound.append(given),
+    )
+    made.dead, made.notes, made.back, made.kills = dead, notes, rewound, kills
+    return made
 
 
-def running(fleet, *numbers):
-    wanted = set(numbers or range(fleet.topology.nworker_groups))
-    until(lambda: {n for c in fleet.crews if c.state == State.RUNNING for n in c.groups} >= wanted)
+def test_a_run_from_start_to_end(made):
+    reports = made.run()
+    assert reports == {number: {"step": 10, "of": "the first rank"} for number in (0, 1)}
+    assert made.launcher.groups[0].log == [("others ended", True), "close"]
+    assert made.launcher.groups[1].log == ["close"]
+    assert made.launcher.servers[0].log == ["stop"]
+    (_, running, thread), *others = made.launcher.made
+    assert running == {} and thread.startswith("launcher") and not others
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(("launcher", "survey"))]
 
 
-def asked(fleet, action):
-    """What the fleet answers, in its own thread."""
-    answers = []
-    fleet.wish(lambda: answers.append(action()))
-    until(lambda: answers)
-    return answers[0]
+def test_a_group_that_fails_is_closed_and_formed_anew_with_the_servers_that_run(made):
+    first = made.launcher
+
+    def lost(request):
+        if request.number == 1:
+            return
+        first.old, first.groups[0].script = first.groups[1], [lambda: False]
+
+    made.launcher.before = lost
+    form = made.launcher.form
+
+    def fail_once(request, running):
+        launched = form(request, running)
+        if request.number == 1:
+            launched.groups[1].script = [_raising(failed())]
+            launched.groups[1].replaced = {"w1": 7}
+        return launched
+
+    made.launcher.form = fail_once
+    made.run()
+    assert [list(running) for _, running, _ in made.launcher.made] == [[], [0]]
+    assert made.launcher.old.log == ["abort", "close"]
+    assert made.state.restarts[0].groups == (1,) and ("w1", 7) in made.state.processes.replaced
+    assert made.notes[0].startswith("rank 0 on w1 (host 127.0.0.1, pid 0): its process died (step 0). Restart 1 of 3")
 
 
-def end(fleet, *numbers):
-    for crew in fleet.crews:
-        if set(crew.groups) & set(numbers):
-            crew.group.ended = True
-    until(lambda: all(c.state == State.ENDED for c in fleet.crews if set(c.groups) & set(numbers)))
+def test_servers_that_the_scheduler_misses_are_lost(made):
+    def lose(request):
+        if request.number == 1:
+            made.submit(lambda: made.dead.add("s0"))
+
+    form = made.launcher.form
+
+    def form_and_wait(request, running):
+        launched = form(request, running)
+        if request.number == 1:
+            launched.groups[1].script = [lambda: False]
+        return launched
+
+    made.launcher.before, made.launcher.form = lose, form_and_wait
+    made.run()
+    assert made.state.members.server_groups[0].where == ("free",)
+    assert [len(r.servers) for r, _, _ in made.launcher.made] == [1, 1]
+    assert made.back == [((0, 1), None)], "without a checkpoint they go back to the start"
 
 
-def test_the_lead_hears_once_all_others_have_ended(start):
-    fleet, _ = start(**HOGWILD)
-    running(fleet)
-    end(fleet, 1)
-    assert not fleet.crews[0].group.told
-    end(fleet, 2)
-    until(lambda: fleet.crews[0].group.told == [("others ended", True, True)])
-    assert [group.flushed for group in fleet.server_groups] == [2, 1, 0]  # along the line, and back
-    end(fleet, 0)
-    assert fleet.done.result(5) == {0: {"step": 10}, 1: {"step": 10}, 2: {"step": 10}}
-
-
-def test_the_lead_is_told_until_it_hears(start):
-    fleet, _ = start(**DOWNPOUR)
-    running(fleet)
-    lead = fleet.crews[0].group
-    lead.hears = False
-    end(fleet, 1)
-    until(lambda: len(lead.told) >= 3)
-    lead.hears = True
-    until(lambda: lead.told[-1] == ("others ended", True, True))
-    told = len(lead.told)
-    time.sleep(0.1)
-    assert len(lead.told) == told
-
-
-def test_a_failed_last_exchange_is_tried_again_after_the_loss(start):
-    fleet, former = start(**HOGWILD)
-    running(fleet)
-    fleet.server_groups[1].broken = True
-    former.dead.add("w1")  # the process of an ended group, with its server
-    end(fleet, 1, 2)
-    until(lambda: any("server group 1" in note for note in fleet.notes))
-    fleet.server_groups[1].broken = False
-    until(lambda: fleet.crews[0].group.told == [("others ended", True, True)])
-    assert former.made[1] == ([], [1])
-
-
-def test_a_loss_takes_along_what_shares_processes_only(start):
-    fleet, former = start(**HOGWILD)
-    running(fleet)
-    former.dead.add("w1")
-    fleet.crews[1].group.fail()
-    until(lambda: len(former.made) == 2)
-    running(fleet)
-    assert former.made[1] == ([(1,)], [1])
-    assert [restart.groups for restart in fleet.restarts] == [(1,)]
-
-
-def test_a_mute_process_takes_its_server_along_though_the_scheduler_lists_it(start, monkeypatch):
-    fleet, former = start(**HOGWILD)
-    running(fleet)
-    monkeypatch.setattr(supervision, "alive", lambda client, addresses: set(addresses))
-    former.dead.add("w2")
-    fleet.crews[2].group.fail(ClusterError("the server does not answer"))
-    until(lambda: len(former.made) == 2)
-    assert former.made[1] == ([(2,)], [2])
-
-
-def test_a_loss_while_another_is_being_formed_waits_for_its_turn(start):
-    fleet, former = start(**DOWNPOUR)
-    running(fleet)
-    former.hold.clear()
-    fleet.crews[1].group.fail()
-    until(lambda: fleet.crews[1].state == State.FORMING)
-    fleet.crews[0].group.fail()
-    time.sleep(0.1)
-    assert fleet.crews[0].state == State.RUNNING
-    former.hold.set()
-    running(fleet, 1)
-    until(lambda: len(former.made) == 3)
-    running(fleet)
-    assert former.made[1:] == [([(1,)], []), ([(0,)], [])]
-    assert fleet.crews[1].generation == 2
-
-
-def test_servers_of_an_order_that_failed_are_made_again(start):
-    """As they have no parameters, nobody may begin with what they have."""
-    fleet, former = start(**HOGWILD, faults=[ClusterError("w1 is gone")])
-    former.dead.add("w1")
-    running(fleet)
-    assert former.made == [([(0,), (1,), (2,)], [0, 1, 2])] * 2
-
-
-def test_what_no_loss_explains_ends_the_run(start):
-    fleet, _ = start(**DOWNPOUR, faults=[ClusterError("MPI cannot be loaded")])
-    with pytest.raises(ClusterError, match="MPI cannot be loaded"):
-        fleet.done.result(5)
-
-
-def test_too_many_losses_end_the_run_with_the_last(start):
-    fleet, former = start(**DOWNPOUR, max_restarts=1)
-    running(fleet)
-    fleet.crews[1].group.fail()
-    until(lambda: len(former.made) == 2)
-    running(fleet)
-    fleet.crews[1].group.fail()
-    with pytest.raises(ClusterError, match="its process died"):
-        fleet.done.result(5)
-
-
-def test_an_error_of_a_ranks_own_ends_the_run(start):
-    fleet, _ = start(**DOWNPOUR)
-    running(fleet)
-    fleet.crews[1].group.fail(DataError("shard 7 is damaged"))
+def test_what_a_rank_raised_ends_the_run_with_its_own_error(made):
+    error = DataError("shard 7 is damaged")
+    made.launcher.before = lambda request: made.submit(
+        lambda: setattr(made.launcher.groups[0], "script", [_raising(failed(error))])
+    )
     with pytest.raises(DataError, match="shard 7"):
-        fleet.done.result(5)
+        made.run()
+    assert made.launcher.groups[0].log[-1] == "close" and made.launcher.servers[0].log == ["stop"]
 
 
-def test_newcomers_that_cannot_join_are_left_out(start):
-    fleet, former = start(**DOWNPOUR)
-    running(fleet)
-    former.faults = [ClusterError("w2 is in use")]
-    assert asked(fleet, fleet.join) == "worker group 2 joins on w2"
-    until(lambda: "worker group 2 could not join: w2 is in use" in fleet.notes)
-    former.faults = [NoReplacement("nobody is there")]
-    asked(fleet, fleet.join)
-    until(lambda: "worker group 3 could not join: nobody is there" in fleet.notes)
-    asked(fleet, fleet.join)
-    running(fleet, 4)
-    fleet.crews[4].group.fail(DataError("there are no shards here"))
-    until(lambda: any("worker group 4 could not join" in note for note in fleet.notes))
-    assert fleet.server_groups[0].dismissed == [2, 3, 4]
-    asked(fleet, fleet.join)
-    running(fleet, 0, 1, 5)
-    assert not fleet.restarts
+def test_an_error_in_a_thread_ends_the_run(made):
+    made.newest = _raising(OSError("the disk is gone"))
+    with pytest.raises(OSError, match="the disk is gone"):
+        made.run()
 
 
-def test_who_joins_after_the_others_ended_is_waited_for(start):
-    fleet, _ = start(**DOWNPOUR)
-    running(fleet)
-    end(fleet, 1)
-    lead = fleet.crews[0].group
-    until(lambda: lead.told)
-    asked(fleet, fleet.join)
-    running(fleet, 2)
-    assert lead.told == [("others ended", True, True), ("others ended", False, True)]
-    end(fleet, 2)
-    until(lambda: lead.told[-1] == ("others ended", True, True))
+def test_what_is_formed_while_the_run_fails_is_closed_too(made):
+    def fail(request):
+        made.submit(_raising(RuntimeError("meanwhile")))
+
+    made.launcher.before = fail
+    with pytest.raises(RuntimeError, match="meanwhile"):
+        made.run()
+    assert all(group.log == ["close"] for group in made.launcher.groups.values())
+    assert made.launcher.servers[0].log == ["stop"]
 
 
-def test_who_leaves_is_not_brought_back(start):
-    fleet, _ = start(**DOWNPOUR)
-    running(fleet)
-    leaving = fleet.crews[1].group
-    leaving.stop = lambda: leaving.fail()  # dies on its way out
-    assert asked(fleet, lambda: fleet.leave(1)) == "worker group 1 leaves after its step"
-    until(lambda: fleet.crews[1].state == State.ENDED)
-    assert not fleet.restarts and fleet.server_groups[0].dismissed == [1]
+def test_who_joins_and_leaves_is_answered_by_the_thread_that_supervises(made):
+    said = []
+
+    def ask(request):
+        if request.number == 1:
+            made.submit(lambda: made.join(lambda text: said.append((text, threading.current_thread().name))))
+            made.submit(lambda: made.leave(lambda text: said.append((text, "")), 7))
+
+    form = made.launcher.form
+
+    def slow_lead(request, running):
+        launched = form(request, running)
+        if request.number == 1:
+            launched.groups[1].script = [lambda: bool(len(made.launcher.made) > 1)]
+        return launched
+
+    made.launcher.before, made.launcher.form = ask, slow_lead
+    reports = made.run()
+    assert ("worker group 2 joins on free", threading.current_thread().name) in said
+    assert ("refused: there is no worker group 7 at work", "") in said and reports.keys() == {0, 1, 2}
 
 
-def test_the_lead_does_not_leave_nor_who_shares_its_processes(start):
-    fleet, _ = start(held=2, **{**DOWNPOUR, "nworker_groups": 4})
-    running(fleet)
-    for number in (0, 1):
-        assert "worker group 0 tests and saves" in asked(fleet, lambda n=number: fleet.leave(n))
-    assert asked(fleet, lambda: fleet.leave(3)).startswith("worker group 2+3 leaves")
-    assert not fleet.crews[0].group.stopped
+def test_a_newcomer_that_fails_is_dismissed_whatever_its_servers_say(made):
+    form = made.launcher.form
+
+    def refuse(request, running):
+        if request.number > 1:
+            return Launched(event=ev.NotFormed(request.number, ClusterError("w is in use")))
+        launched = form(request, running)
+        launched.groups[1].script = [lambda: bool(made.notes)]
+        made.submit(lambda: made.join(lambda text: None))
+        return launched
+
+    made.launcher.form = refuse
+    made.run()
+    assert made.notes == ["worker group 2 could not join: w is in use"]
+    assert ("dismiss", 2, 1) in made.launcher.servers[0].log
 
 
-def test_a_loss_while_the_run_is_being_stopped_is_told_once(start, monkeypatch):
-    monkeypatch.setattr(supervision, "_ALIVE_EVERY_S", 0.0)
-    fleet, former = start(**HOGWILD)
-    running(fleet)
-    fleet.interrupted = True
-    former.dead.add("w2")
-    until(lambda: fleet.crews[2].state == State.ENDED)
-    time.sleep(0.2)
-    end(fleet, 0, 1)
-    fleet.done.result(5)
-    assert sum("ends here" in note for note in fleet.notes) == 1
-    assert not fleet.restarts
+def test_progress_comes_from_any_thread(made):
+    made.launcher.before = lambda request: made.post(ev.Progress(1, 25))
+    made.run()
+    assert made.state.steps == {1: 25}
 
 
-def test_ctrl_c_at_the_very_moment_of_an_order_leaves_no_group_between_the_states(start, monkeypatch):
+@pytest.mark.parametrize("moment", ["survey", "submit", "state", "poll", "stop"])
+def test_ctrl_c_at_any_moment_stops_the_run_in_order(made, monkeypatch, moment):
     pressed = []
 
-    class Interrupted(ThreadPoolExecutor):
-        def submit(self, *args):
-            if not pressed:
-                pressed.append(True)
-                raise KeyboardInterrupt
-            return super().submit(*args)
+    def press():
+        if not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(supervision, "ThreadPoolExecutor", Interrupted)
-    fleet, _ = start(**DOWNPOUR)
-    assert fleet.done.result(5).keys() == {0, 1}
-    assert fleet.interrupted and all(crew.group.stopped for crew in fleet.crews)
+    def pressing(function):
+        def pressed_in(*args, **kwargs):
+            press()
+            return function(*args, **kwargs)
+
+        return pressed_in
+
+    if moment == "survey":
+        monkeypatch.setattr(made, "_begin", pressing(made._begin))
+    elif moment == "submit":
+        monkeypatch.setattr(made._operations, "submit", pressing(made._operations.submit))
+    elif moment == "state":
+        monkeypatch.setattr(made.state.members, "move", pressing(made.state.members.move))
+    elif moment == "poll":
+        monkeypatch.setattr(made, "_poll", pressing(made._poll))
+    else:
+        monkeypatch.setattr(made, "_poll_servers", pressing(made._poll_servers))
+    assert made.run().keys() == {0, 1}
+    assert made.state.interrupted and pressed
+    assert made.notes == ["stopping after this step (press Ctrl-C again to abort)"]
+    assert len(made.launcher.made) == 1 and "stop" in made.launcher.groups[0].log
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_aborts(made):
+    def never():
+        signal.raise_signal(signal.SIGINT)
+        return False
+
+    form = made.launcher.form
+
+    def endless(request, running):
+        launched = form(request, running)
+        launched.groups[0].script = [never]
+        launched.groups[0].stop = lambda: None
+        return launched
+
+    made.launcher.form = endless
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert made.state.interrupted and made.launcher.groups[0].log[-1] == "close"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_signals_that_interrupt_nothing_stay_as_they_are(made, monkeypatch):
+    got = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    try:
+        made.launcher.before = lambda request: made.submit(lambda: signal.raise_signal(signal.SIGUSR1))
+        made.run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert got == [signal.SIGUSR1] and not made.state.interrupted
+
+
+def test_what_a_rank_raised_itself_and_what_others_made_it_raise():
+    error = DataError("no")
+    assert own_error(failed(error)) is error
+    assert own_error(failed(ClusterError("aborted"))) is None and own_error(failed()) is None
+    assert own_error(ClusterError("in use")) is None
+    wrapped = failed(ValueError("a bug"))
+    assert own_error(wrapped) is wrapped
+
+
+def _raising(error):
+    def function(*args):
+        raise error
+
+    return function

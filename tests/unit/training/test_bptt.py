@@ -203,12 +203,14 @@ def test_texts_of_two_vocabularies_are_refused(text, tmp_path):
     (tmp_path / "other.txt").write_text("abcdefg hx" * 40)
     shard("text", tmp_path / "other", source=tmp_path / "other.txt")
     job = (JOB % {"folder": text}).replace(f"{text}/validation", str(tmp_path / "other"))
-    with pytest.raises(ConfigError, match=r"another vocabulary than.*symbol 9 is 'x' here and missing there.*--vocab"):
+    with pytest.raises(
+        ConfigError, match=r"its vocabulary differs from.*symbol 9 is 'x' here and missing there.*--vocab"
+    ):
         prepare(Job.from_text(job))
 
 
 def test_a_vocabulary_larger_than_the_net_is_refused(prepared):
     with pytest.raises(ConfigError, match=r"9 different symbols"):
         prepared("neuralnet.layer[onehot].onehot_conf.vocab_size=6")
-    with pytest.raises(ConfigError, match=r"'data' has 9 classes.*8 outputs"):
+    with pytest.raises(ConfigError, match=r"'data' have 9 classes.*8 outputs"):
         prepared("neuralnet.layer[ip].innerproduct_conf.num_output=8")

@@ -74,7 +74,7 @@ def test_a_changed_attribute_is_noticed(tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="no such checkpoint"):
+    with pytest.raises(CheckpointError, match="checkpoint not found"):
         load(tmp_path / "missing.h5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1

@@ -114,12 +114,12 @@ def test_everything_that_does_not_fit_is_told_at_once():
         fitting(given, SHAPES, {"new"})
     for part in (
         "w has shape (3, 4), in this net (4, 3)",
-        "missing, and without an init block to draw them by: b;",
-        "not of this net: old",
+        "neither given nor initialised by an init block: b;",
+        "not in this net: old",
     ):
         assert part in str(caught.value)
 
 
 def test_a_checkpoint_of_another_net_altogether_is_refused():
-    with pytest.raises(CheckpointError, match="none is of this net, which has w, b, new"):
+    with pytest.raises(CheckpointError, match="none belongs to this net, which has w, b, new"):
         fitting({"other": np.ones(3)}, SHAPES, SHAPES.keys())

@@ -41,19 +41,19 @@ def machine(below="data", between="vis"):
         ),
         (
             [data(has_label=False), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")],
-            "'data' has none. Received: has_label: false",
+            "'data', which has none. Received: has_label: false",
         ),
         (
             [
                 *(data(has_label=False), layers.ImagePreprocess("crop"), layers.InnerProduct("ip", num_output=2)),
                 layers.SoftmaxLoss("loss", ["ip", "crop"]),
             ],
-            "'data' has none. Received: has_label: false",
+            "'data', which has none. Received: has_label: false",
         ),
     ],
 )
 def test_labels_of_what_has_none(net, says):
-    with pytest.raises(ConfigError, match=r"neuralnet.layer\[loss\]: reads labels, and .*none") as refused:
+    with pytest.raises(ConfigError, match=r"neuralnet.layer\[loss\]: reads labels from") as refused:
         prepare(job(*net), with_data=False)
     assert says in str(refused.value)
 
@@ -64,7 +64,7 @@ def test_labels_of_what_has_none(net, says):
 def test_parameters_below_what_stops_gradients(stop):
     net = data(), layers.Convolution("low", "data", num_filters=2, kernel=3), stop
     top = layers.InnerProduct("top", "out", num_output=2), layers.SoftmaxLoss("loss", ["top", "data"])
-    with pytest.raises(ConfigError, match=r"neuralnet.layer\[out\]: no gradient flows through it"):
+    with pytest.raises(ConfigError, match=r"neuralnet.layer\[out\]: no gradient flows through this layer"):
         prepare(job(*net, *top), with_data=False)
 
 
@@ -123,7 +123,7 @@ def test_settings_of_ones_own_algorithm_reach_the_workers():
     assert algorithms.algorithm(Patient(cd_k=3).proto).conf.cd_k == 3
     with pytest.raises(ConfigError, match=r"do not reach the workers. Received: times"):
         Forgetful(3)
-    with pytest.raises(ConfigError, match=r"derives from a kBP one.*TrainOneBatch.*kUserAlg"):
+    with pytest.raises(ConfigError, match=r"type of its base class, kBP.*TrainOneBatch.*kUserAlg"):
         Unnamed()
     with pytest.raises(ConfigError, match=r"BP has no such setting. Received: k=3"):
         algorithms.BP(k=3)

@@ -21,6 +21,7 @@ from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
+from singa_dask.server.messages import Coded, Inspect
 from singa_dask.training.checkpoint import load, path_of, save
 from singa_dask.training.placement import parameter_partition, server_plan
 from singa_dask.training.replica import Replica
@@ -278,8 +279,8 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
         advance(replica, comm, 0, 1)  # what there is to compile is compiled
         if replica.stub.slices:  # another group is late
             pull = replica.stub.pull
-            replica.stub.pull = lambda *args, **options: (time.sleep(2.5), pull(*args, **options))
-        comm.timeout_s = 1.0
+            replica.stub.pull = lambda *args, **options: (time.sleep(0.9), pull(*args, **options))
+        comm.timeout_s = 0.4
         advance(replica, comm, 1, 2)
         return bool(replica.stub.slices)
 
@@ -393,6 +394,112 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
     paid = (other.net.flat.values - alone.net.flat.values)[where]
     np.testing.assert_allclose(paid, rate * total[where], rtol=1e-3, atol=1e-6)
     assert alone.stages.owed is None
+
+
+class FarLink:
+    """To a server that is elsewhere, as far as the worker knows: it decodes what has travelled."""
+
+    local = False
+
+    def __init__(self, server):
+        self._server = server
+
+    def send(self, request, out=None):
+        gradient = getattr(request, "gradient", None)
+        if isinstance(gradient, Coded):
+            request = replace(request, gradient=gradient.decoded())
+        return self._server.call(request, out)
+
+
+def far_links(job, groups=(0,)):
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    servers = range(job.cluster.nservers_per_group)
+    plans = [server_plan(job, _entries(), cut.of_server(i), "", groups) for i in servers]
+    return {i: FarLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_what_pushes_to_servers_kept_back_is_paid_as_part_of_the_next_gradient(far):
+    """Where nothing is coded any more all of it, with its own sign; where pushes still are, they keep it."""
+    job = coded(job_of(2, "SGD"), "kTopK")
+
+    def half(comm, links):
+        replica = Replica.form(job, comm, get_ops("cpu"), links)
+        replica.group_state.initialise()
+        replica.group_state.fetch()
+        advance(replica, comm, 0, 3)
+        pushes = np.zeros(_size(), np.float32)
+        for i, part in replica.stub.residual.items():
+            s = replica.stub.slices[i]
+            pushes[s.start : s.stop] = part
+        return replica.exchange.residual.copy(), pushes, replica.group_state.snapshot(3, "", {})
+
+    found = run_threads(2, half, far_links(job))
+    residual, pushes = (sum(one[i] for one in found) for i in (0, 1))
+    snapshot = found[0][2]
+    assert residual.any() and pushes.any()
+
+    def owed(comm, links):
+        other = Replica.form(job if far else job_of(2, "SGD"), comm, get_ops("cpu"), links)
+        other.group_state.restore(snapshot if comm.rank == 0 else None)
+        other.group_state.fetch()
+        kept = np.zeros(_size(), np.float32)
+        for i, part in other.stub.residual.items():
+            s = other.stub.slices[i]
+            kept[s.start : s.stop] = part
+        return 0 if other.stages.owed is None else other.stages.owed, kept
+
+    found = run_threads(2, owed, far_links(job) if far else None)
+    np.testing.assert_array_equal(sum(kept for _, kept in found), pushes if far else 0)
+    expected = 0 if far else residual + pushes
+    np.testing.assert_allclose(sum(owed for owed, _ in found), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_values_that_a_codec_cannot_hold_are_counted_on_both_ways():
+    job = coded(job_of(2, "SGD"), "kHalf")
+    job.updater.learning_rate.base_lr = 1e-12
+
+    def member(comm, links):
+        replica = Replica.form(job, comm, get_ops("cpu"), links)
+        replica.group_state.initialise()
+        replica.group_state.fetch()
+        before = replica.overflows
+        features, labels = batch_of(0)
+        rows = slice(11 * comm.rank, 11 * comm.rank + 11)
+        feed = {"data": Batch(features[rows] * np.float32(1e9), labels[rows])}
+        replica.train_step(feed, Step(Phase.kTrain, 0, job.seed, rows.start, BATCH))
+        return before, replica.exchange.overflows, replica.stub.overflows, replica.overflows
+
+    for before, inside, to_servers, both in run_threads(2, member, far_links(job)):
+        assert before == 0 < inside and to_servers > 0 and both == inside + to_servers
+
+
+def test_after_settling_parameters_are_the_servers_and_nothing_is_under_way():
+    job = job_of(2, "SGD")
+    job.cluster.nworker_groups, job.cluster.one_behind = 2, True
+    links = far_links(job, groups=(0, 1))
+
+    def member(comm):
+        replica = Replica.form(job, comm, get_ops("cpu"), links)
+        replica.group_state.initialise()
+        replica.group_state.fetch()
+        advance(replica, comm, 0, 3)
+        behind = replica.net.flat.values.copy()
+        replica.settle()
+        under_way = len(replica.stub._under_way)
+        held = np.empty(_size(), np.float32)
+        for link in links.values():
+            for index in link._server.shard.indices:
+                state = link.send(Inspect(index)).result(1)
+                s = next(s for s in cut.slices if s.index == index)
+                held[s.start : s.stop] = state.values
+        comm.barrier()
+        return behind, replica.net.flat.values, held, under_way
+
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    for behind, settled, held, under_way in run_threads(2, member):
+        assert under_way == 0 and not np.array_equal(behind, settled)
+        np.testing.assert_array_equal(settled, held)
 
 
 def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():

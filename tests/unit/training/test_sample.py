@@ -154,7 +154,7 @@ def test_errors_say_what_is_missing(made):
         Sampler(Job.from_text(text.replace("type: kCharRNNOutput", "type: kDummy").replace("char_rnn_conf", "#")))
     with pytest.raises(CheckpointError, match=r"gru_z_hx has shape \(6, 7\), in this net \(4, 7\)"):
         Sampler(Job.from_text(text.replace("dim_hidden: 6", "dim_hidden: 4")))
-    with pytest.raises(ConfigError, match=r"writes one text.*Received: 2"):
+    with pytest.raises(ConfigError, match=r"generates one text.*Received: 2"):
         Sampler(Job.from_text(text.replace("shape: 1", "shape: 2")))
     train = TRAIN % {"folder": texts["vocab"].with_name("shards"), "layers": LAYERS}
     wiring = 'srclayers: "gru" srclayers: "onehot" unroll_conn_type: [kUnrollOneToOne, kUnrollFirstToLast]'

@@ -79,7 +79,9 @@ def test_a_vocabulary_may_be_named_to_be_compared(folder, tmp_path):
     prepared = prepare(job(folder, more=f'vocab_path: "{tmp_path}/vocab.txt"'))
     assert prepared.job.neuralnet.layer[0].char_rnn_conf.vocab_path == str(tmp_path / "vocab.txt")
     prepare(job(folder, more=f'vocab_path: "{folder}/validation"'))
-    fault = r"layer 'text'.char_rnn_conf.vocab_path: is another vocabulary.*: symbol 11 is 'x' here and 's' there"
+    fault = (
+        r"layer 'text'.char_rnn_conf.vocab_path: differs from the vocabulary.*: symbol 11 is 'x' here and 's' there"
+    )
     with pytest.raises(ConfigError, match=fault):
         prepare(job(folder, more=f'vocab_path: "{tmp_path}/other.txt"'))
 
@@ -93,7 +95,7 @@ def faults(*arguments, **options):
 def test_text_in_place_of_its_shards_says_what_to_run(folder):
     path = folder.parent / "input.txt"
     (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={path}")
-    assert "layer 'text'.char_rnn_conf.path: shards of a text are read, not the text" in fault
+    assert "layer 'text'.char_rnn_conf.path: must be a folder of shards, not a text" in fault
     assert f"singa-dask shard text --source {path} --out" in fault
 
 
@@ -101,7 +103,7 @@ def test_shards_without_text_are_refused(folder):
     write_shards(folder / "numbers", np.ones((90, 1)), None)
     (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={folder}/numbers")
     assert "layer 'text'" in fault
-    assert "numbers: holds no text" in fault
+    assert "numbers: is not a text" in fault
 
 
 def test_a_batch_too_large_for_the_text_names_the_key_of_its_block(folder):

@@ -15,7 +15,10 @@ from singa_dask.data import write_shards
 from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job import Job
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training import worker
+from singa_dask.training.group_state import GroupState
 from singa_dask.training.prepare import prepare
+from singa_dask.training.replica import Replica
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
@@ -144,6 +147,31 @@ def test_a_stop_at_the_very_end_is_no_completed_run_without_its_test(prepared, t
     report, _ = run(job, tmp_path, resume=checkpoints.path_of(tmp_path, 8))
     assert not report["interrupted"]
     assert report["metrics"]["test"]
+
+
+def test_what_is_tested_and_saved_has_all_updates(prepared, tmp_path, monkeypatch):
+    job = prepared(
+        "cluster.nworker_groups=2",
+        "cluster.nservers_per_group=1",
+        "cluster.server_worker_separate=true",
+        "cluster.one_behind=true",
+        "test_freq=3",
+    )
+    under_way = []
+
+    def noted(call):
+        def counting(of, *args, **options):
+            stub = of.stub if isinstance(of, Replica) else of._stages.stub
+            under_way.append(len(stub._under_way))
+            return call(of, *args, **options)
+
+        return counting
+
+    monkeypatch.setattr(worker, "evaluate_group", noted(worker.evaluate_group))
+    monkeypatch.setattr(GroupState, "snapshot", noted(GroupState.snapshot))
+    ran = run_topology(job, tmp_path / "run")
+    assert ran.reports[0]["metrics"]["test"] and ran.reports[0]["step"] == 8
+    assert under_way == [0] * 18  # of three workers: four tests, and two checkpoints
 
 
 def test_divergence_ends_every_rank_at_the_same_step(prepared, tmp_path):

@@ -56,7 +56,9 @@ def test_a_folder_with_files_of_others_is_left_alone(workspace, tmp_path):
     (tmp_path / "mine" / ".gitkeep").touch()
     Workspace(tmp_path / "mine").check_own()
     (tmp_path / "mine" / "job.conf").write_text("# mine")
-    with pytest.raises(ConfigError, match=r"workspace: .*mine holds files that no run has left. Received: job.conf"):
+    with pytest.raises(
+        ConfigError, match=r"workspace: .*mine holds files that are not from a run. Received: job.conf"
+    ):
         Workspace(tmp_path / "mine").check_own()
 
 

@@ -90,7 +90,7 @@ class DirectConvolution:
         start = of.zeros if bias is None else bias
 
         def images(t: int) -> None:
-            direct_kernels.convolve(x, self.spans[t], of, panels, start, out)
+            direct_kernels.convolve(x, self.spans[t], tuple(of), panels, start, out)
 
         team.run(len(self.spans), images)
 
@@ -104,7 +104,7 @@ class DirectConvolution:
         def images(t: int) -> None:
             padded, panel = parts[2 * t : 2 * t + 2]
             target, adding = targets[t].reshape(-1), accumulate and t == 0
-            direct_kernels.convolve_backward_weight(x, dy, self.spans[t], of, padded, panel, adding, target)
+            direct_kernels.convolve_backward_weight(x, dy, self.spans[t], tuple(of), padded, panel, adding, target)
 
         team.run(count, images)
         for part in targets[1:]:
@@ -121,6 +121,6 @@ class DirectConvolution:
         direct_kernels.pack(weight.reshape(weight.shape[0], -1, filters).transpose(0, 2, 1), panels, whole=False)
 
         def images(t: int) -> None:
-            direct_kernels.scatter(dy, self.spans[t], of, panels, padded[t], dx)
+            direct_kernels.scatter(dy, self.spans[t], tuple(of), panels, padded[t], dx)
 
         team.run(len(self.spans), images)

@@ -1,5 +1,6 @@
 """Sums of matrix products over tables of offsets, by tiles of the micro-kernel side by side; and their panels."""
 
+from singa_dask.ops.cpu.convolution.direct_tables import Gather, Scatter, WeightSums
 from singa_dask.ops.cpu.convolution.micro_kernel import (
     FLOAT,
     OFFSET,
@@ -111,7 +112,7 @@ def convolve(x, span, tables, panels, start, out):
 
     tables: a Gather, of at most stop - first images a block; the last block overlaps the one before. panels: whole.
     """
-    first, stop = span
+    (first, stop), tables = span, Gather(*tables)
     filters, lines = out.shape[3], panels.size // (-(-out.shape[3] // PANEL) * PANEL)
     image, result = x.size // x.shape[0], out.size // out.shape[0]
     run = lines // tables.runs.size * PANEL
@@ -122,18 +123,13 @@ def convolve(x, span, tables, panels, start, out):
             for g in range(tables.regions.shape[0]):
                 low, high, a, count, length, weight, c = tables.regions[g]
                 at = OFFSET * low
-                pixels = x.ctypes.data + FLOAT * (b * image + a)
-                target = out.ctypes.data + FLOAT * (b * result + c + k)
-                products(
-                    Gathered(pixels, tables.rows.ctypes.data + at, 1),
-                    high - low,
-                    Runs(tables.runs.ctypes.data, count, length),
-                    Panel(panel + FLOAT * weight * PANEL, run, PANEL),
-                    0,
-                    Placed(start.ctypes.data + FLOAT * k, tables.starts.ctypes.data + at),
-                    Placed(target, tables.targets.ctypes.data + at),
-                    min(PANEL, filters - k),
-                )
+                pixels = Gathered(x.ctypes.data + FLOAT * (b * image + a), tables.rows.ctypes.data + at, 1)
+                runs = Runs(tables.runs.ctypes.data, count, length)
+                right = Panel(panel + FLOAT * weight * PANEL, run, PANEL)
+                bias = Placed(start.ctypes.data + FLOAT * k, tables.starts.ctypes.data + at)
+                result_at = out.ctypes.data + FLOAT * (b * result + c + k)
+                target = Placed(result_at, tables.targets.ctypes.data + at)
+                products(pixels, high - low, runs, right, 0, bias, target, min(PANEL, filters - k))
 
 
 @kernel
@@ -144,7 +140,7 @@ def convolve_backward_weight(x, dy, span, tables, padded, panel, accumulate, dwe
     dy's columns of a tile, at all positions of a block, since lines a power of two apart would share few sets of the
     first-level cache; empty where they are read in place.
     """
-    first, stop = span
+    (first, stop), tables = span, WeightSums(*tables)
     _, height, width, channels = x.shape
     oh, ow, filters = dy.shape[1:]
     image, result = height * width * channels, oh * ow * filters
@@ -167,14 +163,11 @@ def convolve_backward_weight(x, dy, span, tables, padded, panel, accumulate, dwe
                     copy_lines(gradient + FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
                 gradient, line = panel.ctypes.data, PANEL
             for g in range(0, count * oh, lines):
-                _add_products(
-                    Gathered(a, tables.rows.ctypes.data, tables.step),
-                    tables.rows.size,
-                    Runs(tables.runs.ctypes.data + OFFSET * g, min(lines, count * oh - g), ow),
-                    Panel(gradient + FLOAT * g * ow * line, ow * line, line),
-                    Placed(dweight.ctypes.data + FLOAT * j, tables.targets.ctypes.data),
-                    min(PANEL, filters - j),
-                )
+                pixels = Gathered(a, tables.rows.ctypes.data, tables.step)
+                runs = Runs(tables.runs.ctypes.data + OFFSET * g, min(lines, count * oh - g), ow)
+                right = Panel(gradient + FLOAT * g * ow * line, ow * line, line)
+                sums = Placed(dweight.ctypes.data + FLOAT * j, tables.targets.ctypes.data)
+                _add_products(pixels, tables.rows.size, runs, right, sums, min(PANEL, filters - j))
 
 
 @kernel
@@ -183,7 +176,7 @@ def scatter(dy, span, tables, panels, padded, dx):
 
     tables: a Scatter; blocks as in `convolve`. padded: as in `convolve_backward_weight`.
     """
-    first, stop = span
+    (first, stop), tables = span, Scatter(*tables)
     filters = dy.shape[3]
     _, height, width, channels = dx.shape
     image, result = height * width * channels, dy.size // dy.shape[0]

@@ -1,4 +1,6 @@
-"""Tables of offsets with which the micro-kernel convolves images in place; kernels read their fields by name.
+"""Tables of offsets with which the micro-kernel convolves images in place.
+
+Kernels take them as plain tuples, because Numba takes several microseconds to type a NamedTuple that Python passes.
 
 B images, H, W, C: height, width, channels; P = OH OW output positions; O filters; L = kw C, a line of the kernel.
 """

@@ -193,8 +193,8 @@ class WinogradConvolution:
         self._share(team, weight.shape[2], lambda c: winograd_kernels.spread_filters(weight, c.start, c.stop, panels))
 
         def images(t: int) -> None:
-            memory = self.block.buffers(parts, t)
-            winograd_kernels.convolve(x, self.spans[t], self.tables, panels, start, memory, out)
+            memory = tuple(self.block.buffers(parts, t))
+            winograd_kernels.convolve(x, self.spans[t], tuple(self.tables), panels, start, memory, out)
 
         team.run(len(self.spans), images)
 
@@ -209,8 +209,8 @@ class WinogradConvolution:
         self._share(team, weight.shape[3], filters)
 
         def images(t: int) -> None:
-            memory = self.block.buffers(parts, t)
-            winograd_kernels.convolve_backward_input(dy, self.spans[t], self.tables, panels, memory, dx)
+            memory = tuple(self.block.buffers(parts, t))
+            winograd_kernels.convolve_backward_input(dy, self.spans[t], tuple(self.tables), panels, memory, dx)
 
         team.run(len(self.spans), images)
 
@@ -221,8 +221,8 @@ class WinogradConvolution:
         targets, blocks = [dweight, *parts[count : 2 * count - 1]], parts[2 * count - 1 :]
 
         def images(t: int) -> None:
-            sums, memory = self.sums.of(parts[t]), self.weight_block.buffers(blocks, t)
-            winograd_kernels.convolve_backward_weight(x, dy, self.spans[t], self.tables, memory, sums)
+            sums, memory = self.sums.of(parts[t]), tuple(self.weight_block.buffers(blocks, t))
+            winograd_kernels.convolve_backward_weight(x, dy, self.spans[t], tuple(self.tables), memory, sums)
             winograd_kernels.fold_filters(sums, accumulate and t == 0, self.tables.zeros, targets[t])
 
         team.run(count, images)

@@ -3,6 +3,9 @@
 Arrays of points have them first, (SIZE^2, tiles, C), (SIZE^2, tiles, O) or (SIZE^2, C, O), and may be padded. `images`
 (n, H', W', C) have a border of zeros, and zeros at the lower right that complete the last tiles; `outputs`
 (n, H', W', O) are whole tiles. Tiles of images overlap by the size of a window less one; tiles of outputs do not.
+
+Kernels take Tables and Buffers as plain tuples, because Numba takes several microseconds to type a NamedTuple that
+Python passes.
 """
 
 from typing import NamedTuple
@@ -142,20 +145,33 @@ def _in_vectors(columns):
 
 
 @inlined
-def _images(array, address):
-    """Images of the array's sizes at an address."""
-    return Images(address, array.shape[1], array.shape[2], array.shape[3])
+def _images(array, b):
+    """The images of an array, from image b on."""
+    return Images(array.ctypes.data + b * array.strides[0], array.shape[1], array.shape[2], array.shape[3])
 
 
 @inlined
-def _at(array, b):
-    """The address of image b."""
-    return array.ctypes.data + b * array.strides[0]
+def _opened(tables, buffers):
+    """Images, outputs, xs and ys of the buffers, and the tiles down and across an image."""
+    images, outputs = _images(buffers.images, 0), _images(buffers.outputs, 0)
+    xs = Points(buffers.xs.ctypes.data, buffers.xs.strides[0] // FLOAT, buffers.xs.strides[1] // FLOAT)
+    ys = Points(buffers.ys.ctypes.data, buffers.ys.strides[0] // FLOAT, buffers.ys.strides[1] // FLOAT)
+    return images, outputs, xs, ys, outputs.height // tables.tile, outputs.width // tables.tile
 
 
 @inlined
-def _all_points(array):
-    return Points(array.ctypes.data, array.strides[0] // FLOAT, array.strides[1] // FLOAT)
+def _multiply(tables, count, left, rows, length, panels, target, places, columns):
+    """target[t] = left[t] (the packed filters) for the points of `count` tiles t.
+
+    rows, places: tables of the tiles' rows in left and target. length, columns: of the filters.
+    """
+    zero_rows = tables.zero_rows.ctypes.data
+    for k in range(SIZE * SIZE):
+        a = Gathered(left.address + FLOAT * k * left.point, rows.ctypes.data, 1)
+        b = Panel(panels.ctypes.data + k * panels.strides[0], 0, PANEL)
+        c = Placed(target.address + FLOAT * k * target.point, places.ctypes.data)
+        start, runs = Placed(tables.zeros.ctypes.data, zero_rows), Runs(zero_rows, 1, length)
+        products(a, count + -count % ROWS, runs, b, length * PANEL, start, c, _in_vectors(columns))
 
 
 @kernel
@@ -205,101 +221,63 @@ def fold_filters(points, accumulate, zeros, weight):
 @kernel
 def convolve(x, span, tables, panels, bias, buffers, out):
     """out = bias + the convolution of the images in `span` (first, stop) of x.   tables: Tables; buffers: Buffers."""
-    top, left = tables.corner
-    tile, channels, filters = tables.tile, x.shape[3], out.shape[3]
-    images = _images(buffers.images, buffers.images.ctypes.data)
-    outputs = _images(buffers.outputs, buffers.outputs.ctypes.data)
-    xs, ys = _all_points(buffers.xs), _all_points(buffers.ys)
-    down, across = outputs.height // tile, outputs.width // tile
-    panel, chunk = panels.strides[0], buffers.xs.shape[1]
-    zero_rows = tables.zero_rows.ctypes.data
-    for b in range(span[0], span[1], buffers.images.shape[0]):
-        n = min(buffers.images.shape[0], span[1] - b)
-        pad(_images(x, _at(x, b)), n, top, left, images)
+    tables, buffers = Tables(*tables), Buffers(*buffers)
+    images, outputs, xs, ys, down, across = _opened(tables, buffers)
+    block, chunk, (top, left) = buffers.images.shape[0], buffers.xs.shape[1], tables.corner
+    for b in range(span[0], span[1], block):
+        n = min(block, span[1] - b)
+        pad(_images(x, b), n, top, left, images)
         for t in range(0, n * down * across, chunk):
             count = min(chunk, n * down * across - t)
-            tiles = Tiles(down, across, tile, t, count)
+            tiles = Tiles(down, across, tables.tile, t, count)
             _spread_images(images, tiles, xs)
-            for k in range(SIZE * SIZE):
-                products(
-                    Gathered(xs.address + FLOAT * k * xs.point, tables.x_rows.ctypes.data, 1),
-                    count + -count % ROWS,
-                    Runs(zero_rows, 1, channels),
-                    Panel(panels.ctypes.data + k * panel, 0, PANEL),
-                    channels * PANEL,
-                    Placed(tables.zeros.ctypes.data, zero_rows),
-                    Placed(ys.address + FLOAT * k * ys.point, tables.y_rows.ctypes.data),
-                    _in_vectors(filters),
-                )
+            _multiply(tables, count, xs, tables.x_rows, x.shape[3], panels, ys, tables.y_rows, out.shape[3])
             _fold_outputs(outputs, tiles, ys, bias.ctypes.data)
-        crop(outputs, 0, 0, _images(out, _at(out, b)), n)
+        crop(outputs, 0, 0, _images(out, b), n)
 
 
 @kernel
 def convolve_backward_input(dy, span, tables, panels, buffers, dx):
     """dx = the gradient for the images in `span`, as in `convolve`."""
-    top, left = tables.corner
-    tile, channels, filters = tables.tile, dx.shape[3], dy.shape[3]
-    images = _images(buffers.images, buffers.images.ctypes.data)
-    outputs = _images(buffers.outputs, buffers.outputs.ctypes.data)
-    xs, ys = _all_points(buffers.xs), _all_points(buffers.ys)
-    down, across = outputs.height // tile, outputs.width // tile
-    panel, chunk = panels.strides[0], buffers.xs.shape[1]
-    zero_rows = tables.zero_rows.ctypes.data
-    for b in range(span[0], span[1], buffers.images.shape[0]):
-        n = min(buffers.images.shape[0], span[1] - b)
-        pad(_images(dy, _at(dy, b)), n, 0, 0, outputs)
-        clear(images.address, n * images.height * images.width * channels)
+    tables, buffers = Tables(*tables), Buffers(*buffers)
+    images, outputs, xs, ys, down, across = _opened(tables, buffers)
+    block, chunk, (top, left) = buffers.images.shape[0], buffers.xs.shape[1], tables.corner
+    for b in range(span[0], span[1], block):
+        n = min(block, span[1] - b)
+        pad(_images(dy, b), n, 0, 0, outputs)
+        clear(images.address, n * images.height * images.width * images.channels)
         for t in range(0, n * down * across, chunk):
             count = min(chunk, n * down * across - t)
-            tiles = Tiles(down, across, tile, t, count)
+            tiles = Tiles(down, across, tables.tile, t, count)
             _spread_outputs(outputs, tiles, ys)
-            for k in range(SIZE * SIZE):
-                products(
-                    Gathered(ys.address + FLOAT * k * ys.point, tables.y_rows.ctypes.data, 1),
-                    count + -count % ROWS,
-                    Runs(zero_rows, 1, filters),
-                    Panel(panels.ctypes.data + k * panel, 0, PANEL),
-                    filters * PANEL,
-                    Placed(tables.zeros.ctypes.data, zero_rows),
-                    Placed(xs.address + FLOAT * k * xs.point, tables.x_rows.ctypes.data),
-                    _in_vectors(channels),
-                )
+            _multiply(tables, count, ys, tables.y_rows, dy.shape[3], panels, xs, tables.x_rows, dx.shape[3])
             _fold_images(images, tiles, xs)
-        crop(images, top, left, _images(dx, _at(dx, b)), n)
+        crop(images, top, left, _images(dx, b), n)
 
 
 @kernel
 def convolve_backward_weight(x, dy, span, tables, buffers, sums):
     """sums[k] = the sum over the tiles t of the images in `span` of xs[k, t]' ys[k, t], at every point k."""
-    top, left = tables.corner
-    tile, filters = tables.tile, dy.shape[3]
-    images = _images(buffers.images, buffers.images.ctypes.data)
-    outputs = _images(buffers.outputs, buffers.outputs.ctypes.data)
-    xs, ys = _all_points(buffers.xs), _all_points(buffers.ys)
-    down, across = outputs.height // tile, outputs.width // tile
-    point, chunk = sums.strides[0], buffers.xs.shape[1]
-    zero_rows, targets = tables.zero_rows.ctypes.data, tables.sums_channels.ctypes.data
+    tables, buffers = Tables(*tables), Buffers(*buffers)
+    images, outputs, xs, ys, down, across = _opened(tables, buffers)
+    block, chunk, (top, left) = buffers.images.shape[0], buffers.xs.shape[1], tables.corner
+    zero_rows, places = tables.zero_rows.ctypes.data, tables.sums_channels.ctypes.data
     # The first sum starts from zeros.
     start, step, starts = tables.zeros.ctypes.data, 0, zero_rows
-    for b in range(span[0], span[1], buffers.images.shape[0]):
-        n = min(buffers.images.shape[0], span[1] - b)
-        pad(_images(x, _at(x, b)), n, top, left, images)
-        pad(_images(dy, _at(dy, b)), n, 0, 0, outputs)
+    for b in range(span[0], span[1], block):
+        n = min(block, span[1] - b)
+        pad(_images(x, b), n, top, left, images)
+        pad(_images(dy, b), n, 0, 0, outputs)
         for t in range(0, n * down * across, chunk):
             count = min(chunk, n * down * across - t)
-            tiles = Tiles(down, across, tile, t, count)
+            tiles = Tiles(down, across, tables.tile, t, count)
             _spread_images(images, tiles, xs)
             _spread_outputs(outputs, tiles, ys)
             for k in range(SIZE * SIZE):
-                products(
-                    Gathered(xs.address + FLOAT * k * xs.point, tables.x_channels.ctypes.data, xs.line),
-                    tables.x_channels.size,
-                    Runs(zero_rows, 1, count),
-                    Panel(ys.address + FLOAT * k * ys.point, 0, ys.line),
-                    PANEL,
-                    Placed(start + k * step, starts),
-                    Placed(sums.ctypes.data + k * point, targets),
-                    _in_vectors(filters),
-                )
-            start, step, starts = sums.ctypes.data, point, targets
+                turned = Gathered(xs.address + FLOAT * k * xs.point, tables.x_channels.ctypes.data, xs.line)
+                right = Panel(ys.address + FLOAT * k * ys.point, 0, ys.line)
+                total = Placed(start + k * step, starts)
+                target = Placed(sums.ctypes.data + k * sums.strides[0], places)
+                rows, columns = tables.x_channels.size, _in_vectors(dy.shape[3])
+                products(turned, rows, Runs(zero_rows, 1, count), right, PANEL, total, target, columns)
+            start, step, starts = sums.ctypes.data, sums.strides[0], places

@@ -1,8 +1,8 @@
-"""Vectors in fewer bits: 16-bit floats, and the elements of largest magnitude. singa_dask.comm.codecs says what for.
+"""Kernels of the codecs (singa_dask.comm.codecs): 16-bit floats, and the elements of largest magnitude.
 
-Values of float64 reach 16 bits by way of float32 rounded to odd, which no second rounding can tell from the value
-itself (Boldo & Melquiond 2008). A magnitude is the value's bits without the sign, whose order is that of magnitudes,
-with infinity behind every number and NaN behind infinity.
+float64 values become 16-bit ones through float32 rounded to odd, so that the second rounding gives the same result as
+a single one (Boldo & Melquiond 2008). A magnitude is the value's bits without the sign. These bits have the order of
+the magnitudes, with infinity above every number and NaN above infinity.
 """
 
 from typing import Any, cast
@@ -15,14 +15,14 @@ from numba.extending import intrinsic
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
 
 _INF = np.uint32(0x7F800000)
-# The first float32 bits that round to infinity, and what is kept of the value instead.
+# The smallest float32 bits that round to infinity, and the value that replaces it.
 _HALF_ENDS, _HALF_MAX = np.uint32(0x477FF000), np.uint32(0x7BFF)
 _BFLOAT_ENDS, _BFLOAT_MAX = np.uint32(0x7F7F8000), np.uint32(0x7F7F)
-# Digits of a radix selection: a histogram of them fits the first-level cache.
+# Bits of a digit in the radix selection: a histogram of digits fits into the first-level cache.
 DIGIT_BITS = 11
 
 
-# Numba computes with uint32 in 64 bits, which halves the values per instruction: hence u32() around every step.
+# Numba widens uint32 to 64 bits, which halves the values per instruction; u32() around every step prevents it.
 u32, f32 = np.uint32, np.float32
 _SIGN, _SIZE = u32(0x8000), u32(0x7FFFFFFF)
 _SMALL, _HALF_SHIFT, _MAGIC = u32(113 << 23), u32((112 << 23) - 0xFFF), u32(126 << 23)
@@ -42,7 +42,7 @@ def _odd_bits(value):
 @kernel
 def _half_bits(size):
     """float16 of a finite magnitude below 65520."""
-    # To 0.5 a subnormal's 10 bits are added, rounded, at the end of the mantissa.
+    # Adding 0.5 rounds a subnormal's 10 bits into the end of the mantissa.
     small = u32(f32(u32(size).view(f32) + f32(0.5)).view(u32) - _MAGIC)
     odd = u32(u32(size >> u32(13)) & u32(1))
     normal = u32(u32(u32(size - _HALF_SHIFT) + odd) >> u32(13))
@@ -63,7 +63,7 @@ def _half_short(bits):
 @kernel
 def _half_value(short):
     size = u32(u32(u32(short) & u32(0x7FFF)) << u32(13))
-    # A subnormal's 10 bits at the end of 2^-14, less that: no operand is a subnormal, which are slow on Intel's CPUs.
+    # A subnormal's 10 bits at the end of 2^-14, minus 2^-14. No operand is subnormal: those are slow on Intel's CPUs.
     small = f32(u32(size + _SMALL).view(f32) - f32(2.0**-14)).view(u32)
     normal = u32(u32(size + u32(112 << 23)) | (_INF if size >= u32(0x7C00 << 13) else u32(0)))
     full = small if size < u32(1 << 23) else normal
@@ -77,7 +77,7 @@ def _bfloat16_value(short):
 
 @kernel
 def _rest(value, sent):
-    """What of a value has not been sent. sent: float32."""
+    """The part of a value that was not sent; zero where `sent` is not finite.   sent: float32."""
     left = value - sent
     if u32(f32(sent).view(u32) & _SIZE) >= _INF:
         left = type(left)(0)
@@ -98,7 +98,7 @@ def _bfloat16_short(bits):
 
 @kernel
 def half_encode(values, out):
-    """out = the bits of float16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
+    """out = the bits of float16(values), saturated. Returns how many were.   values: (n,); out: (n,) uint16."""
     overflows = u32(0)
     for k in range(values.size):
         out[k], saturated = _half_short(_odd_bits(values[k]))
@@ -108,7 +108,7 @@ def half_encode(values, out):
 
 @kernel
 def half_encode_sum(values, residual, out):
-    """half_encode of residual + values; residual = what is not in `out` of that."""
+    """half_encode of residual + values; residual = the part that is not in `out`."""
     overflows = u32(0)
     for k in range(out.size):
         value = residual[k] + values[k]
@@ -121,7 +121,7 @@ def half_encode_sum(values, residual, out):
 
 @kernel
 def half_encode_change(target, known, out):
-    """half_encode of target - known; known += what is in `out` of that."""
+    """half_encode of target - known; known += the values of `out`."""
     overflows = u32(0)
     for k in range(out.size):
         short, saturated = _half_short(_odd_bits(target[k] - known[k]))
@@ -133,7 +133,7 @@ def half_encode_change(target, known, out):
 
 @kernel
 def bfloat16_encode(values, out):
-    """out = the bits of bfloat16(values), saturated. Returns how many were. values: (n,); out: (n,) uint16."""
+    """out = the bits of bfloat16(values), saturated. Returns how many were.   values: (n,); out: (n,) uint16."""
     overflows = u32(0)
     for k in range(values.size):
         out[k], saturated = _bfloat16_short(_odd_bits(values[k]))
@@ -143,7 +143,7 @@ def bfloat16_encode(values, out):
 
 @kernel
 def bfloat16_encode_sum(values, residual, out):
-    """bfloat16_encode of residual + values; residual = what is not in `out` of that."""
+    """bfloat16_encode of residual + values; residual = the part that is not in `out`."""
     overflows = u32(0)
     for k in range(out.size):
         value = residual[k] + values[k]
@@ -156,7 +156,7 @@ def bfloat16_encode_sum(values, residual, out):
 
 @kernel
 def bfloat16_encode_change(target, known, out):
-    """bfloat16_encode of target - known; known += what is in `out` of that."""
+    """bfloat16_encode of target - known; known += the values of `out`."""
     overflows = u32(0)
     for k in range(out.size):
         short, saturated = _bfloat16_short(_odd_bits(target[k] - known[k]))
@@ -192,7 +192,7 @@ def half_add(payload, out):
 
 @kernel
 def half_settle(payload, residual):
-    """residual -= the values of `payload`, of which nothing is left where they are not finite."""
+    """residual -= the values of `payload`; zero where these are not finite."""
     for k in range(residual.size):
         residual[k] = _rest(residual[k], _half_value(payload[k]))
 
@@ -213,7 +213,7 @@ def bfloat16_add(payload, out):
 
 @kernel
 def bfloat16_settle(payload, residual):
-    """residual -= the values of `payload`, of which nothing is left where they are not finite."""
+    """residual -= the values of `payload`; zero where these are not finite."""
     for k in range(residual.size):
         residual[k] = _rest(residual[k], _bfloat16_value(payload[k]))
 
@@ -223,7 +223,7 @@ def nth_largest(bits, n, histogram):
     """(least, equal): the n largest magnitudes are those beyond `least`, and `equal` of those that equal it.
 
     bits: (size,) unsigned; 0 < n <= size; histogram: (4, 2^DIGIT_BITS) int64, overwritten. A radix selection from the
-    first digit on. It ends at the digit that all candidates are wanted of, and `equal` is then `size`.
+    highest digit on. It ends once all remaining candidates are selected; `equal` is then `size`.
     """
     word = bits.dtype.type
     shift = word(8 * bits.itemsize - 1)
@@ -234,7 +234,7 @@ def nth_largest(bits, n, histogram):
         shift = word(shift - width)
         digits = word(word(word(1) << width) - word(1))
         histogram[:] = 0
-        # Four in turn: magnitudes are alike, and one counter would have to wait for itself.
+        # Four histograms in rotation: similar magnitudes would make one counter wait for itself.
         for k in range(bits.size):
             size = word(bits[k] & mask)
             histogram[k & 3, word(word(size >> shift) & digits)] += word(size >> above) == prefix
@@ -250,7 +250,7 @@ def nth_largest(bits, n, histogram):
 
 @cast(Any, intrinsic)
 def _first_bit(typingctx, marks):
-    """The number of the lowest bit of a uint64 that is set; there must be one."""
+    """The position of the lowest bit that is set in a uint64, which must not be 0."""
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -260,7 +260,7 @@ def _first_bit(typingctx, marks):
 
 @cast(Any, intrinsic)
 def _marks(typingctx, address, least):  # pragma: no cover - Numba calls it
-    """A bit for each of the 64 elements from an address on whose magnitude is at least `least`, of their type."""
+    """A bit for each of the 64 elements from an address on: whether its magnitude is at least `least`."""
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         address, least = arguments
@@ -277,7 +277,7 @@ def _marks(typingctx, address, least):  # pragma: no cover - Numba calls it
 
 @kernel
 def find(bits, least, indices):
-    """indices = where the magnitudes of at least `least` are, as far as there is room. Returns how many there are.
+    """indices = the positions of magnitudes of at least `least`, as many as fit. Returns the number of all of them.
 
     bits: contiguous.
     """
@@ -285,7 +285,7 @@ def find(bits, least, indices):
     mask = word(word(~word(0)) >> word(1))
     j = 0
     for block in range(bits.size // 64):
-        # Compared as vectors: processors guess a branch for each element wrong too often.
+        # Compared as vectors: a branch per element would be mispredicted too often.
         marks = _marks(bits.ctypes.data + 64 * block * bits.itemsize, word(least))
         while marks:
             if j < indices.size:
@@ -302,7 +302,7 @@ def find(bits, least, indices):
 
 @kernel
 def find_some(bits, least, equal, indices):
-    """indices = where the magnitudes beyond `least` are, and the first `equal` of those that equal it."""
+    """indices = the positions of magnitudes above `least`, and of the first `equal` ones that equal it."""
     word = bits.dtype.type
     mask = word(word(~word(0)) >> word(1))
     j = 0
@@ -326,7 +326,7 @@ def pick(values, indices, out):
 
 @kernel
 def pack(indices, counts, offsets):
-    """indices = 2^bits b + offsets, ascending, where an offset has so many bits; counts: how many each block b has."""
+    """indices = 2^bits b + offsets, ascending, for offsets of `bits` bits; counts: indices per block b."""
     bits = 8 * offsets.itemsize
     mask = u32(u32(u32(1) << u32(bits)) - u32(1))
     for j in range(indices.size):

@@ -1,7 +1,7 @@
 """Activations, dropout, bias and cropping, each in one pass over memory.
 
-`*_backward` turn the gradient d for the output into that for the input, in place: with one array more LLVM would check
-whether two of them overlap, and where they are the same take the loop without vectors.
+`*_backward` turn the gradient d for the output into the gradient for the input, in place. With a second array LLVM
+would test for overlap, and take the loop without vectors where both are the same.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy, a row at a time; singa_dask.ops.loss states the formulas."""
+"""Softmax cross-entropy, a row at a time; singa_dask.ops.loss has the formulas."""
 
 import math
 
@@ -16,7 +16,7 @@ def exp_of_negative(x):
     raise NotImplementedError
 
 
-# Two parts of ln 2 must not be put together, as the flags of other kernels allow.
+# The flags of other kernels would let LLVM combine the two parts of ln 2.
 @overload(exp_of_negative, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
 def _exp_of_negative(x):
     if x != types.float32:
@@ -40,8 +40,8 @@ def _exp_of_negative(x):
 
 @kernel
 def softmax_cross_entropy(x, labels, topk, out):
-    """out = softmax(x). Returns the sum of -log out[label], from the exponents where out has lost it to underflow, and
-    how many labels are among the topk."""
+    """out = softmax(x). Returns the sum of -log out[label], computed from the exponents so that it does not underflow,
+    and the number of labels among the topk."""
     loss, correct = 0.0, 0
     one = out.dtype.type(1)
     for i in range(x.shape[0]):
@@ -82,7 +82,7 @@ def _is_among(row, label, topk):
         rank += row[j] >= value
     for j in range(label + 1, row.size):
         rank += row[j] > value
-    return rank < topk and value == value  # a score that is NaN is never right
+    return rank < topk and value == value  # NaN is never among the largest
 
 
 @kernel

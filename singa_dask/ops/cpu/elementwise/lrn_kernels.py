@@ -35,7 +35,7 @@ def lrn(x, local_size, alpha, knorm, out, scale, padded):
 def lrn_backward(x, y, scale, local_size, alpha, d, padded, sums):
     """d = d scale^-3/4 - 3/2 alpha / local_size * x * (sum of d y / scale around each channel), in place.
 
-    Each loop has few arrays, and none that overlap, so that LLVM vectorises it.
+    Each loop has few arrays, none of which overlap, so that LLVM vectorises it.
     """
     pixels, channels = x.shape
     half = local_size // 2

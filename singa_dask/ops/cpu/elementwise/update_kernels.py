@@ -13,13 +13,8 @@ def _clip(g, low, high):
 @kernel
 def sgd(w, g, v, lr, momentum, weight_decay, clip_low, clip_high):
     real = w.dtype.type
-    lr, momentum, weight_decay, clip_low, clip_high = (
-        real(lr),
-        real(momentum),
-        real(weight_decay),
-        real(clip_low),
-        real(clip_high),
-    )
+    lr, momentum, weight_decay = real(lr), real(momentum), real(weight_decay)
+    clip_low, clip_high = real(clip_low), real(clip_high)
     for k in range(w.size):
         step = momentum * v[k] - lr * (_clip(g[k], clip_low, clip_high) + weight_decay * w[k])
         v[k] = step
@@ -30,13 +25,8 @@ def sgd(w, g, v, lr, momentum, weight_decay, clip_low, clip_high):
 def nesterov(w, g, v, lr, momentum, weight_decay, clip_low, clip_high):
     real = w.dtype.type
     ahead = real(1 + momentum)
-    lr, momentum, weight_decay, clip_low, clip_high = (
-        real(lr),
-        real(momentum),
-        real(weight_decay),
-        real(clip_low),
-        real(clip_high),
-    )
+    lr, momentum, weight_decay = real(lr), real(momentum), real(weight_decay)
+    clip_low, clip_high = real(clip_low), real(clip_high)
     for k in range(w.size):
         previous = v[k]
         step = momentum * previous + lr * (_clip(g[k], clip_low, clip_high) + weight_decay * w[k])

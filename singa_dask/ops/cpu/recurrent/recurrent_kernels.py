@@ -1,8 +1,8 @@
-"""Recurrent cells and rows of tables in one pass over memory; singa_dask.ops.recurrent states the formulas.
+"""Recurrent cells and rows of tables in one pass over memory; singa_dask.ops.recurrent has formulas and arguments.
 
-Loops are short: LLVM gives up vectorising where it would have to check many arrays for overlap.
-`*_steps` run the whole time loop for the rows [first, last) of every step, so that threads share a batch. Products add
-to sums and gradients where they lie. Where there are `rows` of a table, they are what the inputs give to the sums.
+Loops have few arrays: LLVM does not vectorise where it would have to check many for overlap.
+`*_steps` run the whole loop over time for the rows [first, last) of every step, so that threads share a batch.
+Products add to sums and gradients in place. `rows` is empty where nothing is chosen from a table.
 """
 
 import math
@@ -28,7 +28,7 @@ def _tanh(x):
     def rational(x):
         """x P(x^2) / Q(x^2), the minimax approximation of Eigen; within 6 units in the last place,
         or 5 where a CPU fuses multiplication and addition."""
-        limit = np.float32(7.90531110763549805)  # where tanh is 1 in this precision
+        limit = np.float32(7.90531110763549805)  # tanh is 1 from here on in float32
         x = -limit if x < -limit else limit if x > limit else x
         s = x * x
         p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
@@ -192,7 +192,7 @@ def lstm_steps(gates, panels, begun, cell, h, table, rows, first, last):
 
 @kernel
 def _before(dh, dbefore, t, first, last):
-    """Where the gradient for the state before step t is summed up: in that of the step before, or `dbefore`."""
+    """The sum of gradients for the state before step t: dh of the previous step, or `dbefore`."""
     batch = dbefore.shape[0]
     return dh[(t - 1) * batch + first : (t - 1) * batch + last] if t > 0 else dbefore[first:last]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from distributed.utils import get_ip, get_ipv6
 
-from singa_dask.cluster.bootstrap import MpiUnusable, this_node
+from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.group import Group, GroupFailed
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import JoinFailed, RankPlan, claim, rank_formed, release, run_rank
+from singa_dask.cluster.rank import JoinFailed, RankPlan, rank_formed, rank_task, release_worker, reserve_worker
 from singa_dask.cluster.remote import alive, kill_processes, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, MpiUnusable
 
-_CLAIM_S = 10.0
+_RESERVE_S = 10.0
 # Enough to get from the reservation to the task; short, for a worker that wakes up after its driver gave up.
 _LEASE_S = 5.0
 
@@ -33,13 +33,15 @@ def form_group(
     comm_timeout_s: float = 30.0,
     name: str = "group",
     run: str = "",
+    replaced: dict[str, int] | None = None,
 ) -> Group:
     """Run fn(comm, *args) on the Dask workers `ranks` (addresses, in rank order), which become one group.
 
     Returns once every rank has met the others. Processes that cannot join a world any more, because a group failed in
     them or they belong to another one, are restarted by their nannies first; `Group.addresses` says where ranks are.
     comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard. run: that the group is of,
-    whose servers may be on the same workers (leases.server_key).
+    whose servers may be on the same workers (leases.server_key). replaced: receives the processes that nannies are
+    asked to replace, pid by address.
 
     Raises ClusterError, naming the worker, when workers are still in use after `timeout_s` seconds, or the group has
     not formed after as many again, or a rank cannot join it. What happens to ranks afterwards, and processes that are
@@ -49,16 +51,16 @@ def form_group(
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
     deadline = time.monotonic() + timeout_s
     group = f"{name}-{uuid.uuid4().hex[:8]}"
-    workers = _claimed(client, list(ranks), group, run, deadline)
+    workers = _reserved(client, list(ranks), group, run, deadline)
     deadline = time.monotonic() + timeout_s  # they may have been waited for
     try:
-        workers, world_ranks = _in_one_world(client, workers, group, run, deadline)
+        workers, world_ranks = _in_one_world(client, workers, group, run, deadline, replaced)
         making = nullcontext() if world_ranks else _pmi_server(workers)
         with making as server:
             plans = _plans(group, workers, world_ranks, server, deadline, comm_timeout_s)
-            return _started(client, plans, workers, fn, args, server, deadline)
+            return _started(client, plans, workers, fn, args, server, deadline, replaced)
     except BaseException:
-        run_each(client, release, {worker.address: (group,) for worker in workers}, 2.0)
+        run_each(client, release_worker, {worker.address: (group,) for worker in workers}, 2.0)
         raise
 
 
@@ -76,7 +78,7 @@ def shared_world(workers: Sequence[WorkerInfo]) -> tuple[int, ...] | None:
     return ranks if one_world and usable else None
 
 
-def _claimed(client: Any, addresses: list[str], group: str, run: str, deadline: float) -> list[WorkerInfo]:
+def _reserved(client: Any, addresses: list[str], group: str, run: str, deadline: float) -> list[WorkerInfo]:
     """Reserve every worker or none: two groups that each hold half of their workers would wait for ever.
 
     Reservations live in the workers and expire. Dask's MultiLock would stay locked for ever when its driver dies.
@@ -84,12 +86,14 @@ def _claimed(client: Any, addresses: list[str], group: str, run: str, deadline: 
     while True:
         _must_be_alive(client, addresses)
         left = max(0.1, deadline - time.monotonic())
-        answers = run_each(client, claim, dict.fromkeys(addresses, (group, run, _LEASE_S)), min(left, _CLAIM_S))
+        answers = run_each(
+            client, reserve_worker, dict.fromkeys(addresses, (group, run, _LEASE_S)), min(left, _RESERVE_S)
+        )
         silent = [address for address, answer in answers.items() if isinstance(answer, Exception)]
         busy = {address: answer for address, answer in answers.items() if isinstance(answer, str)}
         if not silent and not busy:
             return [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
-        run_each(client, release, dict.fromkeys(set(addresses) - set(silent), (group,)), 2.0)
+        run_each(client, release_worker, dict.fromkeys(set(addresses) - set(silent), (group,)), 2.0)
         if silent:
             causes = "; ".join(f"{address}: {answers[address]!r}" for address in silent)
             raise ClusterError(f"{group} cannot form: Dask workers do not answer (stopped, or cut off): {causes}")
@@ -102,7 +106,12 @@ def _claimed(client: Any, addresses: list[str], group: str, run: str, deadline: 
 
 
 def _in_one_world(
-    client: Any, workers: list[WorkerInfo], group: str, run: str, deadline: float
+    client: Any,
+    workers: list[WorkerInfo],
+    group: str,
+    run: str,
+    deadline: float,
+    replaced: dict[str, int] | None,
 ) -> tuple[list[WorkerInfo], tuple[int, ...] | None]:
     """The workers, fresh where they had to be, and their ranks in the world that they share, None for a new one."""
     for attempt in range(2):
@@ -113,9 +122,11 @@ def _in_one_world(
                 raise ClusterError(f"{group} cannot form: ranks need a process each; use LocalCluster(processes=True)")
             return workers, world_ranks
         if attempt == 0:
+            if replaced is not None:
+                replaced |= {worker.address: worker.pid for worker in stale if worker.nanny}
             fresh = restart_workers(client, stale, max(5.0, deadline - time.monotonic()))
             addresses = [fresh.get(worker.address, worker.address) for worker in workers]
-            workers = _claimed(client, addresses, group, run, deadline)
+            workers = _reserved(client, addresses, group, run, deadline)
     names = ", ".join(str(worker) for worker in stale)
     raise ClusterError(
         f"{group} cannot form: MPI is initialised in fresh processes of {names}. "
@@ -197,11 +208,12 @@ def _started(
     args: tuple,
     server: PmiServer | None,
     deadline: float,
+    replaced: dict[str, int] | None,
 ) -> Group:
     """Submit the ranks and wait until all have met."""
     futures = [
         client.submit(
-            run_rank,
+            rank_task,
             plan,
             fn,
             args,
@@ -212,7 +224,7 @@ def _started(
         )
         for plan, worker in zip(plans, workers, strict=True)
     ]
-    group = Group(client, plans, workers, futures, server)
+    group = Group(client, plans, workers, futures, server, replaced)
     try:
         while not group.poll() and not _all_formed(client, group):
             if time.monotonic() >= deadline or (server and server.failure):

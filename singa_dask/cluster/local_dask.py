@@ -16,10 +16,10 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
 
-from singa_dask.cluster.bootstrap import unlink_orphans
 from singa_dask.cluster.cores import THREAD_VARIABLES, equal_share
+from singa_dask.cluster.dask_settings import SETTINGS
 from singa_dask.cluster.fork_server import IMPORTED, MALLOC
-from singa_dask.cluster.settings import SETTINGS
+from singa_dask.cluster.segments import unlink_orphans
 from singa_dask.errors import ClusterError
 
 GUARD = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'

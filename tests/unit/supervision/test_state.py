@@ -1,0 +1,677 @@
+"""What a run does about losses, newcomers and leavers: the state that results, and who is told what."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from support.supervised import Run, failed
+
+from singa_dask.errors import ClusterError, DataError
+from singa_dask.supervision import events as ev
+from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
+
+ALLREDUCE = {"nworkers_per_group": 2, "nservers_per_group": 2}
+DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
+HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
+HYBRID = {"nworker_groups": 4, "nserver_groups": 2, "nworkers_per_group": 2}
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """A run of this topology that has started."""
+    return lambda **options: Run(monkeypatch, **options).begin()
+
+
+def checkpoint(step):
+    return SimpleNamespace(path=f"step-{step}.h5", step=step)
+
+
+def where(run):
+    return [gang.where for gang in run.gangs], [group.where for group in run.server_groups]
+
+
+def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
+    run = Run(monkeypatch, **HOGWILD)
+    assert run.handle(None) == [ev.Survey(1, checkpoint=True)]
+    (request,) = run.answer()
+    assert request == ev.FormRequest(
+        number=1,
+        gangs=tuple(
+            ev.GangRequest(g, (g,), (g,), (f"w{g + 1}",), (2,), 1, puts=(True,), first=(0,), resume=None)
+            for g in range(3)
+        ),
+        servers=(
+            ev.ServerRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}),
+            ev.ServerRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}),
+            ev.ServerRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}),
+        ),
+        fresh=True,
+    )
+    assert run.answer() == []
+    assert [gang.phase for gang in run.gangs] == [Phase.RUNNING] * 3
+    assert run.ranks[1].told == [("servers", {1: run.servers[1].addresses})]
+    assert run.members.history[0] == "the start"
+    assert "worker group 2 on w3: formed: forming -> running" in run.members.history
+
+
+def test_one_worker_group_has_private_servers_and_begins_at_the_checkpoint(monkeypatch):
+    run = Run(monkeypatch, steps={0: 40}, **ALLREDUCE)
+    run.found = checkpoint(40)
+    run.begin()
+    (request,) = (c for c in run.commands if isinstance(c, ev.FormRequest))
+    assert request.servers == () and request.fresh
+    (gang,) = request.gangs
+    assert (gang.where, gang.first, gang.resume, gang.puts) == (("w1", "w2"), (40,), "step-40.h5", (True,))
+    assert not any(isinstance(c, ev.Rewind) for c in run.commands)
+
+
+# Losses
+
+
+def test_the_synchronous_group_goes_back_to_the_newest_checkpoint(monkeypatch):
+    run = Run(monkeypatch, spare=1, **ALLREDUCE).begin()
+    run.found = checkpoint(50)
+    run.handle(ev.Progress(0, 77))
+    run.lose(0, "w2")
+    assert run.answer() == [
+        ev.Note("its process died (step 77). Restart 1 of 3, from step 50."),
+        ev.Close((0,), ()),
+    ]
+    assert run.answer() == [ev.Survey(3, checkpoint=True)]
+    rewind, request = run.answer()
+    assert rewind == ev.Rewind((0,), 50) and run.state.steps == {0: 50}
+    (gang,) = request.gangs
+    assert (gang.where, gang.generation, gang.first, gang.resume) == (("w1", "w3"), 2, (50,), "step-50.h5")
+    run.settle()
+    assert [(r.groups, r.step, r.cause) for r in run.state.restarts] == [((0,), 77, "its process died")]
+
+
+def test_without_a_checkpoint_it_goes_back_to_the_start(start):
+    run = start(spare=1, **ALLREDUCE)
+    run.handle(ev.Progress(0, 77))
+    run.lose(0)
+    run.settle()
+    assert ev.Rewind((0,), None) in run.commands and run.state.steps == {0: 0}
+    assert run.notes == ["its process died (step 77). Restart 1 of 3, from step 0."]
+    assert run.ranks[0].plan.groups[0].first == 0
+
+
+def test_a_group_of_downpour_goes_on_from_the_servers(start):
+    run = start(spare=1, **DOWNPOUR)
+    server = run.servers[0]
+    run.handle(ev.Progress(1, 33))
+    run.handle(ev.Progress(0, 50))
+    run.lose(1)
+    run.settle()
+    assert where(run) == ([("w1",), ("w4",)], [("w3",)])
+    assert [gang.generation for gang in run.gangs] == [1, 2] and run.servers[0] is server and not server.stopped
+    plan = run.ranks[1].plan.groups[0]
+    assert (plan.first, plan.fresh, plan.puts, plan.generation) == (33, False, False, 2)
+    assert run.ranks[1].told == [("servers", {0: server.addresses})]
+    assert run.notes == ["its process died (step 33). Restart 1 of 3 of worker group 1, from the servers' parameters."]
+    assert not any(isinstance(c, ev.Rewind) for c in run.commands)
+    assert [c.checkpoint for c in run.commands if isinstance(c, ev.Survey)] == [True, False, False]
+
+
+def test_a_loss_takes_along_what_shares_processes_only(start):
+    run = start(spare=1, **HOGWILD)
+    run.handle(ev.Progress(1, 20))
+    before = run.servers[0]
+    run.lose(1)
+    run.settle()
+    assert run.made()[1:] == [([(1,)], [1])]
+    assert where(run) == ([("w1",), ("w4",), ("w3",)],) * 2
+    assert [group.generation for group in run.server_groups] == [1, 2, 1]
+    assert [restart.groups for restart in run.state.restarts] == [(1,)]
+    made = run.servers[1]
+    assert made.parameters == "server group 0" and run.servers[2].parameters == "server group 1"
+    assert run.servers[0] is before and before.met == 2 and made.met == 1, "it meets both neighbours"
+    assert run.notes == [
+        "its process died (step 20). Restart 1 of 3 of worker group 1, "
+        "from the parameters of a neighbouring server group."
+    ]
+    assert all(plan.accounts == {} for plan in made.plans)
+
+
+@pytest.mark.parametrize(("lost", "met"), [(0, [1, 1]), (1, [2, 1]), (2, [1, 2])])
+def test_a_server_group_that_is_made_again_meets_its_neighbours_again(start, lost, met):
+    run = start(spare=1, **HOGWILD)
+    run.lose(lost)
+    run.settle()
+    assert [run.servers[left].met for left in (0, 1)] == met
+
+
+def test_all_server_groups_lost_begin_with_the_checkpoint_and_open_their_accounts_anew(start):
+    run = start(spare=3, **HOGWILD)
+    run.found = checkpoint(30)
+    for number in range(3):
+        run.handle(ev.Progress(number, 40 + number))
+        run.kill(f"w{number + 1}")
+    run.handle(ev.ServersLost(frozenset({"w1", "w2", "w3"})))
+    run.settle()
+    assert run.made()[-1] == ([(0,), (1,), (2,)], [0, 1, 2])
+    assert ev.Rewind((0, 1, 2), 30) in run.commands
+    assert [run.ranks[g].plan.groups[0].first for g in range(3)] == [30, 30, 30]
+    assert run.servers[1].plans[0].accounts == {"left": (2, 2), "right": (2, 2)}
+    assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died" in run.notes[0]
+
+
+def test_two_server_groups_are_made_from_the_nearest_one_that_is_up(start):
+    run = start(spare=2, **HOGWILD)
+    run.kill("w1")
+    run.kill("w2")
+    run.handle(ev.ServersLost(frozenset({"w1", "w2"})))
+    run.settle()
+    assert run.made()[-1] == ([(0,), (1,)], [0, 1])
+    assert run.servers[1].parameters == "server group 2" and run.servers[0].parameters == "server group 1"
+
+
+def test_lost_servers_take_along_the_groups_that_they_serve(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.found = checkpoint(20)
+    run.lose_servers(0)
+    run.settle()
+    assert run.made()[-1] == ([(0,), (1,)], [0])
+    assert where(run) == ([("w1",), ("w2",)], [("w4",)])
+    assert run.server_groups[0].restarts == 1 and run.gangs[0].restarts == 0
+    assert run.notes == [
+        "server group 0: the process of w3 died (step 0). "
+        "Restart 1 of 3 of worker group 0 and worker group 1, from step 20."
+    ]
+
+
+def test_a_gang_of_two_processes_takes_along_the_servers_in_both(start):
+    """Both processes are replaced when it is formed anew: the world of a failed group is spent."""
+    run = start(spare=1, **HYBRID)
+    assert run.gangs[0].where == ("w1", "w2") and run.server_groups[0].where == ("w1",)
+    run.lose(0, "w2")
+    run.settle()
+    assert run.made()[-1] == ([(0,), (1,)], [0])
+    assert run.gangs[0].where == ("w1", "w9")
+
+
+def test_a_mute_process_takes_its_server_along_though_the_scheduler_lists_it(start):
+    run = start(spare=1, **HOGWILD)
+    run.kill("w3")  # answers no survey; nobody says that its server is lost
+    gang = run.gangs[2]
+    run.handle(ev.GangFailed(2, gang.generation, "the server does not answer"))
+    run.settle()
+    assert run.made()[1:] == [([(2,)], [2])]
+
+
+def test_losses_of_one_process_are_one_restart(start):
+    run = start(spare=1, **HOGWILD)
+    run.lose(1)
+    run.handle(ev.ServersLost(frozenset({"w2"})))
+    run.settle()
+    assert len(run.state.restarts) == 1 and run.made()[1:] == [([(1,)], [1])]
+
+
+def test_a_loss_while_another_is_being_formed_waits_for_its_turn(start):
+    run = start(spare=2, **DOWNPOUR)
+    run.lose(1)
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    run.lose(0)
+    assert [gang.phase for gang in run.gangs] == [Phase.LOST, Phase.FORMING]
+    run.settle()
+    assert run.made()[1:] == [([(1,)], []), ([(0,)], [])]
+    assert [gang.generation for gang in run.gangs] == [2, 2]
+
+
+def test_a_survey_from_before_the_loss_decides_nothing(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.handle(ev.JoinAsked("asker"))
+    (survey,) = run.open
+    old = run.answer_to(survey)
+    run.lose(1)
+    run.answer(ev.Survey, old)
+    assert run.gangs[1].phase is Phase.LOST and "asker" not in run.replies
+    run.settle()
+    assert run.gangs[1].where == ("w4",)
+    assert run.replies["asker"].startswith("refused: 1 free Dask workers are needed, 0 are there")
+
+
+def test_events_of_an_earlier_generation_are_ignored(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.lose(1)
+    run.settle()
+    for event in (
+        ev.GangFailed(1, 1, "late"),
+        ev.GangEnded(1, 1),
+        ev.Formed(1),
+        ev.NotFormed(1, ClusterError("late")),
+    ):
+        assert run.handle(event) == []
+    assert run.gangs[1].phase is Phase.RUNNING
+    assert run.handle(ev.Surveyed(1, ())) == []
+
+
+def test_restarts_are_counted_for_each_and_bounded(start):
+    run = start(spare=4, max_restarts=1, **DOWNPOUR)
+    for number in (0, 1):
+        run.lose(number)
+        run.settle()
+    assert [gang.restarts for gang in run.gangs] == [1, 1] and not run.state.over
+    commands = run.handle(ev.GangFailed(1, 2, "its process died again"))
+    run.kill(run.gangs[1].where[0])
+    (end,) = (c for c in run.answer() if isinstance(c, ev.End))
+    assert (
+        isinstance(end.error, GroupLost)
+        and str(end.error) == "its process died again"
+        and run.state.error is end.error
+    )
+    assert "worker group 1 on w5: formed: forming -> running" in end.error.__notes__[0]
+    assert len(run.state.restarts) == 2 and commands == [ev.Survey(6)]
+    assert run.handle(ev.Progress(0, 99)) == [] and run.state.steps.get(0) != 99
+
+
+def test_an_error_of_a_ranks_own_ends_the_run(start):
+    run = start(**DOWNPOUR)
+    error = DataError("shard 7 is damaged")
+    run.lose(1, raised=error)
+    assert run.commands[-1] == ev.End(error) and run.state.error is error
+
+
+# Forming
+
+
+def test_servers_of_a_request_that_failed_are_made_again(monkeypatch):
+    """As they have no parameters, nobody may begin with what they have."""
+    run = Run(monkeypatch, spare=1, **HOGWILD)
+    run.handle(None)
+    run.answer()
+    run.kill("w3")
+    run.settle()
+    assert run.made() == [([(0,), (1,), (2,)], [0, 1, 2])] * 2
+    assert len(run.groups) == 3 and run.gangs[2].where == ("w4",)
+    assert [c.fresh for c in run.commands if isinstance(c, ev.FormRequest)] == [True, True]
+    assert [restart.groups for restart in run.state.restarts] == [(0, 2)]
+    assert run.state.restarts[0].cause == "Dask workers are gone: w3"
+
+
+def test_a_rank_lost_while_it_forms_is_a_loss_for_certain(monkeypatch):
+    run = Run(monkeypatch, **DOWNPOUR)
+    run.fault = failed()
+    run.begin()
+    assert [restart.cause for restart in run.state.restarts] == [str(failed())]
+    assert [gang.generation for gang in run.gangs] == [2, 2]
+
+
+def test_what_no_loss_explains_ends_the_run(monkeypatch):
+    run = Run(monkeypatch, **DOWNPOUR)
+    run.fault = ClusterError("MPI cannot be loaded")
+    run.begin()
+    assert str(run.state.error) == "MPI cannot be loaded" and run.state.over
+
+
+def test_an_error_of_a_ranks_own_while_it_forms_ends_the_run(monkeypatch):
+    run = Run(monkeypatch, **DOWNPOUR)
+    run.fault = failed(DataError("no shards"))
+    run.begin()
+    assert isinstance(run.state.error, DataError)
+
+
+def test_restarted_processes_are_known_by_their_new_addresses(start):
+    run = start(spare=1, **HOGWILD)
+    run.lose(1)
+    run.answer()
+    run.answer()
+    run.answer(ev.Survey)
+    request = run.state.busy
+    assert [gang.where for gang in request.gangs] == [("w4",)]
+    run.open.clear()
+    run.there["w9"] = run.there.pop("w4")
+    run.ranks[1] = type(run.ranks[0])(run, ("w9",), SimpleNamespace(groups=[SimpleNamespace(generation=2)]))
+    run.servers[1] = run.servers[0].__class__(run, 1, 2, ("w9",), [], met=1)
+    run.servers[0].met = 2
+    run.handle(ev.Formed(request.number, {"w4": "w9"}, {"w9": 77}))
+    assert run.gangs[1].where == run.server_groups[1].where == ("w9",)
+    assert run.state.processes.stuck(["w9"], again=False) == {"w9": 77}
+
+
+# Places
+
+
+def test_a_replacement_is_waited_for_and_then_missed(start):
+    run = start(**ALLREDUCE)
+    run.lose(0)
+    run.answer()
+    run.answer()
+    assert ev.Kill({"w1": 1}) in run.answer(), "a stopped process lives, and its nanny is content with it"
+    assert run.open == [ev.Survey(4, checkpoint=False, delay_s=0.05)]
+    run.clock = 29.0
+    assert run.answer() == [ev.Survey(5, delay_s=0.05)]
+    run.clock = 30.0
+    (end,) = run.answer()
+    assert isinstance(end.error, NoReplacement)
+    assert str(end.error) == ("1 Dask workers were lost (w1) and only 0 free ones are there after 30 s. Start more.")
+
+
+def test_a_replacement_that_comes_is_taken(start):
+    run = start(**ALLREDUCE)
+    run.lose(0)
+    for _ in range(3):
+        run.answer()
+    came = run.start()
+    run.settle()
+    assert run.gangs[0].where == (came, "w2") and run.gangs[0].phase is Phase.RUNNING
+
+
+def test_processes_without_a_nanny_are_not_killed(start):
+    run = start(nannies=False, **ALLREDUCE)
+    run.lose(0)
+    for _ in range(3):
+        run.answer()
+    assert not any(isinstance(c, ev.Kill) for c in run.commands)
+
+
+def test_a_process_that_is_being_replaced_is_not_taken_when_it_answers_once_more(start):
+    run = start(**ALLREDUCE)
+    run.stuck.add("w2")
+    run.lose(0, "w1")
+    run.answer()
+    run.answer()
+    assert run.state.processes.replaced == {("w2", 2)}, "what was told to leave, and did not react"
+    assert ev.Kill({"w2": 2}) in run.answer()
+    run.start(), run.start()
+    run.settle()
+    assert run.gangs[0].where == ("w3", "w4")
+
+
+def test_a_process_that_a_failed_forming_replaced_is_not_taken_either(monkeypatch):
+    run = Run(monkeypatch, spare=1, **DOWNPOUR)
+    run.handle(None)
+    run.answer()
+    run.answer(event=ev.NotFormed(1, failed(), lost=True, replaced={"w1": 1}))
+    run.settle()
+    assert [gang.where for gang in run.gangs] == [("w4",), ("w2",)] and ev.Kill({"w1": 1}) in run.commands
+    run.there["w1"] = replace(run.there["w1"], pid=99)  # a fresh process where the old one was
+    assert run.ask_join() == "worker group 2 joins on w1"
+
+
+def test_a_newcomer_and_a_replacement_never_take_the_same_worker(start):
+    """Whoever asks in the meantime: the survey that both could use is decided on once."""
+    run = start(spare=1, **DOWNPOUR)
+    run.lose(1)
+    run.answer()
+    run.answer()  # the loss is closed, and "w4" is free
+    run.handle(ev.JoinAsked("asker"))
+    run.settle()
+    assert run.gangs[1].where == ("w4",) and len(run.gangs) == 2
+    assert run.replies["asker"] == ("refused: 1 free Dask workers are needed, 0 are there; start more and join again")
+
+
+@pytest.mark.parametrize("answered", range(5))
+def test_one_free_worker_is_for_the_loss_whenever_somebody_wants_to_join(start, answered):
+    run = start(spare=1, **DOWNPOUR)
+    run.lose(1)
+    for _ in range(answered):
+        if run.open:
+            run.answer()
+    run.handle(ev.JoinAsked("asker"))
+    run.settle()
+    assert run.gangs[1].where == ("w4",) and run.replies["asker"].startswith("refused")
+
+
+def test_what_is_restarted_while_it_forms_is_not_free(start):
+    """Its nanny has a process under another address, and none under the old one."""
+    run = start(**DOWNPOUR)
+    assert run.ask_join("first").startswith("refused")
+    run.start()
+    run.handle(ev.GangFailed(1, 1, "its process died"))
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    run.there["w20"] = replace(run.there.pop("w2"), address="w20", pid=20)
+    assert run.ask_join() == "worker group 2 joins on w4"
+
+
+# Who joins and leaves
+
+
+def test_who_joins_comes_alone_from_the_step_of_the_others(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.handle(ev.Progress(0, 70))
+    run.handle(ev.Progress(1, 30))
+    assert run.ask_join() == "worker group 2 joins on w4"
+    run.settle()
+    assert run.made()[1:] == [([(2,)], [])]
+    plan = run.ranks[2].plan
+    assert (plan.groups[0].first, plan.groups[0].puts, plan.server_groups, plan.cores) == (70, False, (0,), (2,))
+
+
+def test_who_joins_takes_turns_through_the_server_groups(start):
+    run = start(spare=2, **{**HYBRID, "nworkers_per_group": 1})
+    for asker, number, used in (("a", 4, 0), ("b", 5, 1)):
+        assert run.ask_join(asker).startswith(f"worker group {number} joins")
+        assert run.settle().gang(number).server_groups == (used,)
+
+
+def test_a_newcomer_of_several_processes_needs_them_all(start):
+    run = start(spare=1, **HYBRID)
+    assert run.ask_join().startswith("refused: 2 free Dask workers are needed, 1 are there")
+    run.start()
+    assert run.ask_join() == "worker group 4 joins on w10, w9"
+    assert run.settle().ranks[4].plan.cores == (1, 1)
+
+
+def test_newcomers_that_cannot_join_are_left_out(start):
+    run = start(spare=3, **DOWNPOUR)
+    run.fault = ClusterError("w4 is in use")
+    assert run.ask_join() == "worker group 2 joins on w4"
+    run.settle()
+    assert "worker group 2 could not join: w4 is in use" in run.notes
+    assert run.ask_join() == "worker group 3 joins on w4"
+    for address in ("w4", "w5", "w6"):
+        run.kill(address)
+    for _ in range(3):
+        run.answer()
+        run.clock += 31
+    run.settle()
+    assert any(note.startswith("worker group 3 could not join: 1 Dask workers were lost (w4)") for note in run.notes)
+    run.start()
+    assert run.ask_join() == "worker group 4 joins on w7"
+    run.settle()
+    run.lose(4, raised=DataError("there are no shards here"))
+    run.settle()
+    assert "worker group 4 could not join: its process died" in run.notes
+    assert run.servers[0].dismissed == [(2, 1), (3, 0), (4, 1)]
+    assert not run.state.restarts and not run.state.over
+    assert [gang.phase for gang in run.gangs] == [Phase.RUNNING] * 2 + [Phase.ENDED] * 3
+
+
+def test_a_newcomer_that_has_worked_is_restarted_like_the_others(start):
+    run = start(spare=2, **DOWNPOUR)
+    run.ask_join()
+    run.settle()
+    run.handle(ev.Progress(2, 5))
+    run.lose(2)
+    run.settle()
+    assert run.gang(2).generation == 2 and run.gang(2).phase is Phase.RUNNING and run.gang(2).restarts == 1
+
+
+def test_an_error_of_a_newcomer_that_has_worked_ends_the_run(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.ask_join()
+    run.settle()
+    run.handle(ev.Progress(2, 5))
+    run.lose(2, raised=DataError("shard 3"))
+    assert isinstance(run.state.error, DataError)
+
+
+def test_nobody_joins_a_synchronous_run_nor_one_that_ends(start):
+    assert "synchronous" in start(spare=1, **ALLREDUCE).ask_join()
+    run = start(spare=1, **DOWNPOUR)
+    run.handle(ev.StopAsked())
+    assert run.ask_join() == "refused: the run is ending"
+
+
+def test_who_asked_when_the_run_ends_is_answered(start):
+    run = start(**DOWNPOUR)
+    run.handle(ev.JoinAsked("asker"))
+    run.end(0, 1)
+    assert run.replies["asker"] == "refused: the run is ending" and run.commands[-1] == ev.End()
+
+
+def test_who_leaves_ends_after_its_step_and_is_not_brought_back(start):
+    run = start(spare=1, **DOWNPOUR)
+    assert run.ask_leave(1) == "worker group 1 leaves after its step"
+    assert ev.Stop(1) in run.commands
+    run.lose(1)  # dies on its way out
+    run.settle()
+    assert run.gangs[1].phase is Phase.ENDED and "worker group 1 left: its process died" in run.notes
+    assert not run.state.restarts and run.servers[0].dismissed == [(1, 1)]
+    assert ("others ended", True) in run.told(0)
+    assert run.ask_leave(1) == "refused: there is no worker group 1 at work"
+
+
+def test_who_leaves_does_not_take_its_servers_along(start):
+    run = start(spare=1, **HOGWILD)
+    run.ask_leave(1)
+    run.lose(1)
+    run.settle()
+    assert run.gangs[1].phase is Phase.ENDED and run.made()[1:] == [([], [1])]
+    assert run.server_groups[1].where == ("w4",) and run.servers[1].parameters == "server group 0"
+
+
+def test_the_lead_does_not_leave(start):
+    run = start(**HYBRID)
+    assert "worker group 0 tests and saves" in run.ask_leave(0)
+    assert run.ask_leave(3) == "worker group 3 leaves after its step"
+    assert [c for c in run.commands if isinstance(c, ev.Stop)] == [ev.Stop(3)]
+    assert run.ask_leave(9) == "refused: there is no worker group 9 at work"
+
+
+def test_who_is_being_formed_does_not_leave(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.lose(1)
+    assert run.ask_leave(1) == "refused: worker group 1 is being formed"
+
+
+# The end
+
+
+def test_the_lead_hears_once_all_others_have_ended(start):
+    run = start(**HOGWILD)
+    run.end(1)
+    assert run.open == []
+    run.end(2)
+    assert run.open == [ev.TellLead(True, (0, 1, 0))], "along the line, and back"
+    run.settle()
+    assert run.told(0) == [("others ended", True)]
+    run.end(0)
+    assert run.commands[-1] == ev.End() and run.state.over and run.state.error is None
+
+
+def test_the_lead_is_told_until_it_hears(start):
+    run = start(**DOWNPOUR)
+    run.hears = False
+    run.end(1)
+    for _ in range(3):
+        run.answer(ev.TellLead)
+    run.hears = True
+    run.settle()
+    assert run.told(0) == [("others ended", True)] * 4
+
+
+def test_who_joins_after_the_others_ended_is_waited_for(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.end(1)
+    run.settle()
+    run.ask_join()
+    assert isinstance(run.open[0], ev.TellLead) and not run.open[0].ended
+    run.settle()
+    assert run.told(0) == [("others ended", True), ("others ended", False)]
+    run.end(2)
+    run.settle()
+    assert run.told(0)[-1] == ("others ended", True)
+
+
+def test_a_lead_that_is_formed_anew_is_told_again(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.end(1)
+    run.settle()
+    run.lose(0)
+    run.settle()
+    assert run.ranks[0].generation == 2 and run.told(0) == [("others ended", True)]
+
+
+def test_a_failed_last_exchange_is_tried_again_after_the_loss(start):
+    run = start(spare=1, **HOGWILD)
+    run.end(1, 2)
+    run.kill("w2")  # the process of an ended group, with its server
+    run.answer(ev.TellLead, ev.FlushFailed("server group 1 does not answer"))
+    run.answer(ev.Survey)
+    assert run.notes == [] and isinstance(run.state.busy, ev.TellLead)
+    run.answer(ev.TellLead, ev.FlushFailed("server group 1 does not answer"))
+    run.handle(ev.ServersLost(frozenset({"w2"})))
+    run.settle()
+    assert run.made()[1:] == [([], [1])] and run.told(0) == [("others ended", True)]
+    assert "of the servers, from the parameters of a neighbouring server group" in run.notes[0]
+
+
+def test_a_last_exchange_that_no_loss_explains_is_done_without(start):
+    run = start(**HOGWILD)
+    run.end(1, 2)
+    run.answer(ev.TellLead, ev.FlushFailed("out of memory"))
+    run.answer(ev.Survey)
+    assert run.notes == ["the last exchange between server groups failed: out of memory"]
+    assert run.open == [ev.TellLead(True, ())]
+    run.settle()
+    assert run.told(0) == [("others ended", True)]
+
+
+# Being stopped
+
+
+def test_a_stop_reaches_what_runs_and_what_is_formed_later(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.lose(1)
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    assert run.handle(ev.StopAsked()) == [
+        ev.Note("stopping after this step (press Ctrl-C again to abort)"),
+        ev.Stop(0),
+    ]
+    assert run.handle(ev.StopAsked()) == []
+    assert run.answer() == [ev.Stop(1)]
+
+
+def test_a_loss_while_the_run_is_being_stopped_is_told_once(start):
+    run = start(spare=1, **HOGWILD)
+    run.handle(ev.StopAsked())
+    run.lose_servers(2)
+    run.settle()
+    assert [gang.phase for gang in run.gangs] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
+    run.end(0, 1)
+    assert run.notes[1:] == ["server group 2: the process of w3 died The run was being stopped, so it ends here."]
+    assert not run.state.restarts and run.commands[-1] == ev.End()
+    assert run.ranks.keys() == {0, 1}, "what is left of the third is closed"
+
+
+def test_servers_without_work_that_are_lost_while_the_run_is_being_stopped_are_not_mentioned(start):
+    run = start(spare=1, **HOGWILD)
+    run.end(2)
+    run.handle(ev.StopAsked())
+    run.lose_servers(2)
+    run.settle()
+    assert run.notes == ["stopping after this step (press Ctrl-C again to abort)"]
+    assert run.server_groups[2].phase is Phase.ENDED and run.made()[1:] == []
+
+
+# The table
+
+
+def test_the_table_leads_from_everywhere_to_the_end():
+    reached, phases = {Phase.DOWN}, set()
+    while reached - phases:
+        phases |= reached
+        reached |= {to for (phase, _), to in TRANSITIONS.items() if phase in phases}
+    assert phases == set(Phase)
+    assert {phase for phase, _ in TRANSITIONS} == set(Phase) - {Phase.ENDED}
+
+
+def test_a_transition_that_is_not_in_the_table_is_an_error(start):
+    run = start(**DOWNPOUR)
+    with pytest.raises(KeyError):
+        run.members.move(run.gangs[0], "form")

@@ -1,0 +1,48 @@
+"""What the files around the package say agrees with each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def recipe(target: str) -> list[str]:
+    """The commands of a target."""
+    (body,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    return [line.strip().replace("$(BIN)", ".venv/bin") for line in body.splitlines()]
+
+
+def test_commits_are_checked_by_what_make_check_runs():
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["entry"] for hook in repo["hooks"]] == recipe("check")
+    assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in repo["hooks"])
+
+
+def test_the_hosting_service_runs_what_ci_is():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    (minimum,) = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert job["strategy"]["matrix"]["python"][0] == minimum
+    targets = re.findall(r"^make (\S+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert targets == ["check", "test", "test-long"] and all(recipe(target) for target in targets)
+
+
+def test_contributing_names_targets_and_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
+    paths = re.findall(r"`((?:singa_dask|tests|docs|datasets|benchmarks|examples)/[\w/.-]*)`", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("target", sorted(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)))
+def test_every_target_with_a_help_is_phony(target):
+    assert target in re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
