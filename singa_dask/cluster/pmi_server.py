@@ -63,7 +63,7 @@ class PmiServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="singa-pmi", daemon=True)
         self._thread.start()
 
@@ -85,20 +85,13 @@ class PmiServer:
 
     def missing(self) -> dict[int, str]:
         """The ranks that keep the world from forming, and how."""
-        with self._changed:
+        with self._lock:
             return self.state.missing()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the world formed. Returns when it did, when it failed, or after `timeout_s` seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.formed or bool(self.failure), timeout_s)
-            return self.formed
 
     def fail(self, reason: str) -> None:
         """Give the world up and end all connections: ranks that wait in MPI_Init leave it by dying."""
-        with self._changed:
+        with self._lock:
             self.state.fail(reason)
-            self._changed.notify_all()
         self.close()
 
     def close(self) -> None:
@@ -112,9 +105,8 @@ class PmiServer:
             for key, _ in self._selector.select(timeout=1.0):
                 if key.data is None:
                     return self._end()
-                with self._changed:
+                with self._lock:
                     key.data()
-                    self._changed.notify_all()
             self._drop_strangers()
 
     def _end(self) -> None:

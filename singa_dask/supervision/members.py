@@ -17,6 +17,7 @@ from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
     from singa_dask.cluster import Placement, WorkerInfo
+    from singa_dask.training.checkpoint import Found
 
 logger = logging.getLogger(__name__)
 
@@ -217,6 +218,15 @@ class Members:
             workers = [g for g in working if g in workers or g.server_group in down or lost & set(g.where)]
             if (len(workers), len(servers)) == known:
                 return workers, servers
+
+    def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
+        """In words: which worker groups are formed anew, and what they go on from. found: the newest checkpoint."""
+        names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+        if self.server_groups and not servers:
+            return f"{names}, from the servers' parameters"
+        if self.serving():
+            return f"{names}, from the parameters of a neighbouring server group"
+        return f"{names}, from step {found.step if found else 0}"
 
     # What is formed
 

@@ -93,7 +93,7 @@ class Supervision:
             case ev.FlushFailed(cause):
                 self._operation_done()
                 self._flush_cause = cause
-            case ev.StopAsked():
+            case ev.StopAsked() if not self.interrupted:
                 self._stop()
             case ev.JoinAsked(asker):
                 self._join(asker)
@@ -121,9 +121,8 @@ class Supervision:
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         if not self._surveys.under_way and (self._pending() or self._askers):
-            checkpoint = (
-                self._pending() and self._checkpoint is None and (self._needs_checkpoint or not self.members.serving())
-            )
+            wanted = self._needs_checkpoint or not self.members.serving()
+            checkpoint = wanted and self._checkpoint is None and self._pending()
             delay_s = 0.0 if self._replaced_by is None else _SURVEY_AGAIN_S
             self._do(self._surveys.ask(checkpoint=checkpoint, delay_s=delay_s))
 
@@ -191,8 +190,6 @@ class Supervision:
                 self.members.move(member, "closed")
 
     def _stop(self) -> None:
-        if self.interrupted:
-            return
         self.interrupted = True
         self._do(ev.Note("stopping after this step (press Ctrl-C again to abort)"))
         for group in self.members.running():
@@ -260,7 +257,7 @@ class Supervision:
             self._end(error)
         elif self.interrupted:
             if workers:
-                self._do(ev.Note(f"{error} The run was being stopped, so it ends here."))
+                self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
             for other in (*workers, *servers):
                 self._drop(other)
         elif self._checkpoint is None and not set(self.members.serving()) - set(servers):
@@ -287,16 +284,8 @@ class Supervision:
         step = min((self.steps.get(number, 0) for number in numbers), default=0)
         self.restarts.append(Restart(numbers, step, str(error)))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
-        self._do(ev.Note(f"{error} (step {step}). {attempt}{self._way_out(workers, servers)}."))
-
-    def _way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> str:
-        """Which worker groups are formed anew, and what they go on from."""
-        names = "" if self.members.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
-        if self.members.server_groups and not servers:
-            return f"{names}, from the servers' parameters"
-        if self.members.serving():
-            return f"{names}, from the parameters of a neighbouring server group"
-        return f"{names}, from step {self._found.step if self._found else 0}"
+        way_out = self.members.way_out(workers, servers, self._found)
+        self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))
 
     # Places
 

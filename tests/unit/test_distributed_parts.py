@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster, Nanny
 from distributed.actor import Actor
 from distributed.core import Status
 
-from singa_dask.cluster.settings import SETTINGS
+from singa_dask.cluster.dask_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from distributed.utils import wait_for
 
-from singa_dask.cluster.remote import alive, run_each
+from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
+from singa_dask.errors import ClusterError
 
 
 def _interrupted(function, *args, callback_timeout):
@@ -34,3 +35,79 @@ def test_a_call_that_is_given_up_before_it_begins_leaves_nothing_behind(call):
             call(client)
         gc.collect()
     assert not complaints
+
+
+class Client:
+    """A client whose workers answer as `answers` says; its scheduler knows them, or does not answer."""
+
+    asynchronous = False
+
+    def __init__(self, answers=(), stuck=False, mute=False):
+        self.answers, self.stuck, self.given, self.asked = dict(answers), stuck, 0.0, []
+        self.scheduler = SimpleNamespace(addr="tcp://here:1", ncores=self._ncores, identity=self._identity)
+        self.mute = mute
+
+    def sync(self, function, *args, callback_timeout):
+        self.given = callback_timeout
+        if self.stuck:
+            raise TimeoutError("timed out")
+
+        async def main():
+            return await function(*args)
+
+        return asyncio.run(main())
+
+    async def _run(self, function, *args, workers, nanny):
+        (address,) = workers
+        self.asked.append((function.__name__, args, address, nanny))
+        answer = self.answers[address]
+        if answer is None:
+            await asyncio.sleep(60)
+        if isinstance(answer, Exception):
+            raise answer
+        return {address: answer}
+
+    async def _ncores(self, workers):
+        if self.mute:
+            await asyncio.sleep(60)
+        return {address: 1 for address in self.answers if workers is None or address in workers}
+
+    async def _identity(self):
+        return {"workers": {address: {"last_seen": 7.0} for address in self.answers}}
+
+
+def test_each_worker_answers_for_itself():
+    fault = ValueError("no")
+    answers = run_each(Client({"a": 1, "b": None, "c": fault}), print, {"a": (), "b": (), "c": ()}, 0.05)
+    assert answers["a"] == 1 and answers["c"] is fault and isinstance(answers["b"], TimeoutError)
+
+
+def test_a_client_whose_event_loop_is_stuck_has_no_answers():
+    """On a busy machine the loop is late: it has half a minute more than the workers."""
+    client = Client({"a": 1}, stuck=True)
+    assert isinstance(run_each(client, print, {"a": (), "b": ()}, 2.0)["b"], TimeoutError)
+    assert client.given >= 32.0
+    with pytest.raises(ClusterError, match=r"here:1.* did not answer within 10 s"):
+        alive(client)
+
+
+def test_who_lives_and_when_it_was_seen_the_scheduler_knows():
+    client = Client({"a": 1, "b": 2})
+    assert alive(client) == {"a", "b"} and alive(client, ["b", "x"]) == {"b"} and alive(client, []) == set()
+    assert last_seen(client) == {"a": 7.0, "b": 7.0}
+    with pytest.raises(ClusterError, match=r"tcp://here:1\) did not answer within 0.05 s"):
+        alive(Client(mute=True), timeout_s=0.05)
+
+
+def test_nannies_are_asked_to_kill():
+    client = Client({"a": None, "b": 1})
+    client.answers["a"] = 1
+    kill_processes(client, {"a": 5})
+    assert client.asked == [("_kill", (5,), "a", True)]
+
+
+def test_an_asynchronous_client_is_refused():
+    client = Client()
+    client.asynchronous = True
+    with pytest.raises(ClusterError, match="asynchronous"):
+        alive(client)

@@ -451,7 +451,7 @@ async def test_a_neighbour_that_does_not_hand_over_is_an_error(network):
     left, right = await pair(network)
     right.server.open_account(0, "left", (0, 5))
     actor.server_here = lambda key: network.actors[key].server
-    with pytest.raises(ClusterError, match=r"server at right did not hand over its parameters: Refused\(.*account"):
+    with pytest.raises(ClusterError, match=r"server at right did not send its parameters: Refused\(.*account"):
         await left.take_over(Address("right", "right"), "right", (0, 1))
 
 

@@ -129,7 +129,7 @@ def test_the_silence_of_a_server_begins_when_it_was_heard_last(monkeypatch):
     ("answer", "error", "message"),
     [
         (Refused("too late"), ClusterError, "the server at tcp://there:1 refused Get: too late"),
-        (KeyError("server"), ClusterError, "the server server is not at tcp://there:1 any more"),
+        (KeyError("server"), ClusterError, "the server server is no longer at tcp://there:1"),
         ({"status": "error", "exception": ValueError("inside")}, ValueError, "inside"),
     ],
 )

@@ -224,9 +224,9 @@ def test_an_exchange_is_due_after_sync_freq_updates():
     line.arrive(0)
     line.finish(0)
     for _ in range(2):
-        assert line.posts[0].shard.begin_sync(0) is None, "by default none is forced"
+        assert line.posts[0].protocol.begin_sync(0) is None, "by default none is forced"
         line.update(0)
-    assert line.posts[0].shard.begin_sync(0) is None
+    assert line.posts[0].protocol.begin_sync(0) is None
     line.update(0)
     assert line.begin(0, force=False) is not None
 

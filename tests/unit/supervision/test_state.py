@@ -654,7 +654,7 @@ def test_a_loss_while_the_run_is_being_stopped_is_told_once(start):
     run.settle()
     assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
     run.end(0, 1)
-    assert run.notes[1:] == ["server group 2: the process of w3 died The run was being stopped, so it ends here."]
+    assert run.notes[1:] == ["server group 2: the process of w3 died. The run is being stopped, so it ends here."]
     assert not run.state.restarts and run.commands[-1] == ev.End()
     assert run.ranks.keys() == {0, 1}, "what is left of the third is closed"
 

@@ -415,7 +415,7 @@ def far_links(job, groups=(0,)):
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
     servers = range(job.cluster.nservers_per_group)
     plans = [server_plan(job, _entries(), cut.of_server(i), "", groups) for i in servers]
-    return {i: FarLink(Server(plan.shard(get_ops("cpu")))) for i, plan in enumerate(plans)}
+    return {i: FarLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -489,7 +489,7 @@ def test_after_settling_parameters_are_the_servers_and_nothing_is_under_way():
         under_way = len(replica.stub._under_way)
         held = np.empty(_size(), np.float32)
         for link in links.values():
-            for index in link._server.shard.indices:
+            for index in link._server.protocol.indices:
                 state = link.send(Inspect(index)).result(1)
                 s = next(s for s in cut.slices if s.index == index)
                 held[s.start : s.stop] = state.values

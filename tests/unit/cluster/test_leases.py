@@ -1,0 +1,66 @@
+"""Who has a Dask worker, by a clock that the test sets."""
+
+import pytest
+
+from singa_dask.cluster import leases
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, to be set."""
+    now = [100.0]
+    monkeypatch.setattr(leases.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(leases, "_leases", {})
+    return now
+
+
+def test_a_reservation_holds_until_it_expires(clock):
+    assert leases.reserve("w1", "a", 5.0) == "" and leases.holder("w1") == "a"
+    assert leases.reserve("w1", "b", 5.0) == "a"
+    clock[0] = 104.9
+    assert leases.reserve("w1", "b", 5.0) == "a" and leases.holder("w1") == "a"
+    clock[0] = 105.0
+    assert leases.holder("w1") == "" and leases.reserve("w1", "b", 5.0) == "" and leases.holder("w1") == "b"
+
+
+def test_a_group_may_reserve_again_and_begins_anew(clock):
+    leases.reserve("w1", "a", 5.0)
+    clock[0] = 103.0
+    assert leases.reserve("w1", "a", 5.0) == ""
+    clock[0] = 107.0
+    assert leases.holder("w1") == "a"
+
+
+def test_workers_of_one_process_are_told_apart(clock):
+    leases.reserve("w1", "a", 5.0)
+    assert leases.holder("w2") == "" and leases.reserve("w2", "b", 5.0) == ""
+
+
+def test_a_task_takes_its_own_reservation_up_once(clock):
+    assert not leases.take_up("w1", "a", "task"), "nobody has reserved it: this is another process"
+    leases.reserve("w1", "a", 5.0)
+    assert not leases.take_up("w1", "b", "task")
+    assert leases.task_of("w1", "a") is None
+    assert leases.take_up("w1", "a", "task") and not leases.take_up("w1", "a", "second")
+    assert leases.task_of("w1", "a") == "task" and leases.task_of("w1", "b") is None
+
+
+def test_a_task_holds_until_it_ends(clock):
+    leases.reserve("w1", "a", 5.0)
+    leases.take_up("w1", "a", "task")
+    clock[0] = 1000.0
+    assert leases.holder("w1") == "a" and leases.reserve("w1", "b", 5.0) == "a"
+    leases.release("w1", "a")  # of a reservation only
+    assert leases.holder("w1") == "a"
+    leases.end("w1")
+    assert leases.holder("w1") == "" and leases.task_of("w1", "a") is None
+    leases.end("w1")
+
+
+def test_a_reservation_is_released_by_its_group_only(clock):
+    leases.reserve("w1", "a", 5.0)
+    leases.release("w1", "b")
+    assert leases.holder("w1") == "a"
+    leases.release("w1", "a")
+    leases.release("w1", "a")
+    assert leases.holder("w1") == "" and leases.reserve("w1", "b", 5.0) == ""

@@ -1,0 +1,94 @@
+"""Requests to a run, over a topic that the test plays."""
+
+import pytest
+
+from singa_dask.errors import ClusterError
+from singa_dask.supervision import control
+from singa_dask.supervision.control import TOPIC, ask_run, listening
+
+
+class Client:
+    """Logs events, and brings those of the topic to whoever listens."""
+
+    def __init__(self):
+        self.events, self.receivers = {}, []
+
+    def log_event(self, topic, message):
+        self.events.setdefault(topic, []).append((0.0, message))
+        if topic == TOPIC:
+            for receive in self.receivers:
+                receive((0.0, message))
+
+    def get_events(self, topic):
+        return self.events.get(topic, [])
+
+    def subscribe_topic(self, topic, receive):
+        self.receivers.append(receive)
+
+    def unsubscribe_topic(self, topic):
+        self.receivers.clear()
+
+
+class Run:
+    """Does at once what it is asked."""
+
+    def __init__(self):
+        self.left = []
+
+    def submit(self, action):
+        action()
+
+    def join(self, asker):
+        asker("worker group 2 joins on w4")
+
+    def leave(self, asker, group):
+        self.left.append(group)
+        asker("refused: worker group 0 tests and saves" if group == 0 else f"worker group {group} leaves")
+
+
+@pytest.fixture
+def client(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(control.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    return Client()
+
+
+def test_a_run_is_asked_and_answers(client):
+    run = Run()
+    with listening(client, "digits", "/runs/a", run):
+        assert ask_run(client, "join") == "worker group 2 joins on w4"
+        assert ask_run(client, "leave", "digits", group=1) == "worker group 1 leaves"
+        assert ask_run(client, "leave", "/runs/a", group=3) == "worker group 3 leaves"
+        with pytest.raises(ClusterError, match=r"digits \(/runs/a\): refused: worker group 0 tests"):
+            ask_run(client, "leave", group=0)
+        with pytest.raises(ClusterError, match="no run of the name other"):
+            ask_run(client, "join", "other")
+    assert run.left == [1, 3, 0]
+    with pytest.raises(ClusterError, match="no run is under way"):
+        ask_run(client, "join")
+
+
+def test_of_several_runs_one_is_named(client):
+    with listening(client, "digits", "/runs/a", Run()), listening(client, "digits", "/runs/b", Run()):
+        with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* --run WORKSPACE"):
+            ask_run(client, "join")
+        assert ask_run(client, "join", "/runs/b") == "worker group 2 joins on w4"
+
+
+def test_what_is_no_request_ends_nothing(client):
+    run = Run()
+    with listening(client, "digits", "/runs/a", run):
+        client.log_event(TOPIC, {"op": "leave", "group": "x", "reply": "there"})
+        client.log_event(TOPIC, {"op": "leave", "group": 1})
+    assert client.events["there"][0][1]["answer"].startswith("refused: not a request") and not run.left
+
+
+def test_a_run_that_does_not_answer_is_named(client):
+    run = Run()
+    run.join = lambda asker: None
+    with (
+        listening(client, "digits", "/runs/a", run),
+        pytest.raises(ClusterError, match=r"digits \(/runs/a\) has not answered within 10 s"),
+    ):
+        ask_run(client, "join")
