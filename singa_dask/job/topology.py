@@ -251,7 +251,7 @@ class ClusterTopology:
         return max(self.nworkers, self.nserver_processes)
 
     @property
-    def private_servers(self) -> bool:
+    def in_process_servers(self) -> bool:
         """Whether every server is in the process of the only worker that uses it."""
         one_group = self.nworker_groups == 1 and not self.server_worker_separate
         return one_group and self.nservers_per_group <= self.nworkers_per_group and self.nservers_per_procs == 1

@@ -143,7 +143,7 @@ class Members:
             WorkerGroup(where, i, topology.server_group_of(i), tuple(placement.cores[address] for address in where))
             for i, where in enumerate(placement.workers)
         ]
-        servers = () if topology.private_servers else placement.servers
+        servers = () if topology.in_process_servers else placement.servers
         return cls(topology, workers, [ServerGroup(where, i) for i, where in enumerate(servers)])
 
     @property
@@ -252,7 +252,7 @@ class Members:
             resume=group.resume,
             first=group.first if fresh else steps.get(group.number, group.first),
             fresh=fresh,
-            in_process_servers=self.topology.private_servers,
+            in_process_servers=self.topology.in_process_servers,
             cores=group.cores,
         )
         return WorkerGroupRequest(plan, group.where, group.server_group)

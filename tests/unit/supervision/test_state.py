@@ -55,7 +55,7 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
     assert "worker group 2 on w3: formed: forming -> running" in run.members.history
 
 
-def test_one_worker_group_has_private_servers_and_begins_at_the_checkpoint(monkeypatch):
+def test_one_worker_group_has_in_process_servers_and_begins_at_the_checkpoint(monkeypatch):
     run = Run(monkeypatch, steps={0: 40}, **ALLREDUCE)
     run.found = checkpoint(40)
     run.begin()
