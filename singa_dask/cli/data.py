@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import reports_errors
+from singa_dask.cli.options import PATH, reports_errors
 
 
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -25,24 +25,16 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
 
 @click.command()
 @click.argument("what", metavar="DATASET|csv|images|npz|text")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the shards.")
+@click.option("--out", required=True, type=PATH, help="Folder for the shards.")
 @click.option("--shards", default=1, show_default=True, help="Number of shard files per split.")
-@click.option("--source", type=click.Path(path_type=Path), help="File or folder to read (csv, images, npz, text).")
-@click.option(
-    "--label", callback=_column, help="csv: name or index of the label column (0 is the first, -1 the last)."
-)
+@click.option("--source", type=PATH, help="File or folder to read (csv, images, npz, text).")
+@click.option("--label", callback=_column, help="csv: name or index of the label column (0: first, -1: last).")
 @click.option("--header/--no-header", default=None, help="csv: whether the first line names the columns.")
 @click.option("--separator", help="csv: the separator between values.")
 @click.option("--resize", metavar="HEIGHTxWIDTH", callback=_size, help="images: resize every image to this size.")
-@click.option(
-    "--vocab",
-    type=click.Path(path_type=Path),
-    help="text: the vocabulary, as a file of characters or a folder of text shards.",
-)
+@click.option("--vocab", type=PATH, help="text: the vocabulary, as a file of characters or a folder of text shards.")
 @click.option("--unit", type=click.Choice(["char", "word"]), help="text: what a symbol is [default: char].")
-@click.option(
-    "--vocab-size", type=click.IntRange(2), help='text: number of words in the vocabulary; the rest become "<unk>".'
-)
+@click.option("--vocab-size", type=click.IntRange(2), help='text: words in the vocabulary; the rest become "<unk>".')
 @click.option(
     "--validation",
     type=click.FloatRange(0, 1, max_open=True),
@@ -53,9 +45,7 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
     type=click.IntRange(1),
     help="Samples that are read, hashed and shuffled together [default: from the sample size].",
 )
-@click.option(
-    "--shuffle/--no-shuffle", default=None, help="Write the samples in random order [default: training data only]."
-)
+@click.option("--shuffle/--no-shuffle", default=None, help="Write samples in random order [default: training data].")
 @click.option("--overwrite", is_flag=True, help="Replace existing shards.")
 @reports_errors
 def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: bool, **options: Any) -> None:

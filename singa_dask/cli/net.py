@@ -6,13 +6,11 @@ from pathlib import Path
 
 import click
 
-from singa_dask.cli.options import CHECKPOINT, CLUSTER, JOB, SET, load, prepare_for, reports_errors
+from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, job_options, load, prepare_for, reports_errors
 
 
 @click.command()
-@JOB
-@CLUSTER
-@SET
+@job_options
 @click.option("--no-data", is_flag=True, help="Do not look at the data files.")
 @reports_errors
 def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
@@ -38,9 +36,7 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
 
 
 @click.command()
-@JOB
-@CLUSTER
-@SET
+@job_options
 @CHECKPOINT
 @click.option("--validation", is_flag=True, help="Use the validation data instead of the test data.")
 @reports_errors
@@ -59,17 +55,9 @@ def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint
 
 
 @click.command()
-@JOB
-@CLUSTER
-@SET
+@job_options
 @CHECKPOINT
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("predictions.csv"),
-    show_default=True,
-    help="CSV file to write.",
-)
+@click.option("--out", type=PATH, default=Path("predictions.csv"), show_default=True, help="CSV file to write.")
 @reports_errors
 def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, out: Path) -> None:
     """Write predictions for the test data of JOB as CSV."""
@@ -86,14 +74,8 @@ def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpo
 @click.command()
 @JOB
 @SET
-@click.option(
-    "--checkpoint",
-    type=click.Path(path_type=Path),
-    help="Checkpoint file, or workspace whose newest checkpoint to use [default: the job's checkpoint_path].",
-)
-@click.option(
-    "--length", type=click.IntRange(0), default=500, show_default=True, help="Number of symbols to generate."
-)
+@click.option("--checkpoint", type=PATH, help="Checkpoint file or workspace [default: the job's checkpoint_path].")
+@click.option("--length", type=click.IntRange(0), default=500, show_default=True, help="Symbols to generate.")
 @click.option(
     "--temperature",
     type=click.FloatRange(0),
@@ -125,13 +107,11 @@ def sample(
 
 
 @click.command()
-@JOB
-@CLUSTER
-@SET
+@job_options
 @CHECKPOINT
-@click.option("--onnx", "out", type=click.Path(path_type=Path), required=True, help="ONNX file to write.")
+@click.option("--onnx", "out", type=PATH, required=True, help="ONNX file to write.")
 @click.option(
-    "--output", "outputs", multiple=True, metavar="LAYER", help="Output layer. Repeatable [default: the predictions]."
+    "--output", "outputs", multiple=True, metavar="LAYER", help="Output layer; repeatable [default: predictions]."
 )
 @reports_errors
 def export(

@@ -16,26 +16,28 @@ if TYPE_CHECKING:
     from singa_dask.job import Job
     from singa_dask.training.prepare import Prepared
 
-JOB = click.argument("job", type=click.Path(path_type=Path))
-CLUSTER = click.option(
-    "--cluster", type=click.Path(path_type=Path), help="File whose cluster { } block replaces the job's."
-)
+PATH = click.Path(path_type=Path)
+JOB = click.argument("job", type=PATH)
+CLUSTER = click.option("--cluster", type=PATH, help="File whose cluster { } block replaces the job's.")
 SET = click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field of the job. Repeatable."
 )
 SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a running Dask scheduler.")
-SCHEDULER_FILE = click.option(
-    "--scheduler-file", type=click.Path(path_type=Path), help="Scheduler file of a running Dask cluster."
-)
-RUN = click.option(
-    "--run", metavar="NAME", help="Job name or workspace of the run. Needed only if several runs are active."
-)
+SCHEDULER_FILE = click.option("--scheduler-file", type=PATH, help="Scheduler file of a running Dask cluster.")
+RUN = click.option("--run", metavar="NAME", help="Job name or workspace of the run, if several runs are active.")
 CHECKPOINT = click.option(
-    "--checkpoint",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Checkpoint file, or workspace whose newest checkpoint to use.",
+    "--checkpoint", required=True, type=PATH, help="Checkpoint file, or workspace (its newest one)."
 )
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument JOB, --cluster and --set."""
+    return JOB(CLUSTER(SET(command)))
+
+
+def scheduler_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--scheduler and --scheduler-file."""
+    return SCHEDULER(SCHEDULER_FILE(command))
 
 
 class Interrupted(KeyboardInterrupt):

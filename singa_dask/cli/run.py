@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -12,32 +14,19 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.connect import connect, fork_workers, join_mpi
-from singa_dask.cli.options import (
-    CLUSTER,
-    JOB,
-    RUN,
-    SCHEDULER,
-    SCHEDULER_FILE,
-    SET,
-    interrupt,
-    load,
-    reports_errors,
-)
+from singa_dask.cli.options import RUN, interrupt, job_options, load, reports_errors, scheduler_options
 
+CONNECT_S = 10.0
 _PYTHONS_THRESHOLD = gc.get_threshold()
 
 
 @click.command()
-@JOB
-@CLUSTER
-@SET
+@job_options
 @click.option(
     "--workspace", type=click.Path(path_type=Path), help="Folder for the results [default: runs/<job>-<framework>]."
 )
 @click.option("--resume", is_flag=True, help="Resume from the newest valid checkpoint in the workspace.")
-@SCHEDULER
-@SCHEDULER_FILE
+@scheduler_options
 @click.option("--mpi", is_flag=True, help="Run inside mpiexec or srun: rank 0 is the driver, the others are workers.")
 @click.option(
     "--interface",
@@ -77,7 +66,7 @@ def train(
     with ExitStack() as stack:
         if mpi:
             gc.set_threshold(*_PYTHONS_THRESHOLD)  # ranks train in this process
-            client = join_mpi(stack, lambda: loaded().topology.nprocesses, interface, scheduler or scheduler_file)
+            client = _join_mpi(stack, lambda: loaded().topology.nprocesses, interface, scheduler or scheduler_file)
             if client is None:
                 return  # this rank was a worker
         elif interface:
@@ -86,9 +75,9 @@ def train(
             )
         else:
             if scheduler is None and scheduler_file is None:
-                fork_workers(stack)
+                _fork_workers(stack)
             loaded()
-            client = connect(stack, scheduler, scheduler_file)
+            client = _connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
         from singa_dask.supervision import driver
 
@@ -103,8 +92,7 @@ def train(
 
 
 @click.command()
-@SCHEDULER
-@SCHEDULER_FILE
+@scheduler_options
 @RUN
 @reports_errors
 def join(scheduler: str | None, scheduler_file: Path | None, run: str | None) -> None:
@@ -117,8 +105,7 @@ def join(scheduler: str | None, scheduler_file: Path | None, run: str | None) ->
 
 @click.command()
 @click.argument("group", type=click.IntRange(0))
-@SCHEDULER
-@SCHEDULER_FILE
+@scheduler_options
 @RUN
 @reports_errors
 def leave(group: int, scheduler: str | None, scheduler_file: Path | None, run: str | None) -> None:
@@ -135,4 +122,53 @@ def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: s
     if scheduler is None and scheduler_file is None:
         raise click.UsageError("Give the run's Dask cluster: --scheduler ADDRESS or --scheduler-file FILE.")
     with ExitStack() as stack:
-        click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
+        click.echo(ask_run(_connect(stack, scheduler, scheduler_file), op, run, **more))
+
+
+def _fork_workers(stack: ExitStack) -> None:
+    """Fork local workers from a process that already imports what they need, which starts them seconds earlier.
+
+    For the command only: a program may have chosen another start method for its own Dask clusters.
+    """
+    from singa_dask.cluster.fork_server import fork_server
+
+    stack.enter_context(fork_server())
+    import dask  # slow to import: the fork server imports at the same time
+
+    stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
+
+
+def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
+    """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
+    if scheduler is None and scheduler_file is None:
+        return None
+    from distributed import Client
+
+    from singa_dask.errors import ClusterError
+
+    if scheduler and scheduler_file:
+        raise click.UsageError("--scheduler and --scheduler-file exclude each other: give one of them.")
+    # Dask waits for the file without a deadline. A scheduler that has just started may not have written it yet.
+    deadline = time.monotonic() + CONNECT_S
+    while scheduler_file and not scheduler_file.exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
+        time.sleep(0.1)
+    try:
+        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
+    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
+        where = scheduler or scheduler_file
+        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
+    return stack.enter_context(client)
+
+
+def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: object) -> Any:
+    """On rank 0 a client of the Dask cluster inside this MPI job; on other ranks None, when the job has ended."""
+    from singa_dask.cluster.mpi_world import mpi_world
+
+    def checked() -> int:
+        if other:
+            raise click.UsageError("--mpi starts its own Dask cluster: leave out --scheduler and --scheduler-file.")
+        return needed()
+
+    return stack.enter_context(mpi_world(checked, interface=interface))

@@ -1,4 +1,5 @@
-"""What the workers of a group talk through: communicators move flat arrays and never see a net."""
+"""Communicators, which move flat arrays and never see a net, and codecs. A function named `form` or `form_*` is
+collective: every rank calls it."""
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.mpi import MpiCommunicator

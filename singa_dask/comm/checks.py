@@ -32,7 +32,7 @@ def check_root(root: int, size: int) -> None:
 
 
 def check_target(recv: np.ndarray | None, root: int, counts: Sequence[int]) -> np.ndarray:
-    """The root's array of a gather. Raise ValueError unless it holds what every rank sends."""
+    """The root's array of a gather. Raise ValueError unless it has room for what all ranks send."""
     if recv is None:
         raise ValueError(f"recv must be an array on the root, rank {root}. Received: None.")
     check_flat("recv", recv, sum(counts))
@@ -42,7 +42,7 @@ def check_target(recv: np.ndarray | None, root: int, counts: Sequence[int]) -> n
 def check_parts(
     send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int], size: int
 ) -> None:
-    """Raise ValueError unless these can be the arguments of an all_to_all between `size` ranks."""
+    """Raise ValueError unless these are valid arguments of an all_to_all between `size` ranks."""
     for name, array, counts in (("send", send, send_counts), ("recv", recv, recv_counts)):
         check_counts(counts, size)
         check_flat(name, array, sum(counts))

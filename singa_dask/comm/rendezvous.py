@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from singa_dask.errors import ClusterError, CommTimeout
 
-# How often a waiting thread looks whether something outside the process has ended the group.
-_LOOK_EVERY_S = 0.1
+# How often a waiting thread checks whether the group was ended from outside the process.
+_CHECK_EVERY_S = 0.1
 
 
 class Rendezvous:
     """Operations of `size` ranks, each a thread. All start the same operations in the same order.
 
-    interrupted: why the group was ended from outside, "" while it was not.
+    interrupted: returns why the group was ended from outside, or "".
     """
 
     def __init__(self, size: int, interrupted: Callable[[], str] = str) -> None:
@@ -31,11 +31,11 @@ class Rendezvous:
 
     @property
     def aborted(self) -> str:
-        """Why every operation fails from now on; "" while none has failed."""
+        """Why every operation fails from now on; "" unless one has failed."""
         return str(self._failure or "")
 
     def abort(self, failure: ClusterError) -> None:
-        """Make the operation in progress and all later ones fail. The first failure counts."""
+        """Make the current operation and all later ones fail. The first failure counts."""
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
@@ -46,8 +46,9 @@ class Rendezvous:
     ) -> Iterator[list[Any]]:
         """Show `shown` to the other ranks; inside the block, what every rank shows, in their order.
 
-        signature: the operation's name and whatever all ranks must agree on. No rank leaves the block before all are
-        at its end. What a rank raises in the block reaches the others as ClusterError, or CommTimeout if it was one.
+        signature: the operation's name and all that the ranks must agree on. No rank leaves the block before all have
+        reached its end. An error of one rank in the block reaches the others as ClusterError, or as CommTimeout if it
+        was one.
         """
         operation = _Operation(rank, str(signature[0]), timeout_s, time.perf_counter() + timeout_s)
         try:
@@ -89,7 +90,7 @@ class Rendezvous:
                 elif left <= 0:
                     raise self._late(operation)
                 else:
-                    self._changed.wait(min(left, _LOOK_EVERY_S))
+                    self._changed.wait(min(left, _CHECK_EVERY_S))
 
     def _check(self, operation: _Operation) -> None:
         if self._failure is not None:

@@ -1,4 +1,4 @@
-"""Arrays in memory that the processes of one machine share, without a name that a lost process could leave behind."""
+"""Arrays in memory that the processes of one machine share, without names that a lost process could leave behind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def form_shared_memory(comm: Communicator, size: int, dtype: Any) -> list[np.ndarray] | None:
-    """Zeroed arrays (size,), one of every rank, by rank, which all ranks see; None where any cannot see them all.
+    """Zeroed arrays (size,), one of each rank, by rank, which all ranks see; None if a rank cannot see them.
 
-    Every rank must call it. A rank makes its own by memfd_create (Linux), and the others open it by way of /proc: no
-    file in /dev/shm, whose size containers limit, and the memory is given back with the last process that has it.
+    Collective. A rank makes its array by memfd_create (Linux), and the others open it through /proc. There is no file
+    in /dev/shm, whose size containers limit, and the memory is released with the last process that maps it.
     """
     nbytes = max(1, size * np.dtype(dtype).itemsize)
     with _own_memory(nbytes) as (descriptor, token):
@@ -35,14 +35,14 @@ def form_shared_memory(comm: Communicator, size: int, dtype: Any) -> list[np.nda
 
 
 def form_shared_flat(comm: Communicator, size: int, dtype: Any) -> tuple[np.ndarray, list[np.ndarray]] | None:
-    """Zeroed arrays (size,): one for all ranks together, and one of every rank, by rank; see `form_shared_memory`."""
+    """Zeroed arrays (size,): one for all ranks together, and one of each rank, by rank; see `form_shared_memory`."""
     arrays = form_shared_memory(comm, 2 * size, dtype)
     return None if arrays is None else (arrays[0][:size], [array[size:] for array in arrays])
 
 
 @contextlib.contextmanager
 def _own_memory(nbytes: int) -> Iterator[tuple[int, int]]:
-    """A descriptor of new memory and the mark that tells it from others'; zeros where this system has none."""
+    """A descriptor of new memory, and a random token that identifies it; zeros where the system has no such memory."""
     if not hasattr(os, "memfd_create"):
         yield 0, 0
         return
@@ -58,10 +58,10 @@ def _own_memory(nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _mapped(pid: int, descriptor: int, token: int, nbytes: int) -> mmap.mmap | None:
-    """A process's memory; None where it is not on this machine, or not to be seen."""
+    """The memory of a process; None if it is on another machine, or inaccessible."""
     path = f"/proc/{pid}/fd/{descriptor}"
     try:
-        if _name(token) not in os.readlink(path):  # a process of the same number elsewhere
+        if _name(token) not in os.readlink(path):  # a process with the same number on another machine
             return None
         opened = os.open(path, os.O_RDWR)
         try:

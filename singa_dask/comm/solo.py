@@ -15,10 +15,7 @@ _OF_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
 
 
 class SoloCommunicator(Communicator):
-    """Collectives of a group of one: copies where there is something to copy, otherwise nothing.
-
-    It waits for nobody: the seconds of every operation are 0.
-    """
+    """Collectives of a group of one: copies where there is something to copy. They take 0 seconds."""
 
     kind = "nobody"
 

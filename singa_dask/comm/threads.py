@@ -1,4 +1,4 @@
-"""A group of threads in one process: the real protocol without processes, for tests and notebooks."""
+"""A group of threads in one process: for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ThreadCommunicator(Communicator):
 
     @classmethod
     def create(cls, size: int, timeout_s: float = 30.0) -> list[ThreadCommunicator]:
-        """The communicators of a new group, in rank order; give each to a thread of its own."""
+        """The communicators of a new group, in rank order, one for each thread."""
         exchange = Rendezvous(size)
         return [cls(rank, exchange, timeout_s) for rank in range(size)]
 
@@ -38,7 +38,7 @@ class ThreadCommunicator(Communicator):
         return self._exchange.aborted
 
     def abort(self, reason: str) -> None:
-        """Make this and every later operation of every member raise ClusterError(reason)."""
+        """Make the current and every later operation of every rank raise ClusterError(reason)."""
         self._exchange.abort(ClusterError(reason))
 
     def reduce_scatter(self, send: np.ndarray, recv: np.ndarray, counts: Sequence[int]) -> None:
@@ -108,7 +108,7 @@ class ThreadCommunicator(Communicator):
     def _operation(
         self, name: str, array: np.ndarray, *agreed: Hashable, own: int = 0, aside: Any = None
     ) -> Iterator[list]:
-        """Show `array` (with `aside`, a pair) and see the others', until every member has left the block."""
+        """Show `array` (with `aside`, a pair) and see the others', until every rank has left the block."""
         start = time.perf_counter()
         signature = (name, array.dtype, *agreed)
         shown = array if aside is None else (array, aside)

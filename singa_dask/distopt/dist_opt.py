@@ -33,7 +33,7 @@ THRESHOLD = 2097152
 
 
 class DistOpt:
-    """Every rank holds model and updater whole and applies the same sum of gradients, so that all have the same bits.
+    """Every rank holds the whole model and updater and applies the same sum of gradients, so that all stay identical.
 
         opt = DistOpt(SGD(lr=0.005, momentum=0.9), model)
         x, y = data_partition(x, y, opt.rank_in_global, opt.world_size)
@@ -41,13 +41,14 @@ class DistOpt:
             loss = model(x[rows], y[rows])
             opt.backward_and_update(loss)
 
-    updater: an Updater or its message. model: takes part from now on (`synch`). comm: of the ranks; by default the MPI
-    world of mpiexec or `launch`, in other processes a group of one. Losses divide by the rows of all ranks, so the
-    sum is the gradient of the mean, however unequal the shares. Training calls and everything here but the attributes
-    are collective: all ranks make them in the same order.
+    Collective, as are all its methods and training calls of the model: all ranks make them in the same order.
 
-    world_size, rank_in_global, rank_in_local: ranks, the own one, and the own one of this machine. step: updates made.
-    Bytes and seconds by operation: comm.nbytes, comm.seconds. Each bucket travels while the backward pass goes on.
+    updater: an Updater or its message. model: passed to `synch`. comm: of the ranks; by default the MPI world of
+    mpiexec or `launch`, in other processes a group of one. Losses divide by the rows of all ranks, so the sum is the
+    gradient of the mean, even of unequal shares.
+
+    world_size, rank_in_global, rank_in_local: number of ranks, this rank, and this rank on its machine. step: updates
+    made. Bytes and seconds by operation: comm.nbytes, comm.seconds. Buckets are sent during the backward pass.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class DistOpt:
             self.comm, threaded=self.comm.size > 1 and not self._one_machine, tuner=OverlapTuner()
         )
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
-        self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with what it was made for
+        self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with the settings it was made for
         self._cut: tuple[int, ...] = ()
         self._total_rows = 1
         self._residual: np.ndarray | None = None
@@ -77,9 +78,9 @@ class DistOpt:
             self.synch(model)
 
     def synch(self, model: Model) -> None:
-        """Rank 0's parameters and step reach every rank's model. The first model is the one that is trained.
+        """Broadcast rank 0's parameters and step. The first model is the one that is trained.
 
-        Raises ConfigError where another one has been, or the ranks' models differ.
+        Raises ConfigError for another model, and where the ranks' models differ.
         """
         if self.model is None:
             self._form_for(model)
@@ -165,7 +166,7 @@ class DistOpt:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from this state. Raises CheckpointError where it is of another model or updater."""
+        """Continue from this state. Raises CheckpointError where it is of another model or updater."""
         missing = [key for key in ("step", "updater", "residual", "owed", "cut") if key not in state]
         if missing:
             raise CheckpointError(
@@ -227,7 +228,7 @@ class DistOpt:
     def _flat(self) -> FlatParams:
         if self.model is None:
             hint = "Pass it, DistOpt(updater, model), or call synch(model)."
-            raise ConfigError(Problem("model", "this DistOpt has not got one", hint=hint))
+            raise ConfigError(Problem("model", "this DistOpt has none", hint=hint))
         return self.model.net.flat
 
     def _rows(self, own: int) -> tuple[int, int]:
@@ -271,7 +272,7 @@ class DistOpt:
         return self._in_use[1:]
 
     def _backward(self, loss: Loss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False) -> Net:
-        """Fill the gradients: of the loss's mean over the rows of all ranks, or over the own ones."""
+        """Fill the gradients of the mean loss over the rows of all ranks, or of this one (own_mean)."""
         model = loss.claim()
         if model is not self.model:
             raise ConfigError(Problem("loss", "is of a model that this DistOpt does not train", repr(loss)))

@@ -19,7 +19,7 @@ from singa_dask.ops.arrays import Array
 
 
 class Loss:
-    """What a training call of a model has measured on the rank's own rows, and where DistOpt goes backward from.
+    """The metrics of a training call on this rank's rows, from which DistOpt goes backward.
 
     float(loss): the mean loss; loss.accuracy: and so on, every metric's mean; metrics: all of them. rows: own rows.
     """
@@ -43,9 +43,9 @@ class Loss:
         return "Loss(" + ", ".join(f"{name}={value:.6g}" for name, value in self.metrics.items()) + ")"
 
     def claim(self) -> Model:
-        """The model, whose gradients may be computed now, once.
+        """The model, for one backward pass.
 
-        Raises TrainingError where the model was called again since, or the loss has been claimed.
+        Raises TrainingError where the model was called since, or the loss was claimed before.
         """
         if self._model.last is not self:
             raise TrainingError(
@@ -63,10 +63,9 @@ class Model:
         loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
         scores = model.predict(x)
 
-    layers: may be a NetProto too.
-    seed: of the initial parameters and of random layers. device, dtype, device_id: as of get_ops. rows_of_all: where a
-    DistOpt has the model, own rows -> (rows of the ranks before, rows of all ranks); a training call is then one of
-    the group.
+    layers: may be a NetProto too. seed: of the initial parameters and of random layers. device, dtype, device_id: see
+    get_ops. rows_of_all: own rows -> (rows of lower ranks, rows of all ranks); DistOpt sets it, and training calls are
+    then collective.
 
     Raises ConfigError where the layers do not fit together.
     """
@@ -133,7 +132,7 @@ class Model:
         return self.net.flat.named(values)
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take these parameters. Raises CheckpointError where names or shapes differ."""
+        """Set the parameters. Raises CheckpointError where names or shapes differ."""
         self.net.flat.values[...] = self.ops.asarray(self.net.flat.flattened(state))
 
     def share_sums(self, group_sum: Callable[[Array], Array]) -> None:

@@ -21,7 +21,6 @@ class SumStages:
         self._ops = ops
 
     def prepare(self, bucket: int) -> None:
-        """See Stages."""
         if not self.at_once:
             self._ops.use()  # the thread of the collectives may be older than the model
         elements = self.exchange.buckets[bucket].elements
@@ -32,7 +31,6 @@ class SumStages:
         self.exchange.prepare(bucket, self.staging.gradients)
 
     def start(self, bucket: int) -> None:
-        """See Stages."""
         self.exchange.start_reduce_scatter(bucket, self.staging.gradients, self.staging.values)
 
     def update(self, bucket: int) -> None:
@@ -41,9 +39,8 @@ class SumStages:
         self.exchange.start_all_gather(bucket, self.staging.values, self.staging.values)
 
     def gather(self, bucket: int) -> None:
-        """See Stages."""
         self.exchange.all_gather(bucket, self.staging.values, self.staging.values)
         self.staging.receive(self.exchange.buckets[bucket].elements)
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        pass

@@ -24,7 +24,7 @@ class BucketExchange(ABC):
 
     All arrays are flat and hold all parameters. `prepare` does not wait, and may run while another thread makes the
     other calls for earlier buckets. Several buckets may be under way, in the same order on all ranks
-    (`pipeline.order`). Updating by parts is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
+    (`stages_after`). Updating by parts is ZeRO stage 1 (Rajbhandari et al. 2020) and SINGA's AllReduce topology.
 
     parts: where this rank's part of each bucket lies. exact: no value is rounded or left out. in_place: `sums` may be
     `gradients`. residual: what this rank has not sent yet, flat; None where everything is sent.

@@ -60,7 +60,7 @@ class CollectiveExecutor:
         if self._tuner is not None and self._tuner.end():
             seconds = self._tuner.seconds
             self.run(self.comm.all_reduce, seconds)
-            self._tuner.settle(seconds)
+            self._tuner.choose(seconds)
 
     def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run a call after those that are under way."""

@@ -18,7 +18,7 @@ class OverlapTuner:
     trial begins, LASTS steps after this one: networks and their load change. The first way is used before
     the first trial.
 
-        tuner.begin(); a step, by the first way if tuner.first; if tuner.end(): tuner.settle(sum of all ranks' seconds)
+        tuner.begin(); a step, by the first way if tuner.first; if tuner.end(): tuner.choose(sum of all ranks' seconds)
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -34,7 +34,7 @@ class OverlapTuner:
         self._began = self._clock()
 
     def end(self) -> bool:
-        """Returns whether both ways have had their turns, so that `settle` must follow."""
+        """Returns whether both ways have had their turns, so that `choose` must follow."""
         if 0 <= self._step < 2 * TURNS:
             self._found[self.first].append(self._clock() - self._began)
         self._step += 1
@@ -45,8 +45,8 @@ class OverlapTuner:
         """Median seconds of a step by the first way and by the second, on this rank. Shape (2,)."""
         return np.array([statistics.median(self._found[first]) for first in (True, False)])
 
-    def settle(self, seconds: np.ndarray) -> None:
-        """Choose. seconds: as `seconds`, summed over all ranks."""
+    def choose(self, seconds: np.ndarray) -> None:
+        """Take the faster way. seconds: as `seconds`, summed over all ranks."""
         self.first = bool(seconds[0] <= seconds[1])
         self._step = 2 * TURNS - LASTS
         self._found = {True: [], False: []}

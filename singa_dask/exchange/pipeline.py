@@ -69,7 +69,7 @@ class GradientPipeline:
             for bucket in buckets:
                 if stages.at_once:  # beside the computing it would compete for the core, and leave later
                     stages.prepare(bucket)
-                following = order(bucket, self._count, ahead=self._ahead, overlaps=overlaps)
+                following = stages_after(bucket, self._count, ahead=self._ahead, overlaps=overlaps)
                 submitted.append(self._executor.submit(_pass, stages, following))
 
         def on_gradient(param: Param) -> None:
@@ -96,18 +96,18 @@ def _pass(stages: Stages, following: Iterable[tuple[Stage, int]]) -> None:
             stages.gather(bucket)
 
 
-def order(bucket: int, count: int, *, ahead: bool, overlaps: bool) -> list[tuple[Stage, int]]:
+def stages_after(bucket: int, count: int, *, ahead: bool, overlaps: bool) -> list[tuple[Stage, int]]:
     """The stages that follow when a bucket is complete, in the same order on all ranks. The last of `count` buckets is
     complete first.
 
     ahead: buckets are pipelined: start k, update k + 1, gather k + 2. overlaps: with the backward pass; then no bucket
     waits for bucket 0, whose gradients are complete last.
 
-    >>> order(3, 4, ahead=True, overlaps=True), order(2, 4, ahead=True, overlaps=True)
+    >>> stages_after(3, 4, ahead=True, overlaps=True), stages_after(2, 4, ahead=True, overlaps=True)
     ([('start', 3)], [('start', 2), ('update', 3)])
-    >>> order(1, 4, ahead=True, overlaps=True)
+    >>> stages_after(1, 4, ahead=True, overlaps=True)
     [('start', 1), ('update', 2), ('gather', 3), ('update', 1), ('gather', 2), ('gather', 1)]
-    >>> order(0, 4, ahead=True, overlaps=True)
+    >>> stages_after(0, 4, ahead=True, overlaps=True)
     [('start', 0), ('update', 0), ('gather', 0)]
     """
     pipelined = ahead and (bucket > 0 or not overlaps)

@@ -69,27 +69,21 @@ class ThroughHost:
         self.values = ops.to_host(values)
 
     def send(self, elements: slice) -> None:
-        """See InPlace."""
         self.gradients[elements] = self._ops.to_host(self._net_gradients[elements])
 
     def receive(self, elements: slice) -> None:
-        """See InPlace."""
         self._net_values[elements] = self._ops.asarray(self.values[elements])
 
     def offered(self, new: Array) -> Array:
-        """See InPlace. New values replace the gradients, which have been summed."""
-        return self.gradients
+        return self.gradients  # which have been summed
 
     def offer(self, new: Array, part: slice) -> None:
-        """See InPlace."""
         self.gradients[part] = self._ops.to_host(new[part])
 
     def empty(self) -> Array:
-        """See InPlace."""
         return np.empty(self.gradients.size, self.gradients.dtype)
 
     def put(self, values: np.ndarray) -> None:
-        """See InPlace."""
         self._net_values[...] = self._ops.asarray(values)
         self.values[...] = values
 

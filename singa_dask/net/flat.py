@@ -70,8 +70,8 @@ class FlatParams:
 
     def places(self, holds: Callable[[Entry], bool]) -> np.ndarray:
         """The positions of all elements of parameters for which `holds` is true, in order: int64."""
-        runs = [np.arange(entry.start, entry.stop) for entry in self.entries if holds(entry)]
-        return np.concatenate(runs) if runs else np.empty(0, np.int64)
+        ranges = [np.arange(entry.start, entry.stop) for entry in self.entries if holds(entry)]
+        return np.concatenate(ranges) if ranges else np.empty(0, np.int64)
 
     def named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views into a full-length flat host array (values, or a gathered updater state), by parameter name."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from singa_dask.algorithms import TrainOneBatch, algorithm
+from singa_dask.algorithms import algorithm
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange import BucketExchange, SharedExchange
 from singa_dask.exchange.executor import CollectiveExecutor
@@ -45,19 +45,36 @@ class Replica:
         job: JobProto,
         comm: Communicator,
         device_comm: Communicator | None,
-        ops: Ops,
         nets: dict[int, Net],
-        how: TrainOneBatch,
-        stages: ServerStages,
-        executor: CollectiveExecutor,
-        pipeline: GradientPipeline,
+        exchange: BucketExchange,
+        stub: Stub,
+        *,
+        threaded: bool,
+        in_process_servers: bool,
     ) -> None:
-        self.job, self.comm, self.device_comm, self.ops = job, comm, device_comm, ops
-        self.nets, self.net, self.algorithm = nets, nets[Phase.kTrain], how
-        self.stages, self.exchange, self.stub = stages, stages.exchange, stages.stub
-        self.in_process_servers = stages.in_process_servers
-        self.group_state = GroupState(job, comm, self.net, stages, carries=how.carries)
-        self.executor, self.pipeline = executor, pipeline
+        self.job, self.comm, self.device_comm = job, comm, device_comm
+        self.nets, self.net, self.exchange, self.stub = nets, nets[Phase.kTrain], exchange, stub
+        self.in_process_servers = in_process_servers
+        self.algorithm = algorithm(job.train_one_batch)
+        # A device may complete a step long after the host, which could not time it: every step overlaps.
+        tuner = OverlapTuner() if device_comm is None else None
+        self.executor = CollectiveExecutor(exchange.comm, threaded=threaded, tuner=tuner, initializer=self.net.ops.use)
+        for net in nets.values():
+            net.carries = self.algorithm.carries
+            net.share_sums(self.executor.all_reduce)
+        self.stages = ServerStages(
+            job,
+            comm,
+            self.net,
+            exchange,
+            stub,
+            self.executor,
+            _staging(self.net, device_comm),
+            in_process_servers=in_process_servers,
+        )
+        self.group_state = GroupState(job, comm, self.net, self.stages, carries=self.algorithm.carries)
+        entries, ahead = self.net.flat.entries, exchange.comm.goes_on
+        self.pipeline = GradientPipeline(self.executor, exchange.buckets, entries, ahead=ahead)
 
     @classmethod
     def form(
@@ -75,37 +92,39 @@ class Replica:
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
         buckets, if the job `suits_device_comm`, and `comm` the rest. stub: keyword arguments of Stub.
         """
-        topology = ClusterTopology.from_proto(job.cluster)
-        how = algorithm(job.train_one_batch)
-        nets = _nets(job, ops, carries=how.carries)
+        topology, nets = ClusterTopology.from_proto(job.cluster), _nets(job, ops)
         flat = nets[Phase.kTrain].flat
         one_machine = comm.size > 1 and device_comm is None and comm.one_machine()
-        exchange, slices = _exchange(job, topology, device_comm or comm, ops, flat, links is None, one_machine)
-        stub = {"behind": int(topology.one_behind), "codec": _codec(topology), **stub}
-        to_servers = _in_process(job, ops, flat, slices) if links is None else links
-        made = Stub(slices, to_servers, exactly=_exactly(slices, flat), **stub)
-        # A device may complete a step long after the host: without the tuner every step overlaps.
-        executor = CollectiveExecutor(
-            exchange.comm,
-            threaded=comm.size > 1 and not one_machine and len(exchange.buckets) > 1,
-            tuner=OverlapTuner() if device_comm is None else None,
-            initializer=ops.use,
-        )
-        for net in nets.values():
-            net.share_sums(executor.all_reduce)
-        stages = ServerStages(
+        own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
+        suits = one_machine and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
+        shared = form_shared_parameters(flat, comm) if suits else None
+        whole = links is None and shared is not None
+        cut = parameter_partition(topology, flat.entries, flat.size, whole=whole)
+        slices = cut.of_worker(comm.rank)
+        codec = {"name": topology.codec, "sparsity": topology.sparsity}
+        exchange: BucketExchange
+        if shared is not None:
+            exchange = SharedExchange(comm, cut.buckets, shared)
+        else:
+            exchange = bucket_exchange(
+                device_comm or comm,
+                cut.buckets,
+                codec,
+                flat.values.dtype,
+                uncoded=flat.places(lambda entry: entry.statistic),
+                frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
+            )
+        stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, flat), **stub}
+        return cls(
+            job,
             comm,
-            flat,
-            ops,
+            device_comm,
+            nets,
             exchange,
-            _staging(ops, flat, device_comm is not None),
-            made,
-            executor,
+            Stub(slices, _in_process(job, ops, flat, slices) if links is None else links, **stub),
+            threaded=comm.size > 1 and not one_machine and len(cut.buckets) > 1,
             in_process_servers=links is None,
-            held_back=links is not None and topology.nworker_groups > 1 and topology.max_staleness is not None,
         )
-        pipeline = GradientPipeline(executor, exchange.buckets, flat.entries, ahead=exchange.comm.goes_on)
-        return cls(job, comm, device_comm, ops, nets, how, stages, executor, pipeline)
 
     @property
     def wait_s(self) -> float:
@@ -127,9 +146,9 @@ class Replica:
         self.stages.begin(step.number)
         return self.pipeline.run(self.stages, partial(self.algorithm.train_one_batch, self.net, feed, step))
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""
-        self.stages.settle()
+        self.stages.drain()
 
     def warm_up(self, feed: Mapping[str, Batch], step: Step) -> None:
         """Compute, and discard, the gradients of one mini-batch: compiles what this net needs."""
@@ -143,47 +162,13 @@ class Replica:
         self.executor.close()
 
 
-def _nets(job: JobProto, ops: Ops, *, carries: bool) -> dict[int, Net]:
+def _nets(job: JobProto, ops: Ops) -> dict[int, Net]:
     """The net of every phase of the job, all with the parameters of the training net."""
-    train = Net(job.neuralnet, Phase.kTrain, ops)
-    nets: dict[int, Net] = {Phase.kTrain: train}
+    nets: dict[int, Net] = {Phase.kTrain: Net(job.neuralnet, Phase.kTrain, ops)}
     for phase in active_phases(job):
         if phase != Phase.kTrain:
-            nets[phase] = Net(job.neuralnet, phase, ops, share=train)
-    for net in nets.values():
-        net.carries = carries
+            nets[phase] = Net(job.neuralnet, phase, ops, share=nets[Phase.kTrain])
     return nets
-
-
-def _exchange(
-    job: JobProto,
-    topology: ClusterTopology,
-    comm: Communicator,
-    ops: Ops,
-    flat: FlatParams,
-    in_process_servers: bool,
-    one_machine: bool,
-) -> tuple[BucketExchange, tuple[Slice, ...]]:
-    """The exchange of the job's group, and this worker's slices of the parameters. Collective."""
-    own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
-    shares_memory = one_machine and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
-    shared = form_shared_parameters(flat, comm) if shares_memory else None
-    cut = parameter_partition(topology, flat.entries, flat.size, whole=in_process_servers and shared is not None)
-    slices = cut.of_worker(comm.rank)
-    if shared is not None:
-        return SharedExchange(comm, cut.buckets, shared), slices
-    return bucket_exchange(
-        comm,
-        cut.buckets,
-        _codec(topology),
-        flat.values.dtype,
-        uncoded=flat.places(lambda entry: entry.statistic),
-        frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
-    ), slices
-
-
-def _codec(topology: ClusterTopology) -> dict[str, Any]:
-    return {"name": topology.codec, "sparsity": topology.sparsity}
 
 
 def _in_process(job: JobProto, ops: Ops, flat: FlatParams, slices: tuple[Slice, ...]) -> dict[int, Link]:
@@ -198,9 +183,8 @@ def _exactly(slices: tuple[Slice, ...], flat: FlatParams) -> set[int]:
     return {i for i, s in enumerate(slices) if any(s.start < e.stop and e.start < s.stop for e in statistics)}
 
 
-def _staging(ops: Ops, flat: FlatParams, has_device_comm: bool) -> Staging:
-    if ops.device == "cpu":
-        return InPlace(flat.grads, flat.values)
-    if has_device_comm:
-        return OnDevice(ops, flat.grads, flat.values)
-    return ThroughHost(ops, flat.grads, flat.values)
+def _staging(net: Net, device_comm: Communicator | None) -> Staging:
+    grads, values = net.flat.grads, net.flat.values
+    if net.ops.device == "cpu":
+        return InPlace(grads, values)
+    return ThroughHost(net.ops, grads, values) if device_comm is None else OnDevice(net.ops, grads, values)

@@ -53,7 +53,7 @@ def save_checkpoint(
         comm.broadcast(there)
     if there[0]:
         return
-    replica.settle()
+    replica.drain()
     snapshot = replica.group_state.snapshot(step, job_to_text(replica.job), data)
     if snapshot is not None:
         saved(checkpoints.save(snapshot, path), step)

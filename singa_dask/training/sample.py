@@ -1,4 +1,4 @@
-"""Letting a trained recurrent net write: what it gives out is what it reads next."""
+"""Sampling from a trained recurrent net: each symbol that is drawn is its next input."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PROBABILITIES = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss,
 
 
 class Sampler:
-    """A net that reads one symbol at a time, and gives the probabilities of the next one.
+    """A net that reads one symbol at a time and gives the probabilities of the next one.
 
-    Built from the job that trained it, whose kCharRNN is then fed by hand, or from one like SINGA's sample.conf, whose
-    kRNNDummy reads what another layer gave. symbols: the vocabulary, number by number.
+    Built from the job that trained it, whose kCharRNN is then fed by hand, or from a job like SINGA's sample.conf,
+    whose kRNNDummy reads the output of another layer. symbols: the vocabulary, by number.
 
     Raises ConfigError where the job has neither, or no softmax; CheckpointError where the parameters do not fit.
     """
@@ -39,7 +39,7 @@ class Sampler:
         phase: int = Phase.kTest
         if dummies:
             job.check(training=False)
-            pack(job.proto, job.folder)  # finds the user's own layers
+            pack(job.proto, job.folder)  # imports the user's own layers
             net, self.symbols = _with_vocabulary(_one_step(job.net, phase))
             self._source = dummies[0]
         else:
@@ -70,10 +70,10 @@ class Sampler:
         return self._net.ops.to_host(self._net.output(self._scores)).reshape(-1).astype(np.float64)
 
     def write(self, length: int, *, temperature: float = 1.0, primer: str = "", seed: int = 0) -> Iterator[str]:
-        """`length` symbols, one after another, drawn from p^(1/temperature); the likeliest ones at temperature 0.
+        """`length` symbols drawn from p^(1/temperature); the most likely ones at temperature 0.
 
-        primer: text that the net reads first; without one it starts from a symbol drawn from `seed`, as all are.
-        Raises ConfigError for symbols that the net does not know, and a negative length or temperature.
+        primer: text that the net reads first; without one it starts from a random symbol. seed: of all draws.
+        Raises ConfigError for symbols that are not in the vocabulary, and a negative length or temperature.
         """
         _check("length", length, length >= 0)
         _check("temperature", temperature, temperature >= 0)
@@ -92,7 +92,7 @@ class Sampler:
 
     @property
     def separator(self) -> str:
-        """What stands between two symbols: a space where they are words."""
+        """The text between two symbols: a space if symbols are words."""
         return " " if any(len(symbol) > 1 for symbol in self.symbols) else ""
 
     def _numbers(self, text: str) -> list[int]:
@@ -110,7 +110,7 @@ class Sampler:
     def _load(self, paths: list[str]) -> None:
         if not paths:
             hint = "Give --checkpoint, or checkpoint_path in the job."
-            raise ConfigError(Problem("checkpoint_path", "says where the net's parameters are", "nothing", hint))
+            raise ConfigError(Problem("checkpoint_path", "must name the parameters", "nothing", hint))
         flat = self._net.flat
         shapes = {entry.name: tuple(entry.shape) for entry in flat.entries}
         flat.values[...] = flat.flattened(fitting(load_parameters(paths), shapes, frozenset()))
@@ -138,9 +138,9 @@ def _text(net: NetProto) -> tuple[int, str]:
 
 
 def _one_step(net: NetProto, phase: int) -> NetProto:
-    """The net for one time step, which is all that it sees at once: only its recurrent layers know the steps before.
+    """The net for one time step: only recurrent layers know earlier steps.
 
-    Raises ConfigError where it reads others.
+    Raises ConfigError where another layer reads other time steps.
     """
     times = Times.of(layer for layer in net.layer if runs_in(layer, phase))
     step = NetProto()
@@ -154,8 +154,8 @@ def _one_step(net: NetProto, phase: int) -> NetProto:
             loop = connection.is_loop(layer) and layer_class(layer).recurrent
             first_to_last = connection.kind == UnrollConnType.kUnrollFirstToLast
             if first_to_last or (connection.delayed and not loop):
-                why = f"{layer.name!r} reads other time steps of {connection.source!r}, and sampling has one at a time"
-                hint = "Of nets whose only way through time are recurrent layers a text can be drawn."
+                why = f"{layer.name!r} reads other time steps of {connection.source!r}, but sampling has only one"
+                hint = "Sampling needs a net whose only recurrence is in recurrent layers."
                 raise ConfigError(Problem("neuralnet", why, UnrollConnType.Name(connection.kind), hint))
             kinds.append(UnrollConnType.kUnrollOneToAll if connection.frames else connection.kind)
         layer.unroll_len = 1
@@ -168,11 +168,11 @@ def _one_step(net: NetProto, phase: int) -> NetProto:
 
 
 def _with_vocabulary(net: NetProto) -> tuple[NetProto, tuple[str, ...]]:
-    """The net with the vocabulary of its kCharRNNOutput, which is not to write here, made a layer that hands on."""
+    """The net, with a layer that passes its input on in place of its kCharRNNOutput, and the vocabulary of that."""
     outputs = [layer for layer in net.layer if layer.type == LayerType.kCharRNNOutput]
     if not outputs:
         hint = 'For example layer { name: "text" type: kCharRNNOutput srclayers: "argsort" char_rnn_conf { ... } }.'
-        raise ConfigError(Problem("neuralnet", "needs a kCharRNNOutput, which names the vocabulary", hint=hint))
+        raise ConfigError(Problem("neuralnet", "needs a kCharRNNOutput: it names the vocabulary", hint=hint))
     symbols = vocabulary(outputs[0].char_rnn_conf.vocab_path)
     for layer in outputs:
         layer.type = LayerType.kDummy
@@ -181,10 +181,10 @@ def _with_vocabulary(net: NetProto) -> tuple[NetProto, tuple[str, ...]]:
 
 
 def _probabilities(net: Net) -> str:
-    """The last layer that gives probabilities."""
+    """The last layer whose output are probabilities."""
     names = [name for name, layer in net.layers.items() if layer.proto.type in _PROBABILITIES]
     if not names:
-        hint = "Add a kSoftmax; a loss layer of your own gives no probabilities."
+        hint = "Add a kSoftmax: a loss layer of your own has no probabilities."
         raise ConfigError(Problem("neuralnet", "has no kSoftmaxLoss or kSoftmax to draw symbols from", hint=hint))
     return names[-1]
 

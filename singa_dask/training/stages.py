@@ -11,8 +11,8 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.staging import Staging
-from singa_dask.net.flat import FlatParams
-from singa_dask.ops import Ops
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.net import Net
 from singa_dask.server import Stub
 
 
@@ -21,7 +21,6 @@ class ServerStages:
 
     in_process_servers: each worker's server is in its own process, for it alone, so that its new values are there as
     soon as a bucket is updated. Else replies come at the end of the step, or of the next one with `stub.behind`.
-    held_back: whether a server may make a worker wait for another worker group.
 
     new: the servers' values of this worker's parts, flat: the net's own array where that is exact. owed: gradients
     kept back by an earlier run that no codec here can keep; they are part of the next step.
@@ -29,26 +28,26 @@ class ServerStages:
 
     def __init__(
         self,
+        job: JobProto,
         comm: Communicator,
-        flat: FlatParams,
-        ops: Ops,
+        net: Net,
         exchange: BucketExchange,
-        staging: Staging,
         stub: Stub,
         executor: CollectiveExecutor,
+        staging: Staging,
         *,
         in_process_servers: bool,
-        held_back: bool,
     ) -> None:
         self.exchange, self.staging, self.stub = exchange, staging, stub
         self.in_process_servers = in_process_servers
         self.at_once = staging.at_once
         self.owed: np.ndarray | None = None
-        self._comm, self._flat, self._ops, self._executor, self._held_back = comm, flat, ops, executor, held_back
+        self._comm, self._net, self._executor = comm, net, executor
+        self._held_back = not in_process_servers and job.cluster.HasField("max_staleness")
         self._step = 0
-        self.new: Any = flat.values if in_process_servers else staging.values
+        self.new: Any = net.flat.values if in_process_servers else staging.values
         if not exchange.exact:  # the values that all workers have differ from the servers'
-            self.new = ops.empty((flat.size,)) if in_process_servers else np.empty_like(staging.values)
+            self.new = net.ops.empty((net.flat.size,)) if in_process_servers else np.empty_like(staging.values)
         self._offered = staging.offered(self.new) if in_process_servers else self.new
         self._sums = staging.gradients if exchange.in_place else staging.empty()
 
@@ -58,15 +57,13 @@ class ServerStages:
         self.exchange.begin(step)
 
     def prepare(self, bucket: int) -> None:
-        """See Stages."""
         elements = self.exchange.buckets[bucket].elements
         if self.owed is not None:
-            self._flat.grads[elements] += self._ops.asarray(self.owed[elements])
+            self._net.flat.grads[elements] += self._net.ops.asarray(self.owed[elements])
         self.staging.send(elements)
         self.exchange.prepare(bucket, self.staging.gradients)
 
     def start(self, bucket: int) -> None:
-        """See Stages."""
         self.exchange.start_reduce_scatter(bucket, self.staging.gradients, self._sums)
 
     def update(self, bucket: int) -> None:
@@ -91,7 +88,7 @@ class ServerStages:
         if not self.in_process_servers:
             self._gather_replies()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""
         if self.stub.behind:
             self.stub.pull(self.new, everything=True)
@@ -109,7 +106,7 @@ class ServerStages:
         """Set all parameters on this worker, and `new`."""
         self.staging.put(values)
         if not self.exchange.exact:
-            self.new[...] = self._ops.asarray(values) if self.in_process_servers else values
+            self.new[...] = self._net.ops.asarray(values) if self.in_process_servers else values
 
     def patiently(self) -> AbstractContextManager[None]:
         """Inside, collectives wait for workers that a server holds back; those without a slice are not held back."""

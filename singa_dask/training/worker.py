@@ -210,7 +210,7 @@ class _TrainingLoop:
 
     def _leave(self) -> None:
         """Make no more updates. The group that leads then waits for the others, and fetches the result of all."""
-        self._replica.settle()
+        self._replica.drain()
         self._replica.stub.leave()
         if not self._group.leads or self._job.cluster.nworker_groups == 1:
             return
@@ -225,7 +225,7 @@ class _TrainingLoop:
 
     def _evaluate(self, phase: int) -> bool:
         """Evaluate `test_steps` (or `validate_steps`) mini-batches; returns False if a stop request interrupted it."""
-        self._replica.settle()
+        self._replica.drain()
         count = batches_of(self._job, phase)
         with self._open(self._replica.nets[phase], 0, stop=count) as feed:
             means = evaluate_group(self._replica, phase, feed, count, self._services.stop_requested)

@@ -42,9 +42,15 @@ def test_pushes_to_servers_are_coded(singa_dask, tmp_path, no_leaks):
 
 
 def test_a_codec_without_its_setting_is_refused(singa_dask):
-    ran = singa_dask("check", example(), *sets(cluster__codec="kTopK"))
+    ran = singa_dask("check", example(), *sets(cluster__nworkers_per_group=2, cluster__codec="kTopK"))
     assert ran.code == 2
     assert "cluster.sparsity: must be given for kTopK" in ran.err
     ran = singa_dask("check", example(), *sets(cluster__codec="kTopk"))
     assert ran.code == 2
     assert "Did you mean kTopK?" in ran.err
+
+
+def test_a_codec_under_hogwild_is_refused(singa_dask):
+    ran = singa_dask("check", example(), "--cluster", cluster("hogwild"), *sets(cluster__codec="kHalf"))
+    assert ran.code == 2
+    assert "cluster.codec: has nothing to code" in ran.err and "Leave codec out" in ran.err

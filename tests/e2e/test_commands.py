@@ -41,9 +41,9 @@ def test_check_prints_the_net(singa_dask):
         ("cluster.nworkers_per_group=0", "cluster.nworkers_per_group"),
         (
             "neuralnet.layer[ip2].innerproduct_conf.num_output=5",
-            "the data of 'data' has 10 classes. Received: 5 outputs",
+            "the data of 'data' have 10 classes. Received: 5 outputs",
         ),
-        ("name=../x", "names a folder"),
+        ("name=../x", "is used as a folder name"),
         ("neuralnet.layer[0].store_conf.path=dataset:digit/train", "digits"),
     ],
 )
@@ -120,8 +120,14 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     other = sets(**{"neuralnet__layer[scores]__innerproduct_conf__num_output": 3})
     ran = singa_dask("test", "job.conf", "--checkpoint", "runs/clouds-allreduce", *other)
     assert ran.code == 1
-    assert "step-00000060.h5 does not fit this job: parameter 'scores_bias': (2,) in it, (3,) in this job" in ran.err
-    assert "'scores_weight': (3, 2) in it, (3, 3) in this job. Give the job that it was trained with" in ran.err
+    assert (
+        "step-00000060.h5 does not fit this job: parameter 'scores_bias': (2,) in the checkpoint, (3,) in this job"
+        in ran.err
+    )
+    assert (
+        "'scores_weight': (3, 2) in the checkpoint, (3, 3) in this job. Give the job that it was trained with"
+        in ran.err
+    )
     ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "out.csv")
     assert ran.code == 0, ran.err
     table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)

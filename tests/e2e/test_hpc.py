@@ -110,7 +110,7 @@ def test_too_few_ranks_and_wrong_jobs_end_before_anything_starts(train_mpi, tmp_
     assert "error: --interface: " in ran.err and "'nosuch0' is not a valid network interface" in ran.err
     ran = train_mpi(4, example(), "--cluster", cluster(), "--scheduler", "tcp://127.0.0.1:9")
     assert ran.code == 2
-    assert "--mpi makes a cluster of its own" in ran.err
+    assert "--mpi starts its own Dask cluster" in ran.err
     assert "Traceback" not in ran.err
     assert not (tmp_path / "runs").exists()
 

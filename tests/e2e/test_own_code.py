@@ -149,4 +149,4 @@ def test_a_notebooks_layer_is_unknown_to_the_command(singa_dask, job_folder):
     ran = singa_dask("check", job_folder / "job.conf")
     assert ran.code == 2
     assert "neuralnet.layer[own].user_type: was defined in a notebook or script" in ran.err
-    assert "beside the job file" in ran.err
+    assert "next to the job file" in ran.err

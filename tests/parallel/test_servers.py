@@ -342,7 +342,7 @@ def test_a_lost_server_is_an_error_that_names_its_address_in_time(no_leaks, how)
         address = made.start(there, partition(SIZE, 1, 1, beside=False))
         pid = client.run(os.getpid, workers=[there])[there]
         message, took = made.run(here, how, address, timeout_s, pid)
-        assert there in message and "3 s" in message and "lost, stopped or cut off" in message
+        assert there in message and "3 s" in message and "lost, stopped or disconnected" in message
         assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 2
 
 

@@ -1,4 +1,4 @@
-"""What a codec is: a vector of floats to bytes and back, with what it has not sent kept for later."""
+"""What a codec is: a vector of floats to bytes and back. What it has not sent can be kept for later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEX = np.dtype(np.uint32)
 
 
 def kernels() -> Any:
-    """Those of all codecs. They bring Numba, which commands that only read a job, or send in full, can do without."""
+    """The kernels of all codecs. They import Numba, which jobs without a codec need not."""
     from singa_dask.ops.cpu.elementwise import codec_kernels
 
     return codec_kernels
@@ -25,8 +25,8 @@ class Codec(ABC):
     """A vector of floats to bytes and back. One object per rank and thread: it counts and holds scratch.
 
     exact: nothing is lost. overflows: finite values so far that rounding would have made infinite; the largest finite
-    number of their sign travelled instead. Infinities and NaN travel as they are, so that divergence shows.
-    settings: what the function `codec` takes for it.
+    number of their sign was sent instead. Infinities and NaN are sent as they are, so that divergence shows.
+    settings: the arguments of `codec` that it has.
     """
 
     name: ClassVar[str]
@@ -37,7 +37,7 @@ class Codec(ABC):
         self.overflows = 0
 
     def begin(self, step: int) -> None:  # noqa: B027 - most do the same at every step
-        """What is encoded from now on is of this training step; the same on all ranks."""
+        """Begin a training step, the same on all ranks."""
 
     @abstractmethod
     def nbytes(self, size: int, dtype: Any = np.float32) -> int | None:

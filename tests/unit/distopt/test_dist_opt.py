@@ -490,7 +490,7 @@ def test_wrong_use_is_refused():
         opt.backward_and_update_half(model(x, y), clipping=True, clip_Value=0)
     with pytest.raises(ConfigError, match="trains another one"):
         opt.synch(Model(layers()))
-    with pytest.raises(ConfigError, match="has not got one"):
+    with pytest.raises(ConfigError, match="this DistOpt has none"):
         DistOpt(SGD(lr=0.1), comm=SoloCommunicator())(model(x, y))
     with pytest.raises(ConfigError, match="must be an updater"):
         DistOpt("SGD", model, SoloCommunicator())

@@ -26,7 +26,7 @@ def steps(trial: OverlapTuner, clock: Clock, count: int, first: float, second: f
         yield trial.first
         clock.now += first if trial.first else second
         if trial.end():
-            trial.settle(trial.seconds)
+            trial.choose(trial.seconds)
 
 
 @given(st.floats(0.001, 1), st.floats(0.001, 1))
@@ -79,5 +79,5 @@ def test_ranks_go_by_the_sum_of_what_all_of_them_found():
         trials.append(trial)
     total = sum(trial.seconds for trial in trials)
     for trial in trials:
-        trial.settle(total)
+        trial.choose(total)
     assert [trial.first for trial in trials] == [False, False]

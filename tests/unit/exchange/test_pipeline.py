@@ -15,7 +15,7 @@ from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.errors import ClusterError, TrainingError
 from singa_dask.exchange import Bucket
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.pipeline import GradientPipeline, Readiness, order
+from singa_dask.exchange.pipeline import GradientPipeline, Readiness, stages_after
 from singa_dask.net.flat import Entry
 
 BUCKETS = [Bucket(0, 5, (2, 3)), Bucket(5, 9, (4, 0))]
@@ -202,7 +202,7 @@ def test_buckets_leave_from_the_last_to_the_first_in_whatever_order_they_are_com
 @given(st.integers(1, 9), st.booleans(), st.booleans())
 def test_every_bucket_goes_through_every_stage_and_two_are_on_their_way_at_most(count, ahead, overlaps):
     buckets = list(reversed(range(count)))
-    calls = [call for bucket in buckets for call in order(bucket, count, ahead=ahead, overlaps=overlaps)]
+    calls = [call for bucket in buckets for call in stages_after(bucket, count, ahead=ahead, overlaps=overlaps)]
     for stage in ("start", "update", "gather"):
         assert [bucket for name, bucket in calls if name == stage] == buckets
     at = {call: place for place, call in enumerate(calls)}

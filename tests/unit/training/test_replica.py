@@ -474,7 +474,7 @@ def test_values_that_a_codec_cannot_hold_are_counted_on_both_ways():
         assert before == 0 < inside and to_servers > 0 and both == inside + to_servers
 
 
-def test_after_settling_parameters_are_the_servers_and_nothing_is_under_way():
+def test_after_draining_parameters_are_the_servers_and_nothing_is_under_way():
     job = job_of(2, "SGD")
     job.cluster.nworker_groups, job.cluster.one_behind = 2, True
     links = far_links(job, groups=(0, 1))
@@ -485,7 +485,7 @@ def test_after_settling_parameters_are_the_servers_and_nothing_is_under_way():
         replica.group_state.fetch()
         advance(replica, comm, 0, 3)
         behind = replica.net.flat.values.copy()
-        replica.settle()
+        replica.drain()
         under_way = len(replica.stub._under_way)
         held = np.empty(_size(), np.float32)
         for link in links.values():
@@ -497,9 +497,9 @@ def test_after_settling_parameters_are_the_servers_and_nothing_is_under_way():
         return behind, replica.net.flat.values, held, under_way
 
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
-    for behind, settled, held, under_way in run_threads(2, member):
-        assert under_way == 0 and not np.array_equal(behind, settled)
-        np.testing.assert_array_equal(settled, held)
+    for behind, drained, held, under_way in run_threads(2, member):
+        assert under_way == 0 and not np.array_equal(behind, drained)
+        np.testing.assert_array_equal(drained, held)
 
 
 def test_an_error_in_the_exchange_ends_the_step_on_all_ranks():

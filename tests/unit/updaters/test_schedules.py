@@ -72,7 +72,7 @@ def test_user_schedule_by_name():
     slower = WarmUp(base_lr=0.8, steps=8).proto
     assert slower.user_conf == '{"steps": 8}'
     assert [learning_rate(slower)(t) for t in (0, 3, 9)] == [0.1, 0.4, 0.8]
-    with pytest.raises(ConfigError, match=r"learning_rate: settings of a class of one's own are numbers.*steps"):
+    with pytest.raises(ConfigError, match=r"learning_rate: settings of a user class must be numbers.*steps"):
         WarmUp(steps=range(3))
 
 
