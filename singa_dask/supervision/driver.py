@@ -80,12 +80,12 @@ def train(
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
     job: a Job, its message, or the path of a job file. client: is never closed. workspace: folder for the results,
-    by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: go on from the
-    newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is formed
-    anew, from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers to come,
-    and for a rank that has gone silent. display: shows the run's events.
+    by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the
+    newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed,
+    from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a
+    rank that has gone silent. display: shows the run's events.
 
-    Ctrl-C ends the run after the step in progress, with a checkpoint; a second one at once.
+    Ctrl-C ends the run after the step in progress, with a checkpoint; a second one aborts it.
 
     In a script a call without a client stands below `if __name__ == "__main__":`, as the local workers import it.
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
@@ -106,7 +106,7 @@ def _refuse_copies() -> None:
     """Raise where this process is one of several that would each start workers: one of these workers, which imports
     its driver's script, or a rank of mpiexec's."""
     if getattr(current_process(), "_inheriting", False):  # what multiprocessing itself goes by
-        raise ClusterError(f"This is a worker, which imports the script. {GUARD}")
+        raise ClusterError(f"train() was called while a worker imported the script. {GUARD}")
     for name, count in launched_sizes(os.environ).items():
         if count > 1:
             message = "says that mpiexec has started this several times, and each would train on its own"

@@ -1,4 +1,4 @@
-"""What can happen to a run (events), and what its supervisor is told to do about it (commands)."""
+"""Events, which tell a run's state what has happened, and commands, by which it has things done."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NotFormed:
 
 @dataclass(frozen=True)
 class Closed:
-    """What Close named is closed. replaced: as for NotFormed."""
+    """A Close is done. replaced: as for NotFormed."""
 
     replaced: Mapping[str, int] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ Event = (
 
 
 def line(event: Event | None) -> str:
-    """An event for the history: its name and what is short."""
+    """A line for the history: the name of an event, and its short fields."""
     if event is None:
         return "the start"
     short = {name: value for name, value in vars(event).items() if isinstance(value, str | int | float)}
@@ -153,7 +153,7 @@ def line(event: Event | None) -> str:
 
 @dataclass(frozen=True)
 class Survey:
-    """Ask all Dask workers what they are. checkpoint: look for the newest one too."""
+    """Ask all Dask workers to describe themselves. checkpoint: look for the newest one too."""
 
     number: int
     checkpoint: bool = False
@@ -232,7 +232,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Rewind:
-    """These worker groups go back to a step (None: the start): what they measured after it is void."""
+    """These worker groups go back to a step (None: the start); their later metrics are void."""
 
     groups: tuple[int, ...]
     step: int | None
@@ -247,7 +247,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer whoever asked to join or leave."""
+    """Answer a request to join or leave."""
 
     asker: Callable[[str], None]
     text: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Launched:
-    """What became of a request: the ranks of every worker group and the servers of every server group, by number, and
+    """The outcome of a request: the ranks of every worker group and the servers of every server group, by number, and
     the event that tells the supervisor. moved: old addresses of Dask workers -> new ones."""
 
     groups: dict[int, Group] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class GroupLauncher:
         self.worker_plan, self.topic, self.patience_s = worker_plan, topic, patience_s
 
     def form(self, request: FormRequest, running: Mapping[int, Servers]) -> Launched:
-        """Form what is requested, or nothing of it. running: the server groups that are not part of it."""
+        """Form the whole request, or nothing. running: the server groups outside the request."""
         launched = Launched()
         try:
             for group in request.worker_groups:
@@ -79,8 +79,10 @@ class GroupLauncher:
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}
 
     def _make_servers(self, request: FormRequest, running: Mapping[int, Servers], launched: Launched) -> None:
-        """Make server groups, all anew or each from a neighbour that is up, the nearest to one first; then have
-        neighbours meet, and tell the worker groups where their servers are."""
+        """Make the server groups: for the workers' parameters, or each from a neighbour that is up, the nearest first.
+
+        Then neighbours meet, and the worker groups are told the addresses of their servers.
+        """
         up = dict(running)
         waiting = sorted(request.server_groups, key=lambda group: group.number)
         while waiting:
@@ -116,7 +118,7 @@ def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]
     """End ranks and let servers go; returns the processes that nannies were asked to replace, pid by address."""
     replaced: dict[str, int] = {}
     for group in groups:
-        group.abort("the driver forms it anew, or goes on without it")
+        group.abort("the driver re-forms it, or goes on without it")
         group.close()
         replaced |= group.replaced
     for server_group in servers:

@@ -1,4 +1,4 @@
-"""The worker groups and server groups of a run: phase, processes and dependencies of each. No IO."""
+"""The worker groups and server groups of a run: their phases, places and dependencies. No IO."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoReplacement(ClusterError):
 
 @dataclass(frozen=True)
 class Restart:
-    """For the record: which worker groups were formed anew, why, and near which step."""
+    """A restart, for the record: the worker groups that were re-formed, their step, and the cause."""
 
     groups: tuple[int, ...]
     step: int
@@ -42,13 +42,13 @@ class Restart:
 
 
 class Phase(Enum):
-    """Where a worker group or server group stands. Its processes are in use unless it has ENDED."""
+    """The phase of a worker group or a server group. Its processes are in use until it has ENDED."""
 
     DOWN = "down"  # waits for places
     FORMING = "forming"  # the launcher has it
     RUNNING = "running"  # is watched
-    LOST = "lost"  # waits for a survey, which says what else is lost
-    CLOSING = "closing"  # what is left of it is being closed
+    LOST = "lost"  # waits for a survey, which shows the extent of the loss
+    CLOSING = "closing"  # its ranks or servers are being closed
     DROPPED = "dropped"  # the same, for good
     ENDED = "ended"
 
@@ -91,7 +91,7 @@ class WorkerGroup(Member):
     """Workers that share mini-batches.
 
     server_group: that it uses. cores: of each process. resume: checkpoint that its servers began with. first: step to
-    begin with where nothing later is known. joined: it came to a running job; leaving: it was asked to end.
+    begin with where nothing later is known. joined: it joined a running job; leaving: it was asked to end.
     """
 
     server_group: int
@@ -199,8 +199,8 @@ class Members:
     def affected(self, member: Member, silent: set[str]) -> tuple[list[WorkerGroup], list[ServerGroup]]:
         """Every worker group and server group that cannot go on after the loss of a member.
 
-        They are in silent processes, or in processes that are replaced because a worker group of several is formed
-        anew, or they are worker groups that use lost servers.
+        These are: members in silent processes; members in the processes of a lost worker group that has several, as
+        all of them are replaced; worker groups of lost servers.
         """
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
         working = [group for group in self.worker_groups if group.phase in standing]
@@ -220,7 +220,7 @@ class Members:
                 return workers, servers
 
     def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
-        """In words: which worker groups are formed anew, and what they go on from. found: the newest checkpoint."""
+        """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
         names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
         if self.server_groups and not servers:
             return f"{names}, from the servers' parameters"
@@ -228,7 +228,7 @@ class Members:
             return f"{names}, from the parameters of a neighbouring server group"
         return f"{names}, from step {found.step if found else 0}"
 
-    # What is formed
+    # Forming
 
     def batch(self, dispensable: Callable[[WorkerGroup], bool]) -> list[Member]:
         """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others."""

@@ -227,8 +227,8 @@ class Run:
 
 
 def _rate(reports: Collection[Mapping[str, Any]], restarted: bool) -> float:
-    """Samples per second of all groups together, some of which may have come later, or left. What a group did before
-    it was formed anew is not known: then the sum of what each has done since."""
+    """Samples per second of all groups together, some of which may have come later, or left. The work of
+    a group before its restart is not known: then the sum of the rates since."""
     if restarted:
         return round(sum(report["samples_per_s"] for report in reports), 1)
     seconds = max((report["seconds"] for report in reports), default=0.0)

@@ -39,15 +39,15 @@ class Servers:
         self._each("meet", [(address,) for address in right.addresses])
 
     def take_over(self, neighbour: Servers) -> None:
-        """Begin with what a living neighbour has."""
+        """Start from the parameters of a living neighbour."""
         self._each("take_over", self._introduce(neighbour))
 
     def hand_on(self, neighbour: Servers) -> None:
-        """Make a living neighbour begin anew with what this group has."""
+        """Make a living neighbour start again from the parameters of this group."""
         self._each("hand_on", self._introduce(neighbour))
 
     def dismiss(self, group: int, generation: int) -> None:
-        """Wait no more for a worker group: it will not come, or not come back."""
+        """Stop waiting for a worker group: it will not come, or not come back."""
         self._each("dismiss", [(Origin(group, generation),)] * len(self._actors), timeout_s=2.0)
 
     def flush(self) -> None:

@@ -1,9 +1,9 @@
-"""What the driver decides about a run's worker groups and servers. No IO: events in, commands out.
+"""How the driver decides about a run's worker groups and servers. No IO: events in, commands out.
 
 The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes, and
 servers that are lost take along the worker groups that they serve; all others go on.
 
-Every decision about processes rests on a survey that was asked for after the event that made it necessary.
+Every decision about processes rests on a survey that began after the event that made it necessary.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Supervision:
         self.lead_told = False
         self._commands: list[ev.Command] = []
         self._losses: list[Loss] = []
-        self._askers: list[Any] = []  # who wants a worker group to join
+        self._askers: list[Any] = []  # of a worker group that wants to join
         self._flush_cause = ""
         self._requests = 0
         self._surveys = Surveys()
@@ -103,7 +103,7 @@ class Supervision:
         return self._commands
 
     def _go_on(self) -> None:
-        """Begin what is due and needs no further event."""
+        """Issue the commands that are due and need no further event."""
         if self.over:
             return
         lead, *others = self.members.worker_groups
@@ -130,7 +130,7 @@ class Supervision:
         """Whether a decision waits for a survey, and for no operation."""
         return self.busy is None and bool(self._losses or self._flush_cause or self._batch())
 
-    # What happens
+    # Events
 
     def _worker_group_came_to_an_end(self, event: ev.WorkerGroupEnded | ev.WorkerGroupFailed) -> None:
         group = self.members.worker_groups[event.group]
@@ -216,7 +216,7 @@ class Supervision:
         self._do(ev.Stop(number))
         return f"{group} leaves after its step"
 
-    # Surveys, and what is decided on them
+    # Decisions on a survey
 
     def _surveyed(self, event: ev.Surveyed) -> None:
         survey = self._surveys.answered(event)
@@ -238,7 +238,7 @@ class Supervision:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
     def _take_losses(self, silent: set[str]) -> bool:
-        """Take down what is lost. Whether anything was: then nothing can be placed yet."""
+        """Take down the lost members. Returns whether there were any: then nothing can be placed yet."""
         taken = bool(self._losses)
         while self._losses and not self.over:
             loss = self._losses[0]
@@ -290,8 +290,8 @@ class Supervision:
     # Places
 
     def _place(self, there: Sequence[WorkerInfo], at: float) -> None:
-        """Put free Dask workers in the place of those that are gone, and have the batch formed. Nannies bring lost
-        processes back, elsewhere."""
+        """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
+        under other addresses."""
         batch = self._batch()
         if not batch or (self._checkpoint is None and not self.members.serving()):
             return

@@ -167,7 +167,7 @@ class Supervisor:
                 asker(text)
 
     def _begin(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> None:
-        """Run something in a thread; what it returns is an event."""
+        """Run a function in a thread; its result is the next event."""
         pool.submit(function, *args).add_done_callback(self._inbox.put)
 
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
@@ -178,7 +178,7 @@ class Supervisor:
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """Have signals that raise KeyboardInterrupt post StopAsked, the first time: nothing is torn half-way."""
+        """Turn the first KeyboardInterrupt of a signal into StopAsked, so that it cannot cut an action in half."""
         asked = False
 
         def wrapped(handler: Callable[..., Any], *args: Any) -> None:
@@ -205,7 +205,7 @@ class Supervisor:
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):
             pool.shutdown(wait=True, cancel_futures=True)
-        with suppress(Empty):  # what was formed in the meantime
+        with suppress(Empty):  # formed in the meantime
             while True:
                 item = self._inbox.get_nowait()
                 if isinstance(item, Future) and not item.cancelled() and not item.exception():
@@ -229,5 +229,5 @@ def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold | 
 
 
 def _dismiss(servers: Servers, group: int, generation: int) -> None:
-    with suppress(ClusterError):  # lost too, and made anew without it
+    with suppress(ClusterError):  # lost too; it is made again without the worker group
         servers.dismiss(group, generation)

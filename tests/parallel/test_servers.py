@@ -141,7 +141,7 @@ def test_refusals_and_wrong_addresses_are_errors_that_name_the_server(servers, r
     message = servers.run(ranks3[1], refusal, address)
     assert ranks3[0] in message and "refused Get" in message and "generation 3" in message
     nowhere = servers.run(ranks3[1], refusal, Address(ranks3[0], "nobody"))
-    assert nowhere == f"the server nobody is not at {ranks3[0]} any more"
+    assert nowhere == f"the server nobody is no longer at {ranks3[0]}"
     assert isinstance(servers.tell(address, "call", Get(9, Origin(0))), Refused)
 
 

@@ -1,7 +1,7 @@
 """Any topology in one process: every worker is a thread, every server a protocol behind its lock. No Dask, no MPI.
 
-What a fleet does by actors and events is done here by hand: servers find each other, neighbours exchange, the group
-that leads waits for the others.
+What a supervisor does by actors and events is done here by hand: servers find each other, neighbours exchange, the
+group that leads waits for the others.
 """
 
 from __future__ import annotations

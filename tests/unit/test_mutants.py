@@ -94,7 +94,7 @@ def test_the_nearest_tests_come_first():
     names = [str(test.relative_to(ROOT / "tests" / "unit")) for test in tests]
     assert names[0] == "server/test_stub.py" and len(set(names)) == len(names)
     last = max(i for i, name in enumerate(names) if name.startswith("server/"))
-    assert {"server/test_shard.py", "server/test_slices.py"} <= set(names[: last + 1])
+    assert {"server/test_protocol.py", "server/test_slices.py"} <= set(names[: last + 1])
     assert all(name.startswith("server/") for name in names[: last + 1])
 
 

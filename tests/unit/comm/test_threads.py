@@ -103,3 +103,15 @@ def test_an_error_says_which_operations_differ(other):
 
     with pytest.raises(ClusterError, match="different operations: all_reduce float64 3; "):
         run_threads(2, member)
+
+
+def test_the_root_cause_is_raised_though_its_consequence_came_first():
+    def member(comm):
+        if comm.rank == 0:
+            return comm.all_reduce(np.ones(1))  # waits in vain
+        while not comm.aborted:
+            time.sleep(0.001)
+        raise DataError("no data")
+
+    with pytest.raises(DataError, match="no data"):
+        run_threads(2, member, timeout_s=0.05)

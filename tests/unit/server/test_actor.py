@@ -212,9 +212,15 @@ async def test_a_dismissed_group_is_waited_for_on_no_slice(network):
 @played
 async def test_a_closed_server_computes_and_exchanges_no_more(network):
     left, right = await pair(network)
+    never = asyncio.get_running_loop().create_future()
+    network.before = lambda receiver: never
+    network.asked.clear()
+    await left.call(update())
+    await until(lambda: network.asked)
     await left.close()
     assert left.closed
-    await until(left._exchanging.done)
+    await asyncio.wait([left._exchanging], timeout=5)
+    assert left._exchanging.cancelled(), "it does not wait for an answer"
     with pytest.raises(RuntimeError, match="shutdown"):
         await left.call(update(size=LARGE))
     await right.close()  # one that never exchanged

@@ -430,3 +430,12 @@ def test_an_account_forgets_what_it_began_with_once_the_neighbour_exchanges():
     assert (right.opening == 11).all() and right.opening is right.known
     left.finish(mine, sync, answer)
     assert left.opening is left.known and (mine == 11).all() and (theirs == 11).all()
+
+
+@pytest.mark.parametrize("size", [1, 32])
+def test_an_opening_that_does_not_fit_is_refused_and_changes_nothing(size):
+    line = Line(2)
+    line.update(1)
+    reply = line.posts[1].ask(OpenAccount(0, "left", (1, 0), ones(7.0, size)))
+    assert isinstance(reply, Refused) and f"must have shape (16,), has ({size},)" in reply.reason
+    assert line.values(1)[1] == 1 and line.values(1)[0] == 0

@@ -239,6 +239,19 @@ def test_a_new_generation_begins_where_the_servers_are_with_one_clock():
     assert stub.clock == 30
 
 
+def test_parameters_are_put_when_every_server_has_answered():
+    cut = partition(32, 1, 2, beside=False)
+    links = {0: Slow(), 1: Slow()}
+    stub = Stub(cut.slices, links, patience_s=0.1)
+    with pytest.raises(CommTimeout):
+        stub.put(ones(3.0, 32), {}, 5)
+    requests = [link.asked[0][0] for link in links.values()]
+    assert [(put.slice, put.values.tolist(), put.version, put.step) for put in requests] == [
+        (0, [3.0] * 16, 5, 5),
+        (1, [3.0] * 16, 5, 5),
+    ]
+
+
 def test_a_group_has_left_when_every_server_has_heard_of_it():
     cut = partition(32, 1, 2, beside=False)
     links = {0: Slow(), 1: Slow()}

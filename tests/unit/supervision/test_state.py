@@ -384,6 +384,15 @@ def test_a_process_that_is_being_replaced_is_not_taken_when_it_answers_once_more
     assert run.worker_groups[0].where == ("w3", "w4")
 
 
+def test_a_process_that_is_replaced_since_its_rank_failed_is_lost_though_it_answers(start):
+    run = start(spare=1, **HOGWILD)
+    run.handle(ev.WorkerGroupFailed(1, 1, "its process died", replaced={"w2": 2}))
+    run.answer()
+    assert run.state.processes.replaced == {("w2", 2)} and ev.Kill({"w2": 2}) in run.commands
+    run.settle()
+    assert run.made()[1:] == [([1], [1])] and run.worker_groups[1].where == ("w4",)
+
+
 def test_a_process_that_a_failed_forming_replaced_is_not_taken_either(monkeypatch):
     run = Run(monkeypatch, spare=1, **DOWNPOUR)
     run.handle(None)

@@ -68,6 +68,7 @@ class Launcher:
     client = None
 
     def __init__(self):
+        self.all_servers: list[Servers] = []
         self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
 
     def form(self, request, running):
@@ -80,6 +81,7 @@ class Launcher:
                 groups[number].script = [lambda: True]
         self.groups |= groups
         self.servers |= servers
+        self.all_servers += servers.values()
         return Launched(groups, servers, event=ev.Formed(request.number))
 
 
@@ -162,6 +164,7 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
 
     made.launcher.before, made.launcher.form = lose, form_and_wait
     made.run()
+    assert [servers.log for servers in made.launcher.all_servers] == [["stop"], ["stop"]]
     assert made.state.members.server_groups[0].where == ("free",)
     assert [len(r.server_groups) for r, _, _ in made.launcher.made] == [1, 1]
     assert made.back == [((0, 1), None)], "without a checkpoint they go back to the start"

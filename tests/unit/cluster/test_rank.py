@@ -1,0 +1,209 @@
+"""A rank's task and its watchdog, with a Dask worker that the test plays."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from distributed.core import Status
+
+from singa_dask.cluster import leases, rank
+from singa_dask.cluster.rank import (
+    JoinFailed,
+    RankPlan,
+    RankTask,
+    abort_rank,
+    current_task,
+    rank_formed,
+    rank_task,
+    release_worker,
+    reserve_worker,
+    tell_rank,
+)
+from singa_dask.cluster.workers import WorkerInfo
+from singa_dask.errors import ClusterError, DataError, MpiUnusable
+
+
+class Comm:
+    def __init__(self):
+        self.aborted, self.closed = "", False
+
+    def abort(self, reason):
+        self.aborted = reason
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """A Dask worker whose task "key" is executing, in a process without leases."""
+    monkeypatch.setattr(leases, "_leases", {})
+    task = SimpleNamespace(state="executing")
+    worker = SimpleNamespace(
+        address="tcp://w1:1",
+        status=Status.running,
+        state=SimpleNamespace(tasks={"key": task}, actors={}),
+        task=task,
+        loop=SimpleNamespace(asyncio_loop=SimpleNamespace(call_soon_threadsafe=lambda *args: None, call_later=None)),
+        get_current_task=lambda: "key",
+    )
+    monkeypatch.setattr(rank, "get_worker", lambda: worker)
+    monkeypatch.setattr(rank, "secede", lambda: None)
+    monkeypatch.setattr(rank, "describe", lambda dask_worker: WorkerInfo(dask_worker.address))
+    worker.spent = []
+    monkeypatch.setattr(rank, "spend_world", worker.spent.append)
+    worker.comm, worker.joins = Comm(), []
+    monkeypatch.setattr(
+        rank, "join_group", lambda *args, **options: worker.joins.append((args, options)) or worker.comm
+    )
+    return worker
+
+
+def test_a_rank_joins_runs_and_leaves(worker):
+    seen = []
+
+    def fn(comm, number):
+        seen.append((comm, current_task().rank, rank_formed("g", worker)))
+        return number
+
+    leases.reserve(worker.address, "g", 5.0)
+    assert rank_task(RankPlan("g", 1, 2, (3, 4), None, "host", 7.0, 9.0), fn, (42,)) == 42
+    assert seen == [(worker.comm, 1, True)] and worker.comm.closed and not worker.spent
+    ((args, options),) = worker.joins
+    assert args == (1, 2, "g") and isinstance(options.pop("abort"), threading.Event)
+    assert options == {"endpoint": None, "host": "host", "world_ranks": (3, 4), "forming_s": 7.0, "timeout_s": 9.0}
+    assert leases.holder(worker.address) == "" and not rank_formed("g", worker)
+    with pytest.raises(ClusterError, match="form_group"):
+        current_task()
+
+
+def test_a_process_that_replaced_the_chosen_one_runs_nothing(worker):
+    with pytest.raises(ClusterError, match="is not the one that was chosen for g"):
+        rank_task(RankPlan("g", 0, 1), pytest.fail, ())
+    assert not worker.joins
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_error_of_its_own_spends_the_world_that_it_shares(worker, size):
+    leases.reserve(worker.address, "g", 5.0)
+
+    def fn(comm):
+        raise DataError("shard 7")
+
+    with pytest.raises(DataError, match="shard 7"):
+        rank_task(RankPlan("g", 0, size), fn, ())
+    assert worker.spent == ([worker.comm] if size > 1 else []) and leases.holder(worker.address) == ""
+
+
+def test_what_an_aborted_rank_raises_names_the_reason(worker):
+    leases.reserve(worker.address, "g", 5.0)
+
+    def fn(comm):
+        abort_rank("other", "not for this rank", worker)
+        assert not comm.aborted
+        abort_rank("g", "rank 1 died", worker)
+        raise ClusterError(comm.aborted)
+
+    with pytest.raises(ClusterError, match="rank 0 was aborted: rank 1 died") as caught:
+        rank_task(RankPlan("g", 0, 2), fn, ())
+    assert str(caught.value.__cause__) == "rank 1 died"
+
+
+@pytest.mark.parametrize(("error", "raised"), [(MpiUnusable("none"), MpiUnusable), (OSError("gone"), JoinFailed)])
+def test_a_rank_that_cannot_join_says_so(worker, monkeypatch, error, raised):
+    def join_group(*args, **options):
+        raise error
+
+    monkeypatch.setattr(rank, "join_group", join_group)
+    leases.reserve(worker.address, "g", 5.0)
+    with pytest.raises(raised, match=str(error)):
+        rank_task(RankPlan("g", 0, 2), pytest.fail, ())
+
+
+def test_a_word_reaches_the_rank_of_its_group(worker):
+    task = RankTask(RankPlan("g", 0, 1))
+    leases.reserve(worker.address, "g", 5.0)
+    leases.take_up(worker.address, "g", task)
+    tell_rank("g", "servers", {0: "a"}, worker)
+    tell_rank("other", "servers", {}, worker)
+    assert task.wait_told("servers", 0.0) == {0: "a"} and not task.stop_requested
+    tell_rank("g", "stop", True, worker)
+    assert task.stop_requested
+    with pytest.raises(ClusterError, match="has not told the others ended within 0 s"):
+        task.wait_told("others ended", 0.0)
+    task.abort("enough")
+    task.abort("again")
+    with pytest.raises(ClusterError, match="rank 0 was aborted: enough"):
+        task.wait_told("others ended", 60.0)
+
+
+def test_a_rank_that_was_told_to_leave_before_it_joined_leaves_then():
+    task, comm = RankTask(RankPlan("g", 0, 2)), Comm()
+    task.abort("enough")
+    task.joined(comm)
+    assert comm.aborted == "enough" and task.formed
+    task, comm = RankTask(RankPlan("g", 0, 2)), Comm()
+    task.joined(comm)
+    assert comm.aborted == ""
+
+
+def test_a_worker_is_reserved_for_one_group_and_held_by_servers_of_other_runs(worker):
+    assert reserve_worker("g", "run", 5.0, worker) == WorkerInfo(worker.address)
+    assert reserve_worker("h", "run", 5.0, worker) == "g"
+    release_worker("g", worker)
+    worker.state.actors[leases.server_key("0", "run")] = None
+    assert isinstance(reserve_worker("h", "run", 5.0, worker), WorkerInfo)
+    assert reserve_worker("h", "other", 5.0, worker) == "server-0@run"
+
+
+def watched(worker, monkeypatch, now, **plan):
+    monkeypatch.setattr(rank, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(rank._Watchdog, "start", lambda self: None)
+    task = RankTask(RankPlan("g", 0, 2, **plan))
+    return task, rank._Watchdog(task, worker)
+
+
+def test_a_watchdog_has_reasons(worker, monkeypatch):
+    now = [100.0]
+    task, watchdog = watched(worker, monkeypatch, now, forming_s=30.0)
+    assert watchdog._reason_to_leave() == ""
+    now[0] = 130.1
+    assert watchdog._reason_to_leave() == "the group did not form within 30 s"
+    task.joined(Comm())
+    assert watchdog._reason_to_leave() == ""
+    worker.task.state = "long-running"
+    assert watchdog._reason_to_leave() == ""
+    worker.task.state = "cancelled"
+    assert "the task was cancelled" in watchdog._reason_to_leave()
+    worker.state.tasks.clear()
+    assert "the task was cancelled" in watchdog._reason_to_leave()
+    worker.status = Status.closing
+    assert watchdog._reason_to_leave() == "the Dask worker is closing"
+
+
+@pytest.mark.parametrize("address", ["tcp://w1:1", "inproc://w1"])
+def test_a_rank_that_does_not_leave_loses_its_process_unless_the_client_is_in_it(worker, monkeypatch, address, caplog):
+    now, ended, waits = [100.0], [], []
+    task, watchdog = watched(worker, monkeypatch, now)
+    worker.address = address
+    monkeypatch.setattr(rank.os, "_exit", ended.append)
+
+    def wait(seconds):
+        waits.append(task.abort_reason)
+        now[0] += 1.0
+        if len(waits) == 2:
+            worker.status = Status.closing
+        return len(waits) > 20
+
+    watchdog._left = SimpleNamespace(wait=wait)
+    watchdog.run()
+    assert waits == ["", "", *["the Dask worker is closing"] * 4] and "does not leave" in caplog.text
+    assert ended == ([rank.EXIT_CODE] if address.startswith("tcp") else [])
+
+
+def test_a_rank_that_has_left_is_not_watched(worker, monkeypatch):
+    task, watchdog = watched(worker, monkeypatch, [100.0])
+    worker.status = Status.closing
+    watchdog.stop()
+    watchdog.run()
+    assert not task.abort_event.is_set()

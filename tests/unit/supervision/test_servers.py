@@ -1,0 +1,166 @@
+"""Making, calling and closing the servers of a group, with actors that the test plays."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from singa_dask.errors import ClusterError
+from singa_dask.server import Address
+from singa_dask.server.messages import Origin
+from singa_dask.supervision import servers as serving
+from singa_dask.supervision.servers import make_servers
+
+
+@dataclass(frozen=True)
+class Plan:
+    key: str = ""
+    transfer_s: float = 0.0
+
+
+class Call:
+    def __init__(self, actor, said):
+        self.actor, self.said = actor, said
+
+    def result(self, timeout):
+        self.actor.waits.append(timeout)
+        if self.actor.fault:
+            raise self.actor.fault
+
+
+class Actor:
+    def __init__(self):
+        self.calls, self.waits, self.fault, self.lost = [], [], None, False
+
+    def __getattr__(self, name):
+        def call(*args):
+            if self.lost:
+                raise ValueError("the worker holding this Actor was lost")
+            self.calls.append((name, *args))
+            return Call(self, name)
+
+        return call
+
+
+class Future:
+    """Of an actor; late: how often its result does not come."""
+
+    def __init__(self, actor, late=0, fault=None):
+        self.actor, self.late, self.fault, self.released = actor, late, fault, False
+
+    def result(self, timeout):
+        if self.fault:
+            raise self.fault
+        self.late -= 1
+        if self.late >= 0:
+            raise TimeoutError
+        return self.actor
+
+    def release(self):
+        self.released = True
+
+
+class Client:
+    def __init__(self, *futures):
+        self.futures, self.submitted, self.waiting = list(futures), [], list(futures)
+
+    def submit(self, function, plan, **options):
+        self.submitted.append((plan, options))
+        return self.waiting.pop(0)
+
+
+@pytest.fixture
+def there(monkeypatch):
+    """The addresses of living processes."""
+    there, now = {"a", "b", "c"}, [100.0]
+    monkeypatch.setattr(serving, "alive", lambda client, addresses, *timeout: there & set(addresses))
+    monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    there_now = SimpleNamespace(there=there, now=now)
+    return there_now
+
+
+def made(number=0, generation=1, where=("a", "b"), **plan):
+    actors = [Actor() for _ in where]
+    client = Client(*map(Future, actors))
+    servers = make_servers(client, number, generation, where, [Plan(**plan)] * len(where), "run")
+    return servers, actors, client
+
+
+def test_a_server_of_each_plan_is_made_on_its_worker(there):
+    servers, _, client = made(2, 3, where=("b", "a"))
+    keys = [plan.key for plan, _ in client.submitted]
+    assert [options["workers"] for _, options in client.submitted] == [["b"], ["a"]]
+    assert all(options["actor"] and not options["allow_other_workers"] for _, options in client.submitted)
+    assert [key.startswith(f"server-{i}-of-group-2-3-") and key.endswith("@run") for i, key in enumerate(keys)] == [
+        True
+    ] * 2
+    assert servers.addresses == (Address("b", keys[0]), Address("a", keys[1])) and servers.where == ("b", "a")
+    assert (servers.number, servers.generation) == (2, 3)
+
+
+def test_an_actor_is_waited_for_as_long_as_its_process_lives(there):
+    client = Client(Future(Actor(), late=3))
+    assert make_servers(client, 0, 1, ["a"], [Plan()]).where == ("a",)
+    there.there.discard("a")
+    with pytest.raises(ClusterError, match="server group 0 could not be made on a: TimeoutError"):
+        make_servers(Client(Future(Actor(), late=3)), 0, 1, ["a"], [Plan()])
+
+
+def test_an_actor_that_does_not_come_in_a_minute_is_given_up(there):
+    future = Future(Actor(), late=1000)
+    result = future.result
+
+    def later(timeout):
+        there.now[0] += timeout
+        return result(timeout)
+
+    future.result = later
+    with pytest.raises(ClusterError, match="could not be made"):
+        make_servers(Client(future), 0, 1, ["a"], [Plan()])
+    assert 160.0 <= there.now[0] <= 161.0 and future.released
+
+
+def test_of_a_group_that_cannot_be_made_nothing_is_left(there):
+    first = Actor()
+    client = Client(Future(first), Future(None, fault=ValueError("out of memory")))
+    with pytest.raises(ClusterError, match=r"on a, b: ValueError\('out of memory'\)"):
+        make_servers(client, 0, 1, ["a", "b"], [Plan()] * 2)
+    assert first.calls == [("close",)] and all(future.released for future in client.futures)
+
+
+def test_neighbours_are_introduced_to_each_other(there):
+    left, (one, two), _ = made(0, 4)
+    right, (three, four), _ = made(1, 7)
+    left.meet(right)
+    assert (one.calls, two.calls) == ([("meet", right.addresses[0])], [("meet", right.addresses[1])])
+    right.take_over(left)
+    assert three.calls == [("take_over", left.addresses[0], "left", (4, 7))]
+    left.hand_on(right)
+    assert two.calls[1:] == [("hand_on", right.addresses[1], "right", (4, 7))]
+    left.flush()
+    assert one.calls[-1] == ("flush",)
+    right.dismiss(5, 2)
+    assert four.calls[-1] == ("dismiss", Origin(5, 2)) and three.waits[-1] == 2.0
+
+
+def test_what_moves_parameters_has_the_time_that_it_needs(there):
+    servers, (one, _), _ = made(transfer_s=12.0)
+    servers.flush()
+    assert one.waits == [42.0]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_server_that_fails_is_named(there, lost):
+    servers, (_, two), _ = made(3)
+    two.lost, two.fault = lost, OSError("no answer")
+    with pytest.raises(ClusterError, match=r"server group 3: flush failed at b: (ValueError|OSError)"):
+        servers.flush()
+
+
+def test_what_lives_is_closed_and_everything_is_released(there):
+    servers, (one, two), client = made()
+    there.there.discard("b")
+    one.fault = OSError("lost a moment ago")
+    servers.stop()
+    assert one.calls == [("close",)] and two.calls == [] and one.waits == [2.0]
+    assert all(future.released for future in client.futures)
