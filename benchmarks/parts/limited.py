@@ -10,9 +10,8 @@ those before it are through, and the worker's one core computes the step while a
 while it is coded or updated, nor while the core carries its bytes: plain sockets take so much of it at this rate
 (`carrying_s_per_mb`). It is no less than the bytes of a step take at the network's rate. So what is coded beside the
 backward pass makes later buckets complete later. A round times each of them once; `hidden` is the median of the
-rounds', and there is none where less than a twentieth of T_without can be hidden. kThreshold has none either: it sends
-more or less in a round, as its residuals happen to be. More than all is hidden where a job also sends a bucket while
-the one before it is updated and coded.
+rounds', and there is none where less than a twentieth of T_without can be hidden. More than all is hidden where a job
+also sends a bucket while the one before it is updated and coded.
 
 How long an exchange takes is asked of steps, not of exchanges one right after another: the network lets a burst of 128
 KB pass at once when it has been idle, as it is while a step computes, and all that a small net sends may be that.
@@ -35,12 +34,9 @@ CODECS: dict[str, dict[str, Any]] = {
     "kBFloat16": {"codec": "kBFloat16"},
     "kPartial": {"codec": "kPartial", "sparsity": 0.5},
     "kTopK": {"codec": "kTopK", "sparsity": 0.05},
-    "kThreshold": {"codec": "kThreshold"},
 }
-# About 5 % of the elements exceed them in a step, with what earlier ones have left.
-THRESHOLDS = {"mnist-cnn": 6e-3, "mlp-64": 1e-2}
 RATES = ("100mbit", "1gbit")
-NETS = tuple(THRESHOLDS)
+NETS = ("mnist-cnn", "mlp-64")
 # At least so many rounds, however slow the network; then none begins after so many seconds.
 LEAST, LONGEST_S = 3, 75.0
 
@@ -49,13 +45,7 @@ def measure(
     net: str, rates: Sequence[str], codecs: Sequence[str], rounds: int, hosts: Sequence[Host]
 ) -> Iterator[dict[str, Any]]:
     """One row per rate and codec; milliseconds are medians. faster: than kFull, at a turn each per round."""
-    variants = {}
-    for name in codecs:
-        settings = dict(CODECS[name])
-        if name == "kThreshold":
-            settings["sparsity"] = THRESHOLDS[net]
-        variants[name] = settings
-    with our_group(net, variants, hosts=hosts) as group:
+    with our_group(net, {name: CODECS[name] for name in codecs}, hosts=hosts) as group:
         for rate in rates:
             for host in hosts:
                 host.limit(rate)
@@ -102,7 +92,7 @@ def _row(
     row["exchange_ms"] = round(1e3 * statistics.median(sum(wall for wall, _ in turn["spent"]) for turn in late), 2)
     row["carrying_ms"] = round(1e3 * carrying_s * row["mb"], 2)
     row["hideable_ms"] = round(1e3 * statistics.median(can), 2)
-    told = codec != "kThreshold" and row["hideable_ms"] > 0.05 * row["without_overlap_ms"]
+    told = row["hideable_ms"] > 0.05 * row["without_overlap_ms"]
     row["hidden"] = round(statistics.median(hidden), 2) if told else None
     quartiles = statistics.quantiles(hidden, n=4)[::2] if told and hidden[1:] else []
     row["hidden_quartiles"] = [round(cut, 2) for cut in quartiles]

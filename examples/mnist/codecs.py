@@ -21,14 +21,12 @@ from singa_dask import Job, train
 HERE = Path(__file__).parent
 STEPS_PER_EPOCH = 312  # 192 of 60,000 images each
 TESTS_PER_EPOCH = 2
-# The sparse codecs send 5 % of the gradients' elements, kThreshold about as many after a while.
 CODECS = {
     "kFull": [],
     "kHalf": [],
     "kBFloat16": [],
     "kPartial": ["cluster.sparsity=0.3333"],
     "kTopK": ["cluster.sparsity=0.05"],
-    "kThreshold": ["cluster.sparsity=0.001"],
 }
 
 

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -145,21 +146,20 @@ def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement
             f"{topology.describe()}: {lack} Dask workers are missing, {len(pool)} of {topology.nprocesses} are there. "
             "Start more, or train with fewer workers or servers."
         )
-    held = topology.nworkers_per_procs
-    per_group = max(1, topology.nworkers_per_group // held)
-    worker_processes = [info for _ in range(topology.nworker_processes // per_group) for info in pool.take(per_group)]
+    groups = [pool.take(topology.nworkers_per_group) for _ in range(topology.nworker_groups)]
+    workers = [info for group in groups for info in group]
     if topology.server_worker_separate:
         server_processes = pool.take(topology.nserver_processes)
     else:
-        spare = max(0, topology.nserver_processes - topology.nworker_processes)
-        server_processes = _beside(topology, worker_processes, pool.take(spare))
-    chosen = {info.address: info for info in (*worker_processes, *server_processes)}
-    cores = {info.address: max(1, info.cores // _sharing(info, chosen.values())) for info in worker_processes}
-    groups = _deal(worker_processes, held, topology.nworker_groups, topology.nworkers_per_group)
-    servers = _deal(
-        server_processes, topology.nservers_per_procs, topology.nserver_groups, topology.nservers_per_group
+        spare = max(0, topology.nserver_processes - topology.nworkers)
+        server_processes = _beside(topology, groups, pool.take(spare))
+    chosen = {info.address: info for info in (*workers, *server_processes)}
+    cores = {info.address: max(1, info.cores // _sharing(info, chosen.values())) for info in workers}
+    return Placement(
+        tuple(tuple(info.address for info in group) for group in groups),
+        _server_places(topology, server_processes),
+        cores,
     )
-    return Placement(groups, servers, cores)
 
 
 def _sharing(info: WorkerInfo, chosen: Iterable[WorkerInfo]) -> int:
@@ -192,22 +192,24 @@ class _Pool:
         return taken
 
 
-def _beside(topology: ClusterTopology, workers: list[WorkerInfo], spare: list[WorkerInfo]) -> list[WorkerInfo]:
-    """The processes of the servers: those of the workers that they serve, then spare ones, then others."""
+def _beside(
+    topology: ClusterTopology, groups: Sequence[Sequence[WorkerInfo]], spare: Sequence[WorkerInfo]
+) -> list[WorkerInfo]:
+    """The processes of the servers: those of the worker groups that they serve, then spare ones, then others."""
     chosen: list[WorkerInfo] = []
-    per_group = len(workers) / topology.nworker_groups
     for group in range(topology.nserver_groups):
-        served = topology.worker_groups_of(group)
-        own = workers[int(served.start * per_group) : int(served.stop * per_group)]
+        served = [groups[g] for g in topology.worker_groups_of(group)]
         wanted = topology.nserver_processes * (group + 1) // topology.nserver_groups - len(chosen)
-        free = [info for info in (*own, *spare, *workers) if info not in chosen]
+        free = [info for info in chain(*served, spare, *groups) if info not in chosen]
         chosen += list(dict.fromkeys(free))[:wanted]
     return chosen
 
 
-def _deal(processes: Sequence[WorkerInfo], held: int, ngroups: int, size: int) -> tuple[tuple[str, ...], ...]:
-    """Member i of group g is in process (g * size + i) // held."""
-    return tuple(tuple(processes[(g * size + i) // held].address for i in range(size)) for g in range(ngroups))
+def _server_places(topology: ClusterTopology, processes: Sequence[WorkerInfo]) -> tuple[tuple[str, ...], ...]:
+    """Server i of group g is in process (g * nservers_per_group + i) // nservers_per_procs."""
+    size, per_process = topology.nservers_per_group, topology.nservers_per_procs
+    servers = [processes[i // per_process].address for i in range(topology.nservers)]
+    return tuple(tuple(servers[first : first + size]) for first in range(0, len(servers), size))
 
 
 def host_of(address: str) -> str:

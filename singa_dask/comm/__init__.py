@@ -4,7 +4,6 @@ collective: every rank calls it."""
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.mpi import MpiCommunicator
 from singa_dask.comm.nccl import NcclCommunicator, form_nccl
-from singa_dask.comm.nested import NestedCommunicator
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.comm.threads import ThreadCommunicator, run_members, run_threads
 
@@ -12,7 +11,6 @@ __all__ = [
     "Communicator",
     "MpiCommunicator",
     "NcclCommunicator",
-    "NestedCommunicator",
     "SoloCommunicator",
     "ThreadCommunicator",
     "form_nccl",

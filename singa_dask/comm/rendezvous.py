@@ -1,4 +1,4 @@
-"""Where the threads of one process show each other their arrays; shared by all communicators of threads."""
+"""Where the threads of one process show each other their arrays."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from singa_dask.errors import ClusterError, CommTimeout
 
@@ -17,13 +15,13 @@ _CHECK_EVERY_S = 0.1
 
 
 class Rendezvous:
-    """Operations of `size` threads, which all start the same ones in the same order.
+    """Operations of `size` ranks, each a thread. All start the same operations in the same order.
 
-    first: the rank of thread 0, for messages. interrupted: returns why the group was ended from outside, or "".
+    interrupted: returns why the group was ended from outside, or "".
     """
 
-    def __init__(self, size: int, first: int = 0, interrupted: Callable[[], str] = str) -> None:
-        self.size, self.first = size, first
+    def __init__(self, size: int, interrupted: Callable[[], str] = str) -> None:
+        self.size = size
         self._interrupted = interrupted
         self._shown: list[tuple[tuple[Hashable, ...], Any]] = [((), None)] * size
         self._changed = threading.Condition()
@@ -44,41 +42,40 @@ class Rendezvous:
 
     @contextmanager
     def operation(
-        self, thread: int, timeout_s: float, signature: tuple[Hashable, ...], shown: Any
-    ) -> Iterator[RendezvousOperation]:
-        """Show `shown` to the other threads and see theirs, until every thread has left the block.
+        self, rank: int, timeout_s: float, signature: tuple[Hashable, ...], shown: Any
+    ) -> Iterator[list[Any]]:
+        """Show `shown` to the other ranks; inside the block, what every rank shows, in their order.
 
-        signature: the operation's name and all that the threads must agree on. An error of one thread in the block
-        reaches the others as ClusterError, or as CommTimeout if it was one.
+        signature: the operation's name and all that the ranks must agree on. No rank leaves the block before all have
+        reached its end. An error of one rank in the block reaches the others as ClusterError, or as CommTimeout if it
+        was one.
         """
-        operation = RendezvousOperation(self, thread, str(signature[0]), timeout_s)
+        operation = _Operation(rank, str(signature[0]), timeout_s, time.perf_counter() + timeout_s)
         try:
-            self._shown[thread] = (signature, shown)
-            operation.meet()
+            self._shown[rank] = (signature, shown)
+            self._meet(operation)
             signatures = [signature for signature, _ in self._shown]
             if len(set(signatures)) > 1:
                 raise ClusterError(f"the ranks called different operations: {_told_apart(signatures)}")
-            operation.shown = [shown for _, shown in self._shown]
-            yield operation
-            operation.meet()
+            yield [shown for _, shown in self._shown]
+            self._meet(operation)
         except ClusterError as error:
             self.abort(error)
             raise
         except BaseException as error:
             cause = f"{type(error).__name__}: {error}"
-            self.abort(ClusterError(f"rank {self.first + thread} failed in {operation.name}: {cause}"))
+            self.abort(ClusterError(f"rank {rank} failed in {operation.name}: {cause}"))
             raise
 
-    def forget(self, thread: int) -> None:
-        """Release what this thread has shown."""
-        self._shown[thread] = ((), None)
+    def forget(self, rank: int) -> None:
+        """Release what this rank has shown."""
+        self._shown[rank] = ((), None)
 
-    def meet(self, operation: RendezvousOperation) -> None:
-        """Return when every thread is here. Raises ClusterError if an operation has failed, or CommTimeout."""
-        rank = self.first + operation.thread
+    def _meet(self, operation: _Operation) -> None:
+        """Return when every rank is here. Raises CommTimeout, or ClusterError when an operation has failed."""
         with self._changed:
-            self._check(rank, operation.name)
-            self._arrived.add(operation.thread)
+            self._check(operation)
+            self._arrived.add(operation.rank)
             if len(self._arrived) == self.size:
                 self._arrived.clear()
                 self._round += 1
@@ -86,54 +83,37 @@ class Rendezvous:
                 return
             this = self._round
             while self._round == this:
-                self._check(rank, operation.name)
-                left = operation.left_s
+                self._check(operation)
+                left = operation.deadline - time.perf_counter()
                 if reason := self._interrupted():
                     self._failure = ClusterError(reason)
                 elif left <= 0:
-                    raise self._late(rank, operation)
+                    raise self._late(operation)
                 else:
                     self._changed.wait(min(left, _CHECK_EVERY_S))
 
-    def _check(self, rank: int, name: str) -> None:
+    def _check(self, operation: _Operation) -> None:
         if self._failure is not None:
             kind = CommTimeout if isinstance(self._failure, CommTimeout) else ClusterError
-            raise kind(f"rank {rank}, {name}: {self._failure}")
+            raise kind(f"rank {operation.rank}, {operation.name}: {self._failure}")
 
-    def _late(self, rank: int, operation: RendezvousOperation) -> CommTimeout:
-        missing = [str(self.first + thread) for thread in range(self.size) if thread not in self._arrived]
+    def _late(self, operation: _Operation) -> CommTimeout:
+        missing = [str(rank) for rank in range(self.size) if rank not in self._arrived]
         late = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(missing)} are"
         self._failure = CommTimeout(
-            f"rank {rank}: {operation.name} did not finish within {operation.timeout_s:.1f} s; {late} lost or late"
+            f"rank {operation.rank}: {operation.name} did not finish within {operation.timeout_s:.1f} s; "
+            f"{late} lost or late"
         )
         return self._failure
 
 
-class RendezvousOperation:
-    """One operation, seen from one of its threads. shown: what each thread shows, in their order."""
+class _Operation(NamedTuple):
+    """An operation of one rank. deadline: by time.perf_counter."""
 
-    def __init__(self, exchange: Rendezvous, thread: int, name: str, timeout_s: float) -> None:
-        self.thread, self.name, self.timeout_s = thread, name, timeout_s
-        self.shown: list[Any] = []
-        self._exchange = exchange
-        self._deadline = time.perf_counter() + timeout_s
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the operation must be done, at least 0."""
-        return max(self._deadline - time.perf_counter(), 0.0)
-
-    def meet(self) -> None:
-        """Return when every thread is here. Raises CommTimeout, or ClusterError when another thread has failed."""
-        self._exchange.meet(self)
-
-
-def add_up(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """out = the sum of `arrays`, added in their order. out may be the first of them."""
-    if out is not arrays[0]:
-        np.copyto(out, arrays[0])
-    for array in arrays[1:]:
-        out += array
+    rank: int
+    name: str
+    timeout_s: float
+    deadline: float
 
 
 def _told_apart(signatures: Sequence[tuple[Hashable, ...]]) -> str:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
 from singa_dask.comm.communicator import Communicator, part_of
-from singa_dask.comm.rendezvous import Rendezvous, add_up
+from singa_dask.comm.rendezvous import Rendezvous
 from singa_dask.errors import ClusterError, root_cause
 
 
@@ -48,7 +47,7 @@ class ThreadCommunicator(Communicator):
         check_flat("recv", recv, counts[self.rank])
         own = part_of(self.rank, counts)
         with self._operation("reduce_scatter", send, tuple(counts), own=counts[self.rank]) as arrays:
-            add_up([array[own] for array in arrays], recv)
+            _add_up([array[own] for array in arrays], recv)
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         check_counts(counts, self.size)
@@ -80,7 +79,7 @@ class ThreadCommunicator(Communicator):
         check_flat("buffer", buffer)
         total = np.empty_like(buffer)
         with self._operation("all_reduce", buffer, buffer.size) as arrays:
-            add_up(arrays, total)
+            _add_up(arrays, total)
         buffer[:] = total
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
@@ -97,7 +96,7 @@ class ThreadCommunicator(Communicator):
     def _of_color(self, colors: list[int]) -> ThreadCommunicator:
         members = self._alike(colors)
         first = self.rank == members[0]
-        made = Rendezvous(len(members), interrupted=lambda: self.aborted) if first else None
+        made = Rendezvous(len(members), lambda: self.aborted) if first else None
         with self._operation("split", np.empty(0), aside=made) as shown:
             exchange = shown[members[0]][1]
         return ThreadCommunicator(members.index(self.rank), exchange, self.timeout_s)
@@ -113,10 +112,17 @@ class ThreadCommunicator(Communicator):
         start = time.perf_counter()
         signature = (name, array.dtype, *agreed)
         shown = array if aside is None else (array, aside)
-        with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as operation:
-            yield operation.shown
+        with self._exchange.operation(self.rank, self.timeout_s, signature, shown) as every:
+            yield every
         self.seconds[name] += time.perf_counter() - start
         self.nbytes[name] += array.nbytes - own * array.itemsize
+
+
+def _add_up(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """out = the sum of `arrays`, added in their order."""
+    np.copyto(out, arrays[0])
+    for array in arrays[1:]:
+        out += array
 
 
 def run_threads(size: int, fn: Callable[..., Any], *args: Any, timeout_s: float = 30.0) -> list[Any]:
@@ -128,28 +134,23 @@ def run_threads(size: int, fn: Callable[..., Any], *args: Any, timeout_s: float 
 
 
 def run_members(comms: Sequence[Communicator], fn: Callable[..., Any], *args: Any) -> list[Any]:
-    """[fn(comm, *args) of every communicator of this process], each in a thread of its own; see run_together."""
-    return run_together([partial(fn, comm, *args) for comm in comms], comms)
+    """[fn(comm, *args) of every communicator], each in a thread of its own, which sees the caller's context variables.
 
-
-def run_together(calls: Sequence[Callable[[], Any]], comms: Sequence[Communicator]) -> list[Any]:
-    """[what every call returned], each in a thread of its own, which sees the caller's context variables.
-
-    calls: one for each communicator. A call that raises breaks all communicators; raises the root cause.
+    A call that raises breaks all communicators; raises the root cause.
     """
     raised: dict[int, BaseException] = {}  # in the order of time
 
-    def member(index: int) -> Any:
+    def member(comm: Communicator) -> Any:
         try:
-            return calls[index]()
+            return fn(comm, *args)
         except BaseException as error:
-            raised[index] = error
-            for comm in comms:
-                comm.abort(f"rank {comms[index].rank} failed: {error}")
+            raised[comm.rank] = error
+            for other in comms:
+                other.abort(f"rank {comm.rank} failed: {error}")
             raise
 
-    with ThreadPoolExecutor(len(calls), thread_name_prefix="rank") as pool:
-        futures = [pool.submit(copy_context().run, member, index) for index in range(len(calls))]
+    with ThreadPoolExecutor(len(comms), thread_name_prefix="rank") as pool:
+        futures = [pool.submit(copy_context().run, member, comm) for comm in comms]
         wait(futures)
     if raised:
         raise raised[root_cause(raised)]

@@ -41,16 +41,16 @@ def launch(fn: Callable[..., Any], nprocs: int = 4, *args: Any, timeout_s: float
         raise ConfigError(Problem("fn", f"cannot be sent to other processes ({error})", repr(fn), hint)) from error
     with ExitStack() as stack:
         server = stack.enter_context(PmiServer([0] * nprocs)) if nprocs > 1 else None
-        gang = _Gang(server)
-        stack.callback(gang.end)
+        ranks = _Ranks(server)
+        stack.callback(ranks.end)
         with cores_each(equal_share(nprocs)):
             for rank in range(nprocs):
                 endpoint = server.endpoint if server else None
-                gang.start(ProcessPlan(rank, nprocs, endpoint, _FORMING_S, timeout_s), work)
-        return gang.results()
+                ranks.start(ProcessPlan(rank, nprocs, endpoint, _FORMING_S, timeout_s), work)
+        return ranks.results()
 
 
-class _Gang:
+class _Ranks:
     """The processes of one launch, by rank; what each reports arrives in a pipe of its own."""
 
     def __init__(self, server: PmiServer | None) -> None:

@@ -55,8 +55,8 @@ class CodedExchange(BucketExchange):
         self._sizes_known = codec.nbytes(1, self.dtype) is not None  # else ranks tell each other
         # By bucket: the request, and the payloads that have arrived when it is complete.
         self._arriving: dict[int, tuple[Request, list[np.ndarray]]] = {}
-        # The payloads of the way back, with the codec of each and where it belongs.
-        self._returning: dict[int, tuple[Request, list[tuple[Codec, np.ndarray, slice]]]] = {}
+        # The payloads of the way back, and where each belongs.
+        self._returning: dict[int, tuple[Request, list[tuple[np.ndarray, slice]]]] = {}
 
     @property
     def transport(self) -> str:
@@ -107,10 +107,6 @@ class CodedExchange(BucketExchange):
         request.wait()
         for payload in payloads:
             self._decoder.decode(payload, sums[part], add=True)
-        self._arrived(index, payloads)
-
-    def _arrived(self, index: int, payloads: Sequence[np.ndarray]) -> None:
-        """The payloads of bucket `index` from the other ranks are decoded."""
 
     @abstractmethod
     def start_all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
@@ -124,9 +120,7 @@ class CodedExchange(BucketExchange):
         self._decode_returned(index, values, payloads)
 
     @abstractmethod
-    def _decode_returned(
-        self, index: int, values: np.ndarray, payloads: list[tuple[Codec, np.ndarray, slice]]
-    ) -> None: ...
+    def _decode_returned(self, index: int, values: np.ndarray, payloads: list[tuple[np.ndarray, slice]]) -> None: ...
 
     def _max_sizes(self, bucket: Bucket) -> list[int]:
         """The most bytes that this rank can send each rank of a bucket."""
@@ -198,23 +192,16 @@ class CodedValues(CodedExchange):
             exact[own] = new[uncoded[own]]
             comm.all_reduce(exact)
             values[uncoded] = exact
-        codecs = self._codecs_back(index)
-        sizes = [codec.max_nbytes(count, self.dtype) for codec, count in zip(codecs, bucket.counts, strict=True)]
+        sizes = [self._decoder.max_nbytes(count, self.dtype) for count in bucket.counts]
         payloads = self._gathered[index % 2][: sum(sizes)]
-        codecs[comm.rank].encode_change(new[part], values[part], payloads[part_of(comm.rank, sizes)], self._scratch)
-        returning = [(codec, payloads[part_of(rank, sizes)], bucket.part(rank)) for rank, codec in enumerate(codecs)]
+        self._decoder.encode_change(new[part], values[part], payloads[part_of(comm.rank, sizes)], self._scratch)
+        returning = [(payloads[part_of(rank, sizes)], bucket.part(rank)) for rank in range(comm.size)]
         del returning[comm.rank]
         self._returning[index] = comm.start_all_gather(payloads, sizes), returning
 
-    def _codecs_back(self, index: int) -> Sequence[Codec]:
-        """The codec of every rank's part on the way back, in rank order."""
-        return [self._decoder] * self.comm.size
-
-    def _decode_returned(
-        self, index: int, values: np.ndarray, payloads: list[tuple[Codec, np.ndarray, slice]]
-    ) -> None:
-        for codec, payload, part in payloads:
-            codec.decode(payload, values[part], add=True)
+    def _decode_returned(self, index: int, values: np.ndarray, payloads: list[tuple[np.ndarray, slice]]) -> None:
+        for payload, part in payloads:
+            self._decoder.decode(payload, values[part], add=True)
 
 
 class CodedSums(CodedExchange):
@@ -255,14 +242,12 @@ class CodedSums(CodedExchange):
         sizes = self._returning_sizes(payload.size, bucket)
         payloads = self._gathered[index % 2][: sum(sizes)]
         payloads[part_of(comm.rank, sizes)] = payload
-        returning = [(self._decoder, payloads[part_of(rank, sizes)], bucket.part(rank)) for rank in range(comm.size)]
+        returning = [(payloads[part_of(rank, sizes)], bucket.part(rank)) for rank in range(comm.size)]
         self._returning[index] = comm.start_all_gather(payloads, sizes), returning
 
-    def _decode_returned(
-        self, index: int, values: np.ndarray, payloads: list[tuple[Codec, np.ndarray, slice]]
-    ) -> None:
-        for codec, payload, part in payloads:
-            codec.decode(payload, values[part])
+    def _decode_returned(self, index: int, values: np.ndarray, payloads: list[tuple[np.ndarray, slice]]) -> None:
+        for payload, part in payloads:
+            self._decoder.decode(payload, values[part])
         values[self._uncoded[index]] = self._uncoded_sums.pop(index)
 
     def _returning_sizes(self, size: int, bucket: Bucket) -> list[int]:

@@ -41,13 +41,13 @@ class ClusterTopology:
 
     nworker_groups: groups that train independently; nworkers_per_group: workers that share a group's mini-batches.
     nserver_groups: copies of the parameters; nservers_per_group: servers that share one copy.
-    nworkers_per_procs, nservers_per_procs: workers and servers in one process.
+    nservers_per_procs: servers in one process. A worker has a process of its own.
     server_worker_separate: whether servers have separate processes.
     sync_freq: updates of a server group between two exchanges with its neighbours.
     max_staleness: how many updates a worker group may be ahead of the slowest one; None for no bound.
     one_behind: whether a group computes its next gradient while its last update is under way.
     bucket_size: gradient elements that are sent together, once the backward pass has completed them.
-    codec: how gradients are compressed on their way; sparsity: the setting of kPartial, kTopK and kThreshold.
+    codec: how gradients are compressed on their way; sparsity: the share of elements that kPartial and kTopK send.
 
     Raises ConfigError with a problem for every impossible number.
     """
@@ -56,7 +56,6 @@ class ClusterTopology:
     nserver_groups: int = 1
     nworkers_per_group: int = 1
     nservers_per_group: int = 1
-    nworkers_per_procs: int = 1
     nservers_per_procs: int = 1
     server_worker_separate: bool = False
     sync_freq: int = 1
@@ -77,9 +76,11 @@ class ClusterTopology:
             if name == "sparsity" or (name == "max_staleness" and value is None):
                 continue  # the codec checks its own setting
             if name == "codec":
-                if value not in list(ClusterProto.Codec.keys()):
-                    hint = nearest(str(value), ClusterProto.Codec.keys())
-                    yield Problem("cluster.codec", "unknown codec", repr(value), hint)
+                valid = sorted({*ClusterProto.Codec.keys()} - {"kThreshold"})
+                if value == "kThreshold":
+                    yield Problem("cluster.codec", "only DistOpt has this codec, jobs do not", value, "Use kTopK.")
+                elif value not in valid:
+                    yield Problem("cluster.codec", "unknown codec", repr(value), nearest(str(value), valid))
                 continue
             if name in ("server_worker_separate", "one_behind"):
                 if not isinstance(value, bool):
@@ -123,8 +124,20 @@ class ClusterTopology:
             yield Problem(
                 f"cluster.{name}", "needs several worker groups: a single one is synchronous", received, hint
             )
-        yield from _wrong_packing("worker", self.nworkers_per_procs, groups, self.nworkers_per_group)
-        yield from _wrong_packing("server", self.nservers_per_procs, copies, self.nservers_per_group)
+        yield from self._wrong_packing()
+
+    def _wrong_packing(self) -> Iterator[Problem]:
+        """A process holds whole groups, or a group fills whole processes, so that no loss takes half a group."""
+        per_process, ngroups, size = self.nservers_per_procs, self.nserver_groups, self.nservers_per_group
+        whole_processes = size % per_process == 0
+        whole_groups = per_process % size == 0 and ngroups % (per_process // size) == 0
+        if not (whole_processes or whole_groups):
+            yield Problem(
+                "cluster.nservers_per_procs",
+                f"{_groups(ngroups, size, 'server')} cannot be packed into processes of {per_process} servers",
+                str(per_process),
+                "Use a divisor of nservers_per_group, or whole groups; leave it out for 1.",
+            )
 
     def _useless_codec(self) -> Iterator[Problem]:
         if self.codec != "kFull" and self.stays_in_process:
@@ -135,6 +148,9 @@ class ClusterTopology:
     @classmethod
     def from_proto(cls, proto: ClusterProto) -> ClusterTopology:
         """The topology that a job's `cluster { }` describes. Raises ConfigError if it is impossible."""
+        if proto.nworkers_per_procs != 1:
+            message, hint = "must be 1: a worker is a process", "Leave it out, and use as many processes as workers."
+            raise ConfigError(Problem("cluster.nworkers_per_procs", message, str(proto.nworkers_per_procs), hint))
         given = {
             f.name: getattr(proto, f.name) for f in fields(cls) if f.default is not None or proto.HasField(f.name)
         }
@@ -223,11 +239,6 @@ class ClusterTopology:
         return self.nserver_groups * self.nservers_per_group
 
     @property
-    def nworker_processes(self) -> int:
-        """The number of processes that hold workers."""
-        return self.nworkers // self.nworkers_per_procs
-
-    @property
     def nserver_processes(self) -> int:
         """The number of processes that hold servers."""
         return self.nservers // self.nservers_per_procs
@@ -236,28 +247,23 @@ class ClusterTopology:
     def nprocesses(self) -> int:
         """The number of all processes. Servers share the workers' processes unless they are separate."""
         if self.server_worker_separate:
-            return self.nworker_processes + self.nserver_processes
-        return max(self.nworker_processes, self.nserver_processes)
+            return self.nworkers + self.nserver_processes
+        return max(self.nworkers, self.nserver_processes)
 
     @property
-    def private_servers(self) -> bool:
+    def in_process_servers(self) -> bool:
         """Whether every server is in the process of the only worker that uses it."""
         one_group = self.nworker_groups == 1 and not self.server_worker_separate
-        return (
-            one_group
-            and self.nservers_per_group <= self.nworkers_per_group
-            and self.nservers_per_procs == self.nworkers_per_procs
-        )
+        return one_group and self.nservers_per_group <= self.nworkers_per_group and self.nservers_per_procs == 1
 
     @property
     def stays_in_process(self) -> bool:
         """Whether no gradient leaves its process: one worker per group, each in the process of all its servers."""
-        served = self.nworker_groups // self.nserver_groups  # worker groups of a server group
         return (
             self.nworkers_per_group == 1
             and not self.server_worker_separate
-            and self.nworkers_per_procs % served == 0
-            and self.nservers_per_procs * served == self.nservers_per_group * self.nworkers_per_procs
+            and self.nserver_groups == self.nworker_groups
+            and self.nservers_per_procs == self.nservers_per_group
         )
 
     def server_group_of(self, worker_group: int) -> int:
@@ -282,20 +288,6 @@ class ClusterTopology:
         mode = "synchronous" if self.framework.synchronous else "asynchronous"
         total = _count(self.nprocesses, "process", "processes")
         return f"{self.framework.value} ({mode}): {workers}; {servers} {where}{exchange}; {total}"
-
-
-def _wrong_packing(kind: str, per_process: int, ngroups: int, size: int) -> Iterator[Problem]:
-    """A process must hold whole groups, or a group fill whole processes: a lost process must not take half a group."""
-    key = f"n{kind}s_per_procs"
-    whole_processes = size % per_process == 0
-    whole_groups = per_process % size == 0 and ngroups % (per_process // size) == 0
-    if not (whole_processes or whole_groups):
-        yield Problem(
-            f"cluster.{key}",
-            f"{_groups(ngroups, size, kind)} cannot be packed into processes of {per_process} {kind}s",
-            str(per_process),
-            f"Use a divisor of n{kind}s_per_group, or whole groups; leave it out for 1.",
-        )
 
 
 def _must_exist(what: str, index: int, count: int) -> None:

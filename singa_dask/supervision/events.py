@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
     from singa_dask.training.checkpoint import Found
+    from singa_dask.training.worker import GroupPlan
 
-# Events. A gang is named by its first worker group.
+# Events
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,18 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class GangEnded:
-    """Every rank of a gang has returned."""
+class WorkerGroupEnded:
+    """Every rank of a worker group has returned."""
 
-    gang: int
+    group: int
     generation: int
 
 
 @dataclass(frozen=True)
-class GangFailed:
-    """A rank of a gang failed. raised: the error of its own, None where its process was lost; replaced: as above."""
+class WorkerGroupFailed:
+    """A rank failed. raised: the error of its own, None where its process was lost; replaced: as above."""
 
-    gang: int
+    group: int
     generation: int
     cause: str
     raised: BaseException | None = None
@@ -82,11 +82,10 @@ class ServersLost:
 
 @dataclass(frozen=True)
 class Progress:
-    """A worker group has made `step` steps. ended: and it makes no more."""
+    """A worker group has made `step` steps."""
 
     group: int
     step: int
-    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,8 @@ Event = (
     | Formed
     | NotFormed
     | Closed
-    | GangEnded
-    | GangFailed
+    | WorkerGroupEnded
+    | WorkerGroupFailed
     | ServersLost
     | Progress
     | LeadTold
@@ -162,23 +161,16 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class GangRequest:
-    """A gang to form. puts, first: of each worker group, whether it gives its servers their first parameters, and the
-    step to begin with where they know no later one; resume: the checkpoint to begin from."""
+class WorkerGroupRequest:
+    """A worker group to form. server_group: that it uses."""
 
-    number: int
-    groups: tuple[int, ...]
-    server_groups: tuple[int, ...]
+    plan: GroupPlan
     where: tuple[str, ...]
-    cores: tuple[int, ...]
-    generation: int
-    puts: tuple[bool, ...]
-    first: tuple[int, ...]
-    resume: Path | None
+    server_group: int
 
 
 @dataclass(frozen=True)
-class ServerRequest:
+class ServerGroupRequest:
     """A server group to make. groups: the worker groups that will use it; accounts: the generations, left and right of
     each border, of neighbours that begin with the same parameters."""
 
@@ -194,16 +186,16 @@ class FormRequest:
     """Form these together. fresh: no server has parameters yet."""
 
     number: int
-    gangs: tuple[GangRequest, ...]
-    servers: tuple[ServerRequest, ...]
+    worker_groups: tuple[WorkerGroupRequest, ...]
+    server_groups: tuple[ServerGroupRequest, ...]
     fresh: bool
 
 
 @dataclass(frozen=True)
 class Close:
-    """End the ranks of these gangs, and let these server groups go."""
+    """End the ranks of these worker groups, and let these server groups go."""
 
-    gangs: tuple[int, ...]
+    worker_groups: tuple[int, ...]
     server_groups: tuple[int, ...]
 
 
@@ -224,9 +216,9 @@ class Kill:
 
 @dataclass(frozen=True)
 class Stop:
-    """Ask a gang to end after its step."""
+    """Ask a worker group to end after its step."""
 
-    gang: int
+    group: int
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
-"""How the launcher forms gangs and server groups, in a thread of its own that shares nothing with the supervisor."""
+"""How worker groups and server groups are formed, in a thread that shares nothing with the supervisor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.server import ServerPlan
-from singa_dask.supervision.events import Formed, FormRequest, GangRequest, NotFormed, ServerRequest
+from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
 from singa_dask.supervision.servers import Servers, make_servers
-from singa_dask.training.gang import GangPlan, on_dask_worker
+from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.worker import GroupPlan, WorkerPlan
+from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Launched:
-    """The outcome of a request: the ranks of every gang and the servers of every group, by number, and the event that
-    tells the supervisor. moved: old addresses of Dask workers -> new ones."""
+    """The outcome of a request: the ranks of every worker group and the servers of every server group, by number, and
+    the event that tells the supervisor. moved: old addresses of Dask workers -> new ones."""
 
     groups: dict[int, Group] = field(default_factory=dict)
     servers: dict[int, Servers] = field(default_factory=dict)
@@ -32,8 +32,8 @@ class Launched:
     event: Formed | NotFormed | None = None
 
 
-class GangLauncher:
-    """Forms the gangs and server groups of one run.
+class GroupLauncher:
+    """Forms the worker groups and server groups of one run.
 
     topic: of the run's events, and its name (leases.server_key).
     """
@@ -41,15 +41,15 @@ class GangLauncher:
     def __init__(
         self, client: Client, prepared: Prepared, worker_plan: WorkerPlan, *, topic: str, patience_s: float
     ) -> None:
-        self.client, self.prepared, self.topology = client, prepared, prepared.topology
+        self.client, self.prepared = client, prepared
         self.worker_plan, self.topic, self.patience_s = worker_plan, topic, patience_s
 
     def form(self, request: FormRequest, running: Mapping[int, Servers]) -> Launched:
         """Form the whole request, or nothing. running: the server groups outside the request."""
         launched = Launched()
         try:
-            for gang in request.gangs:
-                self._form_gang(request, gang, launched)
+            for group in request.worker_groups:
+                self._form_worker_group(group, launched)
             self._make_servers(request, running, launched)
         except BaseException as error:
             launched.replaced |= close(launched.groups.values(), launched.servers.values())
@@ -63,41 +63,28 @@ class GangLauncher:
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers})
         return launched
 
-    def _form_gang(self, request: FormRequest, gang: GangRequest, launched: Launched) -> None:
-        size, where = self.topology.nworkers_per_group, _moved(gang.where, launched.moved)
-        groups = [
-            GroupPlan(number, gang.generation, puts=puts, resume=gang.resume, first=first, fresh=request.fresh)
-            for number, puts, first in zip(gang.groups, gang.puts, gang.first, strict=True)
-        ]
-        plan = GangPlan(
-            worker=self.worker_plan,
-            groups=tuple(groups),
-            cores=gang.cores,
-            nworkers_per_group=size,
-            per_process=min(self.topology.nworkers_per_procs, len(groups) * size),
-            server_groups=None if self.topology.private_servers else gang.server_groups,
-        )
+    def _form_worker_group(self, request: WorkerGroupRequest, launched: Launched) -> None:
         group = form_group(
             self.client,
-            where,
-            on_dask_worker,
-            plan,
+            request.where,
+            train_on_dask_worker,
+            replace(self.worker_plan, group=request.plan),
             self.topic,
             comm_timeout_s=self.patience_s,
             name=f"train-{self.prepared.job.name}",
             run=self.topic,
             replaced=launched.replaced,
         )
-        launched.groups[gang.number] = group
-        launched.moved |= {old: new for old, new in zip(gang.where, group.addresses, strict=True) if old != new}
+        launched.groups[request.plan.number] = group
+        launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}
 
     def _make_servers(self, request: FormRequest, running: Mapping[int, Servers], launched: Launched) -> None:
         """Make the server groups: for the workers' parameters, or each from a neighbour that is up, the nearest first.
 
-        Then neighbours meet, and the gangs are told the addresses of their servers.
+        Then neighbours meet, and the worker groups are told the addresses of their servers.
         """
         up = dict(running)
-        waiting = sorted(request.servers, key=lambda group: group.number)
+        waiting = sorted(request.server_groups, key=lambda group: group.number)
         while waiting:
             group = (
                 waiting[0] if request.fresh else next(g for g in waiting if {g.number - 1, g.number + 1} & up.keys())
@@ -115,10 +102,10 @@ class GangLauncher:
         for number in sorted(up):
             if number + 1 in up and {number, number + 1} & launched.servers.keys():
                 up[number].meet(up[number + 1])
-        for gang in request.gangs if up else ():
-            launched.groups[gang.number].tell("servers", {s: up[s].addresses for s in gang.server_groups})
+        for workers in request.worker_groups if up else ():
+            launched.groups[workers.plan.number].tell("servers", up[workers.server_group].addresses)
 
-    def _server_plans(self, group: ServerRequest) -> list[ServerPlan]:
+    def _server_plans(self, group: ServerGroupRequest) -> list[ServerPlan]:
         prepared = self.prepared
         options = {"accounts": dict(group.accounts), "code": prepared.code}
         return [

@@ -1,4 +1,4 @@
-"""The gangs and server groups of a run: their phases, places and dependencies. No IO."""
+"""The worker groups and server groups of a run: their phases, places and dependencies. No IO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
-from singa_dask.supervision.events import GangRequest, ServerRequest
+from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
+from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
     from singa_dask.cluster import Placement, WorkerInfo
@@ -41,7 +42,7 @@ class Restart:
 
 
 class Phase(Enum):
-    """The phase of a gang or a server group. Its processes are in use until it has ENDED."""
+    """The phase of a worker group or a server group. Its processes are in use until it has ENDED."""
 
     DOWN = "down"  # waits for places
     FORMING = "forming"  # the launcher has it
@@ -72,48 +73,41 @@ TRANSITIONS = {
 
 @dataclass(eq=False)
 class Member:
-    """What gangs and server groups have in common.
+    """A worker group or a server group.
 
-    where: the Dask worker of each process, or server. generation: grows whenever it is formed. restarts: how often it
+    where: the Dask worker of each worker or server. generation: grows whenever it is formed. restarts: how often it
     was lost.
     """
 
     where: tuple[str, ...]
+    number: int
     phase: Phase = field(default=Phase.DOWN, kw_only=True)
     generation: int = field(default=0, kw_only=True)
     restarts: int = field(default=0, kw_only=True)
 
 
 @dataclass(eq=False)
-class Gang(Member):
-    """The worker groups that share processes: one, unless nworkers_per_procs says otherwise.
+class WorkerGroup(Member):
+    """Workers that share mini-batches.
 
-    cores: of each process. server_groups: of each worker group. resume: checkpoint that its servers began with. first:
-    step to begin with where nothing later is known. joined: it joined a running job; leaving: it was asked to end.
+    server_group: that it uses. cores: of each process. resume: checkpoint that its servers began with. first: step to
+    begin with where nothing later is known. joined: it joined a running job; leaving: it was asked to end.
     """
 
-    groups: tuple[int, ...]
-    server_groups: tuple[int, ...]
+    server_group: int
     cores: tuple[int, ...]
     resume: Path | None = None
     first: int = 0
     joined: bool = False
     leaving: bool = False
 
-    @property
-    def number(self) -> int:
-        """Its name in events and commands."""
-        return self.groups[0]
-
     def __str__(self) -> str:
-        return f"worker group {'+'.join(map(str, self.groups))}"
+        return f"worker group {self.number}"
 
 
 @dataclass(eq=False)
 class ServerGroup(Member):
     """The servers that hold one copy of the parameters."""
-
-    number: int
 
     def __str__(self) -> str:
         return f"server group {self.number}"
@@ -134,24 +128,23 @@ class Loss:
 
 
 class Members:
-    """All gangs and server groups of a run. history: what happened to them, the latest last."""
+    """All worker groups and server groups of a run, by number. history: what happened to them, the latest last."""
 
-    def __init__(self, topology: ClusterTopology, gangs: Iterable[Gang], server_groups: Iterable[ServerGroup]) -> None:
-        self.topology, self.gangs, self.server_groups = topology, list(gangs), list(server_groups)
+    def __init__(
+        self, topology: ClusterTopology, worker_groups: Iterable[WorkerGroup], server_groups: Iterable[ServerGroup]
+    ) -> None:
+        self.topology, self.worker_groups, self.server_groups = topology, list(worker_groups), list(server_groups)
         self.history: deque[str] = deque(maxlen=_HISTORY)
 
     @classmethod
     def placed(cls, topology: ClusterTopology, placement: Placement) -> Members:
         """Those of a job before its start, on the Dask workers that the placement names."""
-        held = max(1, topology.nworkers_per_procs // topology.nworkers_per_group)
-        gangs = []
-        for first in range(0, topology.nworker_groups, held):
-            groups = tuple(range(first, first + held))
-            where = tuple(dict.fromkeys(address for g in groups for address in placement.workers[g]))
-            used = tuple(topology.server_group_of(g) for g in groups)
-            gangs.append(Gang(where, groups, used, tuple(placement.cores[address] for address in where)))
-        servers = () if topology.private_servers else placement.servers
-        return cls(topology, gangs, [ServerGroup(where, i) for i, where in enumerate(servers)])
+        workers = [
+            WorkerGroup(where, i, topology.server_group_of(i), tuple(placement.cores[address] for address in where))
+            for i, where in enumerate(placement.workers)
+        ]
+        servers = () if topology.in_process_servers else placement.servers
+        return cls(topology, workers, [ServerGroup(where, i) for i, where in enumerate(servers)])
 
     @property
     def synchronous(self) -> bool:
@@ -159,21 +152,20 @@ class Members:
         return self.topology.nworker_groups == 1
 
     def all(self) -> list[Member]:
-        """Gangs, then server groups."""
-        return [*self.gangs, *self.server_groups]
+        """Worker groups, then server groups."""
+        return [*self.worker_groups, *self.server_groups]
 
-    def running(self) -> list[Gang]:
-        """The gangs that run."""
-        return [gang for gang in self.gangs if gang.phase is Phase.RUNNING]
+    def running(self) -> list[WorkerGroup]:
+        """The worker groups that run."""
+        return [group for group in self.worker_groups if group.phase is Phase.RUNNING]
 
     def serving(self) -> list[ServerGroup]:
         """The server groups that run."""
         return [group for group in self.server_groups if group.phase is Phase.RUNNING]
 
-    def with_group(self, number: int) -> Gang | None:
-        """The gang of a worker group, None if it has none any more."""
-        over = (Phase.DROPPED, Phase.ENDED)
-        return next((gang for gang in self.gangs if number in gang.groups and gang.phase not in over), None)
+    def working(self) -> list[WorkerGroup]:
+        """The worker groups that have not ended, and are not dropped."""
+        return [group for group in self.worker_groups if group.phase not in (Phase.DROPPED, Phase.ENDED)]
 
     def used(self, but: Phase = Phase.ENDED) -> set[str]:
         """The Dask workers that members are on, without those in the phase `but`."""
@@ -184,14 +176,13 @@ class Members:
         before, member.phase = member.phase, TRANSITIONS[member.phase, what]
         self.record(f"{member} on {', '.join(member.where)}: {what}: {before.value} -> {member.phase.value}")
 
-    def add(self, workers: Sequence[WorkerInfo], first: int) -> Gang:
-        """One more gang, of one worker group, on these Dask workers; it begins with the step `first`."""
-        number = 1 + max(number for gang in self.gangs for number in gang.groups)
+    def add(self, workers: Sequence[WorkerInfo], first: int) -> WorkerGroup:
+        """One more worker group, on these Dask workers; it begins with the step `first`."""
+        number, where = len(self.worker_groups), tuple(info.address for info in workers)
         cores = tuple(max(1, info.cores // (1 + len(self.used()))) for info in workers)
-        where, used = tuple(info.address for info in workers), (number % self.topology.nserver_groups,)
-        gang = Gang(where, (number,), used, cores, first=first, joined=True)
-        self.gangs.append(gang)
-        return gang
+        group = WorkerGroup(where, number, number % self.topology.nserver_groups, cores, first=first, joined=True)
+        self.worker_groups.append(group)
+        return group
 
     def relocate(self, members: Iterable[Member], moved: Mapping[str, str]) -> None:
         """Put members elsewhere: old address -> new one."""
@@ -205,33 +196,33 @@ class Members:
         self.history.append(line)
         logger.debug("%s", line)
 
-    def affected(self, member: Member, silent: set[str]) -> tuple[list[Gang], list[ServerGroup]]:
-        """Every gang and server group that cannot go on after the loss of a member.
+    def affected(self, member: Member, silent: set[str]) -> tuple[list[WorkerGroup], list[ServerGroup]]:
+        """Every worker group and server group that cannot go on after the loss of a member.
 
-        These are: members in silent processes; members in the processes of a lost gang that has several, as all of
-        them are replaced; gangs of lost servers.
+        These are: members in silent processes; members in the processes of a lost worker group that has several, as
+        all of them are replaced; worker groups of lost servers.
         """
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
-        working = [gang for gang in self.gangs if gang.phase in standing]
+        working = [group for group in self.worker_groups if group.phase in standing]
         serving = [group for group in self.server_groups if group.phase in standing]
         if self.synchronous:
             return working, serving
         lost = set(silent)
-        gangs = [gang for gang in working if gang is member]
-        groups = [group for group in serving if group is member]
+        workers = [group for group in working if group is member]
+        servers = [group for group in serving if group is member]
         while True:
-            known = len(gangs), len(groups)
-            lost |= {address for gang in gangs if len(gang.where) > 1 for address in gang.where}
-            groups = [g for g in serving if g in groups or lost & set(g.where)]
-            down = {g.number for g in groups}
-            gangs = [c for c in working if c in gangs or down & set(c.server_groups) or lost & set(c.where)]
-            if (len(gangs), len(groups)) == known:
-                return gangs, groups
+            known = len(workers), len(servers)
+            lost |= {address for group in workers if len(group.where) > 1 for address in group.where}
+            servers = [g for g in serving if g in servers or lost & set(g.where)]
+            down = {g.number for g in servers}
+            workers = [g for g in working if g in workers or g.server_group in down or lost & set(g.where)]
+            if (len(workers), len(servers)) == known:
+                return workers, servers
 
-    def way_out(self, gangs: Sequence[Gang], groups: Sequence[ServerGroup], found: Found | None) -> str:
+    def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
         """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
-        names = "" if self.synchronous else f" of {' and '.join(map(str, gangs)) or 'the servers'}"
-        if self.server_groups and not groups:
+        names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+        if self.server_groups and not servers:
             return f"{names}, from the servers' parameters"
         if self.serving():
             return f"{names}, from the parameters of a neighbouring server group"
@@ -239,40 +230,37 @@ class Members:
 
     # Forming
 
-    def batch(self, dispensable: Callable[[Gang], bool]) -> list[Member]:
-        """What is formed next. A dispensable gang comes alone: what it lacks must not hurt others."""
-        down = [gang for gang in self.gangs if gang.phase is Phase.DOWN]
-        needed = [gang for gang in down if not dispensable(gang)]
-        groups = [group for group in self.server_groups if group.phase is Phase.DOWN]
-        return [*needed, *groups] or [*down[:1]]
+    def batch(self, dispensable: Callable[[WorkerGroup], bool]) -> list[Member]:
+        """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others."""
+        down = [group for group in self.worker_groups if group.phase is Phase.DOWN]
+        needed = [group for group in down if not dispensable(group)]
+        servers = [group for group in self.server_groups if group.phase is Phase.DOWN]
+        return [*needed, *servers] or [*down[:1]]
 
     def coming(self, server_group: int) -> tuple[int, ...]:
         """The worker groups, not yet at their end, that use a server group: founders first."""
-        over = (Phase.DROPPED, Phase.ENDED)
-        working = sorted((gang for gang in self.gangs if gang.phase not in over), key=lambda gang: gang.joined)
-        pairs = [pair for gang in working for pair in zip(gang.groups, gang.server_groups, strict=True)]
-        return tuple(number for number, used in pairs if used == server_group)
+        users = [group for group in self.working() if group.server_group == server_group]
+        return tuple(group.number for group in sorted(users, key=lambda group: group.joined))
 
-    def gang_request(self, gang: Gang, steps: Mapping[int, int], *, fresh: bool) -> GangRequest:
-        """What the launcher must know of a gang. fresh: servers have no parameters yet."""
-        pairs = list(zip(gang.groups, gang.server_groups, strict=True))
-        return GangRequest(
-            number=gang.number,
-            groups=gang.groups,
-            server_groups=gang.server_groups,
-            where=gang.where,
-            cores=gang.cores,
-            generation=gang.generation,
+    def worker_group_request(self, group: WorkerGroup, steps: Mapping[int, int], *, fresh: bool) -> WorkerGroupRequest:
+        """What the launcher must know of a worker group. fresh: servers have no parameters yet."""
+        plan = GroupPlan(
+            number=group.number,
+            generation=group.generation,
             # Servers that have parameters already ignore it.
-            puts=tuple(not gang.joined and self.coming(used)[0] == number for number, used in pairs),
-            first=tuple(gang.first if fresh else steps.get(number, gang.first) for number in gang.groups),
-            resume=gang.resume,
+            puts=not group.joined and self.coming(group.server_group)[0] == group.number,
+            resume=group.resume,
+            first=group.first if fresh else steps.get(group.number, group.first),
+            fresh=fresh,
+            in_process_servers=self.topology.in_process_servers,
+            cores=group.cores,
         )
+        return WorkerGroupRequest(plan, group.where, group.server_group)
 
-    def server_request(self, group: ServerGroup, *, fresh: bool) -> ServerRequest:
+    def server_group_request(self, group: ServerGroup, *, fresh: bool) -> ServerGroupRequest:
         """What the launcher must know of a server group."""
         pairs = {"left": (group.number - 1, group.number), "right": (group.number, group.number + 1)}
-        return ServerRequest(
+        return ServerGroupRequest(
             number=group.number,
             where=group.where,
             generation=group.generation,

@@ -20,7 +20,7 @@ from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress
-from singa_dask.supervision.launch import GangLauncher
+from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
@@ -153,7 +153,7 @@ class Run:
             )
             supervisor = self._supervisor = Supervisor(
                 state,
-                GangLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s),
+                GroupLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s),
                 note=self.display.note,
                 newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
                 rewound=self._rewound,
@@ -171,7 +171,7 @@ class Run:
     def _handle(self, event: dict[str, Any]) -> None:
         self._steps[event["group"]] = event["step"]
         if self._supervisor:
-            self._supervisor.post(Progress(event["group"], event["step"], event["kind"] == "end"))
+            self._supervisor.post(Progress(event["group"], event["step"]))
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "metrics":

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import (
-    Gang,
     GroupLost,
     Loss,
     Member,
@@ -23,6 +22,7 @@ from singa_dask.supervision.members import (
     Phase,
     Restart,
     ServerGroup,
+    WorkerGroup,
 )
 from singa_dask.supervision.processes import Processes, Surveys
 
@@ -37,8 +37,8 @@ _SURVEY_AGAIN_S = 0.05
 class Supervision:
     """The state of one run. One thread owns it and calls `handle`.
 
-    steps: last known step of every worker group; ended: those at their end. busy: the operation under way, of which
-    there is one at a time. over: the run has ended, with `error` if it failed.
+    steps: last known step of every worker group. busy: the operation under way, of which there is one at a time. over:
+    the run has ended, with `error` if it failed.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class Supervision:
         self.members, self.processes = members, Processes()
         self.max_restarts, self.patience_s = max_restarts, patience_s
         self.steps: dict[int, int] = dict(steps or {})
-        self.ended: set[int] = set()
         self.restarts: list[Restart] = []
         self.interrupted = self.over = False
         self.error: BaseException | None = None
@@ -76,11 +75,10 @@ class Supervision:
         if not isinstance(event, ev.Progress):
             self.members.record(ev.line(event))
         match event:
-            case ev.Progress(group, step, ended):
+            case ev.Progress(group, step):
                 self.steps[group] = step
-                self.ended |= {group} if ended else set()
-            case ev.GangEnded() | ev.GangFailed():
-                self._gang_came_to_an_end(event)
+            case ev.WorkerGroupEnded() | ev.WorkerGroupFailed():
+                self._worker_group_came_to_an_end(event)
             case ev.ServersLost(addresses):
                 self._servers_lost(addresses)
             case ev.Surveyed():
@@ -106,20 +104,20 @@ class Supervision:
 
     def _go_on(self) -> None:
         """Issue the commands that are due and need no further event."""
-        gangs = self.members.gangs
         if self.over:
             return
-        if all(gang.phase is Phase.ENDED for gang in gangs):
+        lead, *others = self.members.worker_groups
+        others_ended = all(group.phase is Phase.ENDED for group in others)
+        if lead.phase is Phase.ENDED and others_ended:
             return self._end()
         gone = [member for member in self.members.all() if member.phase in (Phase.CLOSING, Phase.DROPPED)]
         if self.busy is None and gone:
-            closed = tuple(m.number for m in gone if isinstance(m, Gang))
+            closed = tuple(m.number for m in gone if isinstance(m, WorkerGroup))
             self._do_alone(ev.Close(closed, tuple(m.number for m in gone if isinstance(m, ServerGroup))))
-        if self.busy is None and gangs[0].phase is Phase.RUNNING and not self._flush_cause:
-            last = all(gang.phase is Phase.ENDED for gang in gangs[1:])
-            if self.lead_told and not last:
+        if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_cause:
+            if self.lead_told and not others_ended:
                 self._do_alone(ev.TellLead(False))
-            elif last and not (self.lead_told or self._pending() or set(gangs[0].groups[1:]) - self.ended):
+            elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         if not self._surveys.under_way and (self._pending() or self._askers):
@@ -134,17 +132,17 @@ class Supervision:
 
     # Events
 
-    def _gang_came_to_an_end(self, event: ev.GangEnded | ev.GangFailed) -> None:
-        gang = next((gang for gang in self.members.running() if gang.number == event.gang), None)
-        if gang is None or gang.generation != event.generation:
+    def _worker_group_came_to_an_end(self, event: ev.WorkerGroupEnded | ev.WorkerGroupFailed) -> None:
+        group = self.members.worker_groups[event.group]
+        if group.phase is not Phase.RUNNING or group.generation != event.generation:
             return
-        if isinstance(event, ev.GangEnded):
-            return self.members.move(gang, "ended")
+        if isinstance(event, ev.WorkerGroupEnded):
+            return self.members.move(group, "ended")
         self.processes.replacing(event.replaced)
         if event.raised is None:
-            self._lose(Loss(gang, GroupLost(event.cause)))
-        elif self._may_be_dropped(gang):
-            self._lose(Loss(gang, GroupLost(event.cause), refused=True))
+            self._lose(Loss(group, GroupLost(event.cause)))
+        elif self._may_be_dropped(group):
+            self._lose(Loss(group, GroupLost(event.cause), refused=True))
         else:
             self._end(event.raised)
 
@@ -165,7 +163,7 @@ class Supervision:
         self.processes.remember(event.pids)
         for member in members:
             self.members.move(member, "formed")
-            if self.interrupted and isinstance(member, Gang):
+            if self.interrupted and isinstance(member, WorkerGroup):
                 self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
@@ -173,7 +171,7 @@ class Supervision:
         first, *others = members
         for member in others:
             self.members.move(member, "not formed")
-        if isinstance(first, Gang) and self._may_be_dropped(first):
+        if isinstance(first, WorkerGroup) and self._may_be_dropped(first):
             self._lose(Loss(first, event.error, refused=True))
         elif event.raised is not None:
             self._end(event.raised)
@@ -186,17 +184,16 @@ class Supervision:
         self._checkpoint = None  # one more may have been saved until the end
         serving = [group.number for group in self.members.serving()]
         for member in self.members.all():
-            if member.phase is Phase.DROPPED and isinstance(member, Gang):
-                pairs = zip(member.groups, member.server_groups, strict=True)
-                self._commands += [ev.Dismiss(s, g, member.generation) for g, s in pairs if s in serving]
+            if member.phase is Phase.DROPPED and isinstance(member, WorkerGroup) and member.server_group in serving:
+                self._do(ev.Dismiss(member.server_group, member.number, member.generation))
             if member.phase in (Phase.CLOSING, Phase.DROPPED):
                 self.members.move(member, "closed")
 
     def _stop(self) -> None:
         self.interrupted = True
         self._do(ev.Note("stopping after this step (press Ctrl-C again to abort)"))
-        for gang in self.members.running():
-            self._do(ev.Stop(gang.number))
+        for group in self.members.running():
+            self._do(ev.Stop(group.number))
         self._refuse_askers()
 
     def _join(self, asker: Any) -> None:
@@ -208,16 +205,16 @@ class Supervision:
         self._surveys.outdate()
 
     def _leave(self, number: int) -> str:
-        gang = self.members.with_group(number)
-        if gang is None:
+        group = next((group for group in self.members.working() if group.number == number), None)
+        if group is None:
             return f"refused: there is no worker group {number} at work"
-        if 0 in gang.groups:
+        if number == 0:
             return "refused: worker group 0 tests and saves for the whole run; stop the run instead"
-        if gang.phase is not Phase.RUNNING:
+        if group.phase is not Phase.RUNNING:
             return f"refused: worker group {number} is being formed"
-        gang.leaving = True
-        self._do(ev.Stop(gang.number))
-        return f"{gang} leaves after its step"
+        group.leaving = True
+        self._do(ev.Stop(number))
+        return f"{group} leaves after its step"
 
     # Decisions on a survey
 
@@ -253,40 +250,42 @@ class Supervision:
     def _take_down(self, loss: Loss, silent: set[str]) -> bool:
         """Take down a lost member and what goes along; False if the newest checkpoint must be known first."""
         member, error = loss.member, loss.error
-        gangs, groups = self.members.affected(member, silent)
+        workers, servers = self.members.affected(member, silent)
         if loss.refused:
             self._drop(member, f"{member} could not join: {error}")
         elif loss.unless_all_answer and not silent:
             self._end(error)
         elif self.interrupted:
-            if gangs:
+            if workers:
                 self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
-            for other in (*gangs, *groups):
+            for other in (*workers, *servers):
                 self._drop(other)
-        elif self._checkpoint is None and not set(self.members.serving()) - set(groups):
+        elif self._checkpoint is None and not set(self.members.serving()) - set(servers):
             self._needs_checkpoint = True
             return False
         else:
-            if isinstance(member, Gang) and member.leaving:
+            if isinstance(member, WorkerGroup) and member.leaving:
                 self._drop(member, f"{member} left: {error}")
-                gangs.remove(member)
-            if gangs or groups:
-                self._restart(member, error, gangs, groups)
+                workers.remove(member)
+            if workers or servers:
+                self._restart(member, error, workers, servers)
         return True
 
-    def _restart(self, member: Member, error: Exception, gangs: list[Gang], groups: list[ServerGroup]) -> None:
+    def _restart(
+        self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
+    ) -> None:
         member.restarts += 1
-        numbers = tuple(number for gang in gangs for number in gang.groups)
-        for other in (*gangs, *groups):
+        numbers = tuple(group.number for group in workers)
+        for other in (*workers, *servers):
             self.members.move(other, "take down")
-        self.ended -= set(numbers)
         self.lead_told = False
         if member.restarts > self.max_restarts:
             return self._end(error)
         step = min((self.steps.get(number, 0) for number in numbers), default=0)
         self.restarts.append(Restart(numbers, step, str(error)))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
-        self._do(ev.Note(f"{error} (step {step}). {attempt}{self.members.way_out(gangs, groups, self._found)}."))
+        way_out = self.members.way_out(workers, servers, self._found)
+        self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))
 
     # Places
 
@@ -311,21 +310,20 @@ class Supervision:
             f"{len(missing)} Dask workers were lost ({', '.join(missing)}) and only {len(free)} free ones are there "
             f"after {self.patience_s:g} s. Start more."
         )
-        if isinstance(batch[0], Gang) and self._may_be_dropped(batch[0]):
+        if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
         else:
             self._end(error)
 
     def _newcomer(self, there: Sequence[WorkerInfo]) -> str:
-        """Take in a gang of one worker group on free Dask workers, if they suffice; returns what to answer."""
-        topology = self.members.topology
-        needed = max(1, topology.nworkers_per_group // topology.nworkers_per_procs)
+        """Take in one more worker group on free Dask workers, if they suffice; returns what to answer."""
+        needed = self.members.topology.nworkers_per_group
         lost = self.members.used(but=Phase.FORMING) - {info.address for info in there}
         free = self.processes.free(there, self.members)[len(lost) :]  # replacements come first
         if len(free) < needed:
             return f"refused: {needed} free Dask workers are needed, {len(free)} are there; start more and join again"
-        gang = self.members.add(free[:needed], first=max(self.steps.values(), default=0))
-        return f"{gang} joins on {', '.join(gang.where)}"
+        group = self.members.add(free[:needed], first=max(self.steps.values(), default=0))
+        return f"{group} joins on {', '.join(group.where)}"
 
     def _kill(self, pids: Mapping[str, int]) -> None:
         if pids:
@@ -333,22 +331,22 @@ class Supervision:
             self._do(ev.Kill(pids))
 
     def _form(self, batch: Sequence[Member]) -> None:
-        gangs = [member for member in batch if isinstance(member, Gang)]
-        groups = [member for member in batch if isinstance(member, ServerGroup)]
+        workers = [member for member in batch if isinstance(member, WorkerGroup)]
+        servers = [member for member in batch if isinstance(member, ServerGroup)]
         fresh, found = not self.members.serving(), self._found
-        if fresh and any(gang.generation for gang in gangs):
-            numbers = tuple(number for gang in gangs for number in gang.groups)
+        if fresh and any(group.generation for group in workers):
+            numbers = tuple(group.number for group in workers)
             self.steps |= dict.fromkeys(numbers, found.step if found else 0)
             self._do(ev.Rewind(numbers, found.step if found else None))
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
-        for gang in gangs if fresh else ():
-            gang.resume, gang.first = (found.path, found.step) if found else (None, 0)
+        for group in workers if fresh else ():
+            group.resume, group.first = (found.path, found.step) if found else (None, 0)
         self._requests += 1
-        gang_requests = tuple(self.members.gang_request(gang, self.steps, fresh=fresh) for gang in gangs)
-        server_requests = tuple(self.members.server_request(group, fresh=fresh) for group in groups)
-        self._do_alone(ev.FormRequest(self._requests, gang_requests, server_requests, fresh))
+        worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
+        server_groups = tuple(self.members.server_group_request(group, fresh=fresh) for group in servers)
+        self._do_alone(ev.FormRequest(self._requests, worker_groups, server_groups, fresh))
 
     # Parts
 
@@ -359,9 +357,9 @@ class Supervision:
     def _batch(self) -> list[Member]:
         return self.members.batch(self._may_be_dropped)
 
-    def _may_be_dropped(self, gang: Gang) -> bool:
+    def _may_be_dropped(self, group: WorkerGroup) -> bool:
         """Whether it came to a running job and has not done anything for it yet."""
-        return gang.joined and not any(number in self.steps for number in gang.groups)
+        return group.joined and group.number not in self.steps
 
     def _lose(self, loss: Loss) -> None:
         self.members.move(loss.member, "lost")

@@ -16,7 +16,7 @@ from singa_dask.cluster.remote import alive, kill_processes
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.launch import GangLauncher, Launched, close, own_error
+from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
 from singa_dask.supervision.servers import Servers
 from singa_dask.supervision.state import Supervision
 
@@ -29,7 +29,7 @@ _ANSWER_S = 5.0
 
 
 class Supervisor:
-    """Runs the gangs and servers of one run to their end.
+    """Runs the worker groups and servers of one run to their end.
 
     note: tells the user. newest: finds the newest valid checkpoint. rewound: is told which worker groups go back to
     which step (None: the start).
@@ -38,7 +38,7 @@ class Supervisor:
     def __init__(
         self,
         state: Supervision,
-        launcher: GangLauncher,
+        launcher: GroupLauncher,
         *,
         note: Callable[[str], None],
         newest: Callable[[], Found | None],
@@ -93,8 +93,8 @@ class Supervisor:
             self._take(self._inbox.get(timeout=_POLL_S))
             while True:
                 self._take(self._inbox.get_nowait())
-        for gang in self.state.members.running():
-            self._poll(gang.number, gang.generation)
+        for group in self.state.members.running():
+            self._poll(group.number, group.generation)
         self._poll_servers()
 
     def _take(self, item: Any) -> None:
@@ -113,21 +113,20 @@ class Supervisor:
         for command in self.state.handle(event):
             self._carry_out(command)
 
-    def _poll(self, gang: int, generation: int) -> None:
-        """Notice that a gang has ended or failed."""
-        group = self._groups[gang]
+    def _poll(self, number: int, generation: int) -> None:
+        """Notice that a worker group has ended or failed."""
+        group = self._groups[number]
         try:
             if not group.poll():
                 return
-            for reports in reversed(group.results()):
-                self._reports |= reports
+            self._reports[number] = group.results()[0]
         except GroupFailed as error:
             cause, raised = str(error.failure), own_error(error)
-            self._handle(ev.GangFailed(gang, generation, cause, raised, dict(group.replaced)))
+            self._handle(ev.WorkerGroupFailed(number, generation, cause, raised, dict(group.replaced)))
         else:
             group.close()
-            del self._groups[gang]
-            self._handle(ev.GangEnded(gang, generation))
+            del self._groups[number]
+            self._handle(ev.WorkerGroupEnded(number, generation))
 
     def _poll_servers(self) -> None:
         """Servers die with their processes, and nobody else would know."""
@@ -151,8 +150,8 @@ class Supervisor:
                 self._begin(self._surveys, kill_processes, self.client, dict(pids))
             case ev.FormRequest():
                 self._begin(self._operations, self.launcher.form, command, dict(self._servers))
-            case ev.Close(gangs, server_groups):
-                groups = [self._groups.pop(number) for number in gangs if number in self._groups]
+            case ev.Close(worker_groups, server_groups):
+                groups = [self._groups.pop(number) for number in worker_groups if number in self._groups]
                 servers = [self._servers.pop(number) for number in server_groups if number in self._servers]
                 self._begin(self._operations, lambda: ev.Closed(close(groups, servers)))
             case ev.TellLead(ended, flush):
@@ -160,8 +159,8 @@ class Supervisor:
                 self._begin(self._operations, _tell_lead, self._groups[0], ended, flushed)
             case ev.Dismiss(server_group, group, generation):
                 self._begin(self._operations, _dismiss, self._servers[server_group], group, generation)
-            case ev.Stop(gang):
-                self._groups[gang].stop()
+            case ev.Stop(group):
+                self._groups[group].stop()
             case ev.Rewind(groups, step):
                 self.rewound(groups, step)
             case ev.Reply(asker, text):

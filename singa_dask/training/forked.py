@@ -12,7 +12,7 @@ try:
     import singa_dask.data.numba_gather
     import singa_dask.ops.cpu.elementwise.codec_kernels
     import singa_dask.ops.cpu.ops
-    import singa_dask.training.gang  # noqa: F401
+    import singa_dask.training.dask_task  # noqa: F401
 
     # Exclude permanent objects from garbage collection: workers share their pages and never scan them.
     gc.freeze()

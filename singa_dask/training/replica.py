@@ -113,7 +113,6 @@ class Replica:
                 flat.values.dtype,
                 uncoded=flat.places(lambda entry: entry.statistic),
                 frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
-                shared=topology.nworker_groups > 1,
             )
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, flat), **stub}
         return cls(

@@ -42,7 +42,8 @@ class GroupPlan:
 
     number: from 0; generation: grows whenever the group is restarted. puts: whether it gives its servers their first
     parameters, from the checkpoint `resume` if there is one. first: step to begin with, unless the servers know a
-    later one. fresh: whether the servers are new, and have no parameters.
+    later one. fresh: whether the servers are new, and have no parameters. in_process_servers: whether every server is
+    in the process of the only worker that uses it. cores: of each worker's process.
     """
 
     number: int = 0
@@ -51,6 +52,8 @@ class GroupPlan:
     resume: Path | None = None
     first: int = 0
     fresh: bool = True
+    in_process_servers: bool = True
+    cores: tuple[int, ...] = ()
 
     @property
     def leads(self) -> bool:
@@ -62,13 +65,12 @@ class GroupPlan:
 class WorkerPlan:
     """The driver's plan for every rank of a group.
 
-    job: serialised JobProto, its data paths absolute. threads: of the kernels of each rank. data: fingerprints of
-    the data, as `Prepared` has them. code: the user's own.
+    job: serialised JobProto, its data paths absolute. data: fingerprints of the data, as in `Prepared`. code: the
+    user's own.
     """
 
     job: bytes
     checkpoints: Path
-    threads: int = 1
     data: Mapping[str, str] = field(default_factory=dict)
     group: GroupPlan = GroupPlan()
     code: CodeBundle | None = None
@@ -80,7 +82,7 @@ class RankServices:
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
     asked for an early, clean end. links: to the servers of the group; None where these are in the workers' processes.
-    others_ended: whether all other worker groups have ended.
+    others_ended: whether all other worker groups have ended. cores: for this rank.
     """
 
     submit: Callable[..., Any]
@@ -88,6 +90,7 @@ class RankServices:
     stop_requested: Callable[[], bool] = lambda: False
     links: Callable[[], Mapping[int, Link]] | None = None
     others_ended: Callable[[], bool] = lambda: True
+    cores: int = 1
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
     job = JobProto.FromString(plan.job)
     with ExitStack() as stack:
         stack.enter_context(unpacked(plan.code))
-        threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else plan.threads
+        threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else services.cores
         # On the CPU, kernels and products use the threads of the Ops; threads of BLAS would compete with them.
         stack.enter_context(threadpool_limits(threads if job.gpu else 1))
         # A loss that is not finite is reported once, by _check_finite.

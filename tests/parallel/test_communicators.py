@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from itertools import product
 
 import cloudpickle
@@ -11,20 +10,20 @@ import numpy as np
 import pytest
 from support import nccl_on_cpu
 
-from singa_dask.cluster import GroupFailed, form_group
-from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.cluster import form_group
+from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.comm.communicator import part_of
 from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.shared_memory import form_shared_memory
-from singa_dask.errors import ClusterError, DataError
+from singa_dask.errors import ClusterError
 from singa_dask.exchange import Bucket, FullExchange
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-COUNTS = {1: [7], 3: [4, 0, 9], 4: [4, 0, 9, 2]}
+COUNTS = {1: [7], 3: [4, 0, 9]}
 
 
-@pytest.fixture(params=["solo", "threads", "mpi", "nested", "nccl"])
+@pytest.fixture(params=["solo", "threads", "mpi", "nccl"])
 def run(request, monkeypatch):
     """Runs fn(comm, *args) on every rank of a group, and returns what each returned. NCCL is a stand-in's."""
     if request.param == "solo":
@@ -41,11 +40,7 @@ def run(request, monkeypatch):
         with form_group(client, ranks, fn, *args) as group:
             return group.results()
 
-    def in_processes_of_two_threads(fn, *args):
-        with form_group(client, ranks[:2], _in_two_threads, fn, *args) as group:
-            return [result for results in group.results() for result in results]
-
-    return in_processes if request.param == "mpi" else in_processes_of_two_threads
+    return in_processes
 
 
 def _over_nccl(control, fn, *args):
@@ -53,10 +48,6 @@ def _over_nccl(control, fn, *args):
     result = fn(comm, *args)
     comm.close()
     return result
-
-
-def _in_two_threads(outer, fn, *args):
-    return run_members(NestedCommunicator.create(outer, 2), fn, *args)
 
 
 def _inputs(size, n, dtype):
@@ -240,7 +231,7 @@ def _in_parts(comm, colors):
 
 
 def test_which_groups_are_on_one_machine(run, request):
-    known = "mpi" in request.node.name or "nested" in request.node.name
+    known = "mpi" in request.node.name
     assert set(run(lambda comm: comm.one_machine())) == {known}
 
 
@@ -307,20 +298,3 @@ def _wrong_buffers(comm):
 def test_wrong_buffers_are_refused_before_any_rank_waits(run):
     for refused, called in run(_wrong_buffers):
         assert refused == called
-
-
-def _one_thread_fails(outer):
-    def member(comm):
-        if comm.rank == 3:
-            raise DataError("no data")
-        with pytest.raises(ClusterError):
-            comm.all_reduce(np.ones(1_000_000))
-
-    return run_members(NestedCommunicator.create(outer, 2), member)
-
-
-def test_a_thread_that_fails_takes_its_group_down(cluster3, ranks3):
-    start = time.monotonic()
-    with pytest.raises(GroupFailed, match="no data"), form_group(cluster3, ranks3[:2], _one_thread_fails) as group:
-        group.results()
-    assert time.monotonic() - start < 10.0

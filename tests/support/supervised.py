@@ -6,6 +6,7 @@ The test decides when a question or an operation is answered.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,17 +15,18 @@ from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
-from singa_dask.supervision.launch import GangLauncher, close
+from singa_dask.supervision.launch import GroupLauncher, close
 from singa_dask.supervision.members import Members, Phase
 from singa_dask.supervision.state import Supervision
+from singa_dask.training.worker import WorkerPlan
 
 
 class Group:
-    """The ranks of a gang. plan: what they were told; told: what they have heard since."""
+    """The ranks of a worker group. plan: what they were told; told: what they have heard since."""
 
     def __init__(self, run: Run, where, plan):
         self.run, self.workers, self.plan = run, tuple(run.there[address] for address in where), plan
-        self.addresses, self.generation = tuple(where), plan.groups[0].generation
+        self.addresses, self.generation = tuple(where), plan.group.generation
         self.told: list[tuple[str, Any]] = []
         self.aborted, self.replaced = "", {}
 
@@ -96,7 +98,7 @@ class Run:
             self.start()
         members = Members.placed(topology, placement)
         self.state = Supervision(members, steps=steps, max_restarts=max_restarts, patience_s=30.0)
-        self.members, self.gangs, self.server_groups = members, members.gangs, members.server_groups
+        self.members, self.worker_groups, self.server_groups = members, members.worker_groups, members.server_groups
         prepared = SimpleNamespace(
             topology=topology,
             job=SimpleNamespace(name="job"),
@@ -104,7 +106,8 @@ class Run:
             code=None,
             partition=SimpleNamespace(of_server=lambda i: (i,)),
         )
-        self.launcher = GangLauncher(None, prepared, None, topic="run", patience_s=30.0)
+        worker_plan = WorkerPlan(b"", Path("checkpoints"))
+        self.launcher = GroupLauncher(None, prepared, worker_plan, topic="run", patience_s=30.0)
         monkeypatch.setattr(launch, "form_group", self._form_group)
         monkeypatch.setattr(launch, "make_servers", self._make_servers)
         monkeypatch.setattr(launch, "server_plan", lambda *args, accounts, code: SimpleNamespace(accounts=accounts))
@@ -133,11 +136,11 @@ class Run:
         self.stuck.discard(address)
 
     def lose(self, number: int, address: str | None = None, raised=None) -> None:
-        """A process of a gang dies, or a rank of it raises, and that is noticed."""
-        gang = self.gang(number)
+        """A process of a worker group dies, or a rank of it raises, and that is noticed."""
+        group = self.worker_groups[number]
         if raised is None:
-            self.kill(address or gang.where[0])
-        self.handle(ev.GangFailed(gang.number, gang.generation, "its process died", raised))
+            self.kill(address or group.where[0])
+        self.handle(ev.WorkerGroupFailed(number, group.generation, "its process died", raised))
 
     def lose_servers(self, number: int) -> None:
         where = self.server_groups[number].where
@@ -147,10 +150,8 @@ class Run:
 
     def end(self, *numbers: int) -> None:
         for number in numbers:
-            gang = self.gang(number)
-            for group in gang.groups:
-                self.handle(ev.Progress(group, 10, True))
-            self.handle(ev.GangEnded(gang.number, gang.generation))
+            self.handle(ev.Progress(number, 10))
+            self.handle(ev.WorkerGroupEnded(number, self.worker_groups[number].generation))
 
     def ask_join(self, asker="asker") -> str:
         self.handle(ev.JoinAsked(asker))
@@ -197,8 +198,8 @@ class Run:
                 self.ranks |= launched.groups
                 self.servers |= launched.servers
                 return launched.event
-            case ev.Close(gangs, server_groups):
-                groups = [self.ranks.pop(n) for n in gangs if n in self.ranks]
+            case ev.Close(worker_groups, server_groups):
+                groups = [self.ranks.pop(n) for n in worker_groups if n in self.ranks]
                 return ev.Closed(close(groups, [self.servers.pop(n) for n in server_groups if n in self.servers]))
             case ev.TellLead(ended):
                 return ev.LeadTold(ended, self.ranks[0].tell("others ended", ended))
@@ -218,13 +219,10 @@ class Run:
 
     # What is there
 
-    def gang(self, number: int):
-        return next(gang for gang in self.gangs if number in gang.groups)
-
-    def made(self) -> list[tuple[list[tuple[int, ...]], list[int]]]:
+    def made(self) -> list[tuple[list[int], list[int]]]:
         """What was formed together, request by request."""
         requests = [command for command in self.commands if isinstance(command, ev.FormRequest)]
-        return [([g.groups for g in r.gangs], [s.number for s in r.servers]) for r in requests]
+        return [([g.plan.number for g in r.worker_groups], [g.number for g in r.server_groups]) for r in requests]
 
     def told(self, number: int) -> list[tuple[str, Any]]:
         return [told for told in self.ranks[number].told if told[0] != "servers"]
@@ -263,24 +261,24 @@ def check(run: Run) -> None:
     assert operations == ([state.busy] if state.busy else [])
     request = state.busy if isinstance(state.busy, ev.FormRequest) else ev.FormRequest(0, (), (), False)
     forming = [m for m in members.all() if m.phase is Phase.FORMING]
-    assert {g.number for g in request.gangs} == {m.number for m in forming if m in members.gangs}
-    assert {s.number for s in request.servers} == {m.number for m in forming if m in members.server_groups}
-    gangs = [set(gang.where) for gang in members.gangs if gang.phase is not Phase.ENDED]
+    assert {g.plan.number for g in request.worker_groups} == {m.number for m in forming if m in members.worker_groups}
+    assert {g.number for g in request.server_groups} == {m.number for m in forming if m in members.server_groups}
+    workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
     servers = [set(group.where) for group in members.server_groups if group.phase is not Phase.ENDED]
-    for places in (gangs, servers, [*gangs, *servers] if members.topology.server_worker_separate else []):
+    for places in (workers, servers, [*workers, *servers] if members.topology.server_worker_separate else []):
         assert len(set().union(*places)) == sum(map(len, places)), "a Dask worker is in two places"
     for member in members.all():
-        named = [g for r in requests for g in (*r.gangs, *r.servers)]
-        kind = ev.GangRequest if member in members.gangs else ev.ServerRequest
-        mine = [g.generation for g in named if isinstance(g, kind) and g.number == member.number]
+        if member in members.worker_groups:
+            named = [g.plan for r in requests for g in r.worker_groups]
+        else:
+            named = [g for r in requests for g in r.server_groups]
+        mine = [g.generation for g in named if g.number == member.number]
         assert mine == list(range(1, member.generation + 1)), "generations grow by one with each request"
         assert member.restarts <= state.max_restarts
     if not state._losses:
-        for gang in members.running():
-            assert all(
-                members.server_groups[s].phase is Phase.RUNNING for s in gang.server_groups if run.server_groups
-            )
-    if request.gangs or request.servers:
+        for group in members.running() if run.server_groups else ():
+            assert members.server_groups[group.server_group].phase is Phase.RUNNING
+    if request.worker_groups or request.server_groups:
         assert (
             not {(i.address, i.pid) for i in run.there.values()}
             & state.processes.replaced
@@ -290,6 +288,6 @@ def check(run: Run) -> None:
         right = run.servers.get(number + 1)
         alive = all(members.server_groups[n].phase is Phase.RUNNING for n in (number, number + 1) if right)
         assert not (right and alive) or group.met == right.generation, "neighbours have not met"
-    for gang in members.running():
-        ranks = run.ranks[gang.number]
-        assert ranks.addresses == gang.where and ranks.generation == gang.generation
+    for group in members.running():
+        ranks = run.ranks[group.number]
+        assert ranks.addresses == group.where and ranks.generation == group.generation

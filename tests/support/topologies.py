@@ -35,7 +35,7 @@ class Ran:
 def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -> Ran:
     """Train the job with all its worker and server groups. Raises what the first failing worker raised."""
     topology, ran = prepared.topology, Ran()
-    if not topology.private_servers:
+    if not topology.in_process_servers:
         ran.servers = _servers(prepared)
     ended, comms = set[int](), []
     with ThreadPoolExecutor(2) as loading, ThreadPoolExecutor(topology.nworkers) as pool:

@@ -1,4 +1,4 @@
-"""How a vector of floats travels: one codec per value of `cluster.codec` in a job."""
+"""How a vector of floats travels: one codec per value of `cluster.codec`, and `Threshold`, which only DistOpt uses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ __all__ = [
     "codec",
 ]
 
-CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloat16, Partial, TopK, Threshold)}
+CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Full, Half, BFloat16, Partial, TopK)}
 
 
 def codec(name: str, **settings: Any) -> Codec:
-    """The codec of that name. settings: sparsity, the share of kPartial and kTopK or the threshold of kThreshold,
-    None where it is not given.
+    """The codec that a job names. settings: sparsity, the share of kPartial and kTopK; None where it is not given.
 
     Raises ConfigError for an unknown name, and a setting that is missing, out of range or without effect.
 

@@ -28,8 +28,6 @@ class _Sparse(Codec):
     cannot hold, of float64, travels as its largest number, and counts as an overflow.
     """
 
-    settings = ("sparsity",)
-
     def __init__(self) -> None:
         super().__init__()
         self._scratch = np.empty(0, INDEX)
@@ -142,6 +140,7 @@ class TopK(_Sparse):
     """
 
     name = "kTopK"
+    settings = ("sparsity",)
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -204,8 +203,8 @@ class Threshold(_Sparse):
     def __init__(self, threshold: float) -> None:
         super().__init__()
         if not is_number(threshold) or not 0 <= threshold < math.inf:
-            message = "must be a finite number of at least 0 for kThreshold: what the elements that travel exceed"
-            raise ConfigError(Problem("cluster.sparsity", message, repr(threshold), "Use 0 for all that are not 0."))
+            message = "must be a finite number of at least 0: elements of larger magnitude travel"
+            raise ConfigError(Problem("spars", message, repr(threshold), "Use 0 for all elements that are not 0."))
         self.threshold = float(threshold)
 
     def nbytes(self, size: int, dtype: Any = np.float32) -> int | None:
@@ -213,14 +212,6 @@ class Threshold(_Sparse):
 
     def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
         return _nbytes(size, size)
-
-    def warm_up(self, dtype: Any = np.float32) -> None:
-        super().warm_up(dtype)
-        self.exceeding(np.zeros(16, dtype))
-
-    def exceeding(self, values: np.ndarray) -> int:
-        """How many of the values travel."""
-        return int(kernels().count_from(_bits(values), self._least(values)))
 
     def _choose(self, bits: np.ndarray) -> np.ndarray:
         least = self._least(bits.view(f"f{bits.itemsize}"))

@@ -54,8 +54,8 @@ def test_hogwild_has_each_worker_with_its_own_servers():
 def test_gradients_stay_in_a_process_where_placement_says_so():
     kinds = set()
     names = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group")
-    for numbers in product((1, 2, 4), (1, 2, 4), (1, 2), (1, 2), (1, 2), (1, 2, 4), (False, True)):
-        fields = (*names, "nworkers_per_procs", "nservers_per_procs", "server_worker_separate")
+    for numbers in product((1, 2, 4), (1, 2, 4), (1, 2), (1, 2), (1, 2, 4), (False, True)):
+        fields = (*names, "nservers_per_procs", "server_worker_separate")
         try:
             topology = ClusterTopology(**dict(zip(fields, numbers, strict=True)))
         except ConfigError:
@@ -82,10 +82,10 @@ def test_a_group_too_large_for_any_host_is_spread_from_the_fullest_on():
     assert placement.workers == (("tcp://b:1", "tcp://b:2", "tcp://b:3", "tcp://a:1"),)
 
 
-def test_several_workers_in_a_process_share_an_address():
-    topology = ClusterTopology(nworker_groups=4, nserver_groups=1, nworkers_per_procs=2)
-    placement = place(topology, _workers(a=2))
-    assert placement.workers == (("tcp://a:1",), ("tcp://a:1",), ("tcp://a:2",), ("tcp://a:2",))
+def test_several_servers_in_a_process_share_an_address():
+    topology = ClusterTopology(nworker_groups=4, nserver_groups=4, nservers_per_procs=2)
+    placement = place(topology, _workers(a=4))
+    assert placement.servers == (("tcp://a:2",), ("tcp://a:2",), ("tcp://a:4",), ("tcp://a:4",))
 
 
 def test_too_few_workers_are_counted():

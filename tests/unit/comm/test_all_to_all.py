@@ -1,4 +1,4 @@
-"""Every rank sends every rank a run of its own: solo, threads, threads nested in processes, MPI's arguments."""
+"""Every rank sends every rank a run of its own: solo and threads."""
 
 from __future__ import annotations
 
@@ -10,23 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members, run_threads
+from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.errors import ClusterError, CommTimeout
 
 DTYPES = ["u1", "f2", "u4", "f4", "i8", "f8", "?", "c16"]
-# Processes (0: threads without a process around them) and threads in each.
-SHAPES = [(0, 1), (0, 2), (0, 3), *((processes, threads) for processes in (1, 2, 3) for threads in (1, 2, 3))]
-
-
-def run_group(processes, threads, fn, timeout_s=10.0):
-    """What fn(comm) returned on every rank."""
-    if processes == 0:
-        return run_threads(threads, fn, timeout_s=timeout_s)
-
-    def process(outer):
-        return run_members(NestedCommunicator.create(outer, threads), fn)
-
-    return [result for results in run_threads(processes, process, timeout_s=timeout_s) for result in results]
+SIZES = [1, 2, 3, 4, 9]
 
 
 def _message(sender, receiver, size, dtype):
@@ -54,22 +42,20 @@ def _check(results, counts, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("processes", "threads"), SHAPES)
-def test_every_run_arrives(processes, threads, dtype):
-    size = max(processes, 1) * threads
+@pytest.mark.parametrize("size", SIZES)
+def test_every_run_arrives(size, dtype):
     for row in ([0] * size, [5] * size, [(3 * rank) % 7 for rank in range(size)]):
         counts = [np.roll(row, rank).tolist() for rank in range(size)]
-        _check(run_group(processes, threads, lambda comm: _received(comm, counts, dtype)), counts, dtype)  # noqa: B023
+        _check(run_threads(size, lambda comm: _received(comm, counts, dtype)), counts, dtype)  # noqa: B023
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_every_run_arrives_whatever_the_counts(data):
-    processes, threads = data.draw(st.sampled_from(SHAPES))
-    size = max(processes, 1) * threads
+    size = data.draw(st.sampled_from(SIZES))
     row = st.lists(st.sampled_from([0, 0, 1, 2, 17, 300]), min_size=size, max_size=size)
     counts = data.draw(st.lists(row, min_size=size, max_size=size))
-    _check(run_group(processes, threads, lambda comm: _received(comm, counts, "u1")), counts, "u1")
+    _check(run_threads(size, lambda comm: _received(comm, counts, "u1")), counts, "u1")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -85,8 +71,8 @@ def test_a_group_of_one_copies(dtype):
         comm.all_to_all(np.ones(2), [2], np.ones(2), [2])
 
 
-@pytest.mark.parametrize(("processes", "threads"), [(0, 3), (1, 3), (2, 2)])
-def test_many_of_different_sizes_in_a_row(processes, threads):
+@pytest.mark.parametrize("size", [3, 4])
+def test_many_of_different_sizes_in_a_row(size):
     """No rank may write into what another has not picked up yet."""
 
     def member(comm):
@@ -99,12 +85,12 @@ def test_many_of_different_sizes_in_a_row(processes, threads):
             expected = np.repeat(1000 * step + 100 * np.arange(comm.size) + comm.rank, sizes)
             np.testing.assert_array_equal(recv, expected)
 
-    run_group(processes, threads, member)
+    run_threads(size, member)
 
 
-@pytest.mark.parametrize(("processes", "threads"), [(0, 3), (1, 3), (3, 1), (3, 2)])
+@pytest.mark.parametrize("size", [3, 6])
 @pytest.mark.parametrize("expected", [1, 3])
-def test_counts_that_do_not_fit_end_the_group(processes, threads, expected):
+def test_counts_that_do_not_fit_end_the_group(size, expected):
     """Rank 0 sends rank 2 two elements, which expects another number of them."""
 
     def member(comm):
@@ -117,12 +103,11 @@ def test_counts_that_do_not_fit_end_the_group(processes, threads, expected):
             comm.barrier()
         return str(failure.value)
 
-    texts = run_group(processes, threads, member)
-    assert any(f"2 elements. Received: {expected}" in text for text in texts) or threads == 2
+    texts = run_threads(size, member)
+    assert any(f"2 elements. Received: {expected}" in text for text in texts)
     assert any("must be what rank" in text for text in texts)
 
 
-@pytest.mark.parametrize(("processes", "threads"), [(0, 2), (1, 2)])
 @pytest.mark.parametrize(
     "other",
     [
@@ -131,17 +116,16 @@ def test_counts_that_do_not_fit_end_the_group(processes, threads, expected):
     ],
     ids=["dtype", "operation"],
 )
-def test_ranks_that_do_not_agree_are_told_apart(processes, threads, other):
+def test_ranks_that_do_not_agree_are_told_apart(other):
     def member(comm):
         return other(comm) if comm.rank else comm.all_to_all(np.ones(2), [1, 1], np.ones(2), [1, 1])
 
     with pytest.raises(ClusterError, match="different operations: all_to_all float64; "):
-        run_group(processes, threads, member)
+        run_threads(2, member)
 
 
 @pytest.mark.parametrize("late", [0, 3])
-@pytest.mark.parametrize(("processes", "threads"), [(0, 4), (1, 4), (2, 2)])
-def test_a_late_rank_is_a_timeout(processes, threads, late):
+def test_a_late_rank_is_a_timeout(late):
     failed = threading.Event()
 
     def member(comm):
@@ -153,13 +137,12 @@ def test_a_late_rank_is_a_timeout(processes, threads, late):
         failed.set()
         return type(failure.value), time.monotonic() - start
 
-    failures = run_group(processes, threads, member, timeout_s=0.1)
+    failures = run_threads(4, member, timeout_s=0.1)
     assert any(kind is CommTimeout for kind, _ in failures)
     assert all(seconds < 0.9 for _, seconds in failures)
 
 
-@pytest.mark.parametrize(("processes", "threads"), [(0, 4), (2, 2)])
-def test_wrong_arguments_are_refused_before_any_rank_waits(processes, threads):
+def test_wrong_arguments_are_refused_before_any_rank_waits():
     def member(comm):
         ones, x = [1] * 4, np.ones(8)
         for call in (
@@ -177,4 +160,4 @@ def test_wrong_arguments_are_refused_before_any_rank_waits(processes, threads):
         comm.all_to_all(x[:4], ones, x[4:], ones)  # neighbours in one array do not overlap
         return True
 
-    assert all(run_group(processes, threads, member))
+    assert all(run_threads(4, member))

@@ -498,10 +498,6 @@ def test_nothing_is_compiled_after_warming_up(make, dtype):
         feedback.codec.decode(payload, out)
         feedback.codec.decode(payload, out, add=True)
         feedback.codec.encode_change(values, out, payload.copy(), np.empty_like(out))
-        if isinstance(feedback.codec, Threshold):
-            feedback.codec.exceeding(values)
-            back = TopK(0.3)  # as the values come back
-            back.encode_change(np.sign(values), out, np.empty(back.nbytes(size), np.uint8), np.empty_like(out))
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 
@@ -547,9 +543,9 @@ def test_a_steady_state_allocates_nothing_of_the_size_of_the_values(make, dtype)
 
 
 def test_codecs_by_name():
-    assert sorted(CODECS) == ["kBFloat16", "kFull", "kHalf", "kPartial", "kThreshold", "kTopK"]
+    assert sorted(CODECS) == ["kBFloat16", "kFull", "kHalf", "kPartial", "kTopK"]
     assert [type(codec(name)) for name in ("kFull", "kHalf", "kBFloat16")] == [Full, Half, BFloat16]
-    assert codec("kTopK", sparsity=0.25).count(8) == 2 and codec("kThreshold", sparsity=0.25).threshold == 0.25
+    assert codec("kTopK", sparsity=0.25).count(8) == 2
     assert type(codec("kHalf", sparsity=None)) is Half
 
 
@@ -559,16 +555,21 @@ def test_codecs_by_name():
         ("kTopk", {}, r"cluster\.codec: there is no such codec\. Received: kTopk\. Did you mean kTopK\?"),
         ("gzip", {}, r"cluster\.codec: .*Valid: kBFloat16, kFull"),
         ("kTopK", {}, r"cluster\.sparsity: must be given for kTopK"),
-        ("kThreshold", {"sparsity": None}, r"cluster\.sparsity: must be given for kThreshold"),
+        ("kThreshold", {"sparsity": 0.1}, r"cluster\.codec: there is no such codec\. Received: kThreshold"),
         ("kHalf", {"sparsity": 0.1}, r"cluster\.sparsity: has no meaning for kHalf\. Received: 0\.1\. Leave it out\."),
         ("kTopK", {"sparsity": 0.1, "level": 3}, r"cluster\.level: has no meaning for kTopK"),
         *(("kTopK", {"sparsity": share}, r"cluster\.sparsity: must be above 0") for share in (0, -1, 1.01, True, "1")),
         ("kPartial", {}, r"cluster\.sparsity: must be given for kPartial"),
         ("kPartial", {"sparsity": 2}, r"cluster\.sparsity: must be above 0 and at most 1 for kPartial"),
         ("kTopK", {"sparsity": math.nan}, r"cluster\.sparsity: must be above 0 and at most 1.*Received: nan"),
-        *(("kThreshold", {"sparsity": t}, r"cluster\.sparsity: must be a finite") for t in (-1, math.nan, math.inf)),
     ],
 )
 def test_wrong_settings_say_what_is_right(name, given_, text):
     with pytest.raises(ConfigError, match=text):
         codec(name, **given_)
+
+
+@pytest.mark.parametrize("threshold", [-1, math.nan, math.inf, True, "1"])
+def test_a_threshold_is_a_finite_number(threshold):
+    with pytest.raises(ConfigError, match=r"spars: must be a finite number of at least 0.*Received: "):
+        Threshold(threshold)

@@ -52,6 +52,59 @@ def test_after_an_abort_nothing_works():
     run_threads(2, member)
 
 
+def _failures(size, fn, timeout_s):
+    """The error that every rank ends with, and the seconds that it took."""
+
+    def member(comm):
+        start = time.monotonic()
+        with pytest.raises(ClusterError) as failure:
+            fn(comm)
+        return failure.value, time.monotonic() - start
+
+    return run_threads(size, member, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_timeout_names_the_rank_that_is_late(late):
+    def member(comm):
+        if comm.rank == late:
+            time.sleep(1.0)
+        comm.all_reduce(np.ones(4))
+
+    for rank, (error, seconds) in enumerate(_failures(3, member, timeout_s=0.3)):
+        assert isinstance(error, CommTimeout) and f"rank {late} is lost or late" in str(error)
+        assert seconds < 0.9 or rank == late
+
+
+def test_each_rank_has_its_own_timeout():
+    def member(comm):
+        comm.timeout_s = 0.3 if comm.rank == 1 else 20.0
+        if comm.rank == 2:
+            time.sleep(1.0)
+        comm.barrier()
+
+    failures = _failures(3, member, timeout_s=20.0)
+    assert isinstance(failures[1][0], CommTimeout) and "barrier did not finish within 0.3 s" in str(failures[1][0])
+    assert failures[0][1] < 0.9
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda comm: comm.all_reduce(np.ones(2)),
+        lambda comm: comm.all_reduce(np.ones(3, np.float32)),
+        lambda comm: comm.broadcast(np.ones(3)),
+    ],
+    ids=["size", "dtype", "operation"],
+)
+def test_an_error_says_which_operations_differ(other):
+    def member(comm):
+        return other(comm) if comm.rank else comm.all_reduce(np.ones(3))
+
+    with pytest.raises(ClusterError, match="different operations: all_reduce float64 3; "):
+        run_threads(2, member)
+
+
 def test_the_root_cause_is_raised_though_its_consequence_came_first():
     def member(comm):
         if comm.rank == 0:

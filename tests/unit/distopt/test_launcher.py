@@ -46,44 +46,44 @@ class Gone:
     """Processes and pipes of a launch whose ranks report what the test says, in this order."""
 
     def __init__(self, monkeypatch, *reports, size=3):
-        self.gang = launcher._Gang(None)
-        self.gang._processes, self.gang._pipes = [None] * size, [[] for _ in range(size)]
+        self.ranks = launcher._Ranks(None)
+        self.ranks._processes, self.ranks._pipes = [None] * size, [[] for _ in range(size)]
         self.reports, self.now = list(reports), 0.0
         monkeypatch.setattr(launcher.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(self.gang, "_listen", self._listen)
-        monkeypatch.setattr(self.gang, "_tell", lambda rank, reason: self.gang._pipes[rank].append(reason))
+        monkeypatch.setattr(self.ranks, "_listen", self._listen)
+        monkeypatch.setattr(self.ranks, "_tell", lambda rank, reason: self.ranks._pipes[rank].append(reason))
 
     def _listen(self, timeout_s):
         if self.reports:
-            self.gang._reports |= [self.reports.pop(0)]
+            self.ranks._reports |= [self.reports.pop(0)]
         else:
             self.now += timeout_s
 
 
 def test_launch_returns_what_all_ranks_return(monkeypatch):
     reports = [(rank, Returned(cloudpickle.dumps(rank * 10))) for rank in (2, 0, 1)]
-    assert Gone(monkeypatch, *reports).gang.results() == [0, 10, 20]
+    assert Gone(monkeypatch, *reports).ranks.results() == [0, 10, 20]
 
 
 def test_the_root_cause_of_a_launch_is_named_though_another_rank_reports_first(monkeypatch):
     aborted, late, own = (raised(e) for e in (ClusterError("aborted"), CommTimeout("no rank 1"), ValueError("bad")))
     gone = Gone(monkeypatch, (0, aborted), (2, late), (1, own))
     with pytest.raises(ClusterError, match=r"rank 1 of 3 raised ValueError: bad(.|\n)*test_launcher") as caught:
-        gone.gang.results()
+        gone.ranks.results()
     assert isinstance(caught.value.__cause__, ValueError)
-    assert gone.gang._pipes == [[], ["rank 0 failed"], ["rank 0 failed"]]
+    assert gone.ranks._pipes == [[], ["rank 0 failed"], ["rank 0 failed"]]
     gone = Gone(monkeypatch, (0, aborted), (2, late), (1, Returned(b"")))
     with pytest.raises(ClusterError, match="rank 2 of 3 raised CommTimeout: no rank 1"):
-        gone.gang.results()
+        gone.ranks.results()
 
 
 def test_a_rank_that_says_nothing_may_be_the_cause(monkeypatch):
     gone = Gone(monkeypatch, (0, raised(CommTimeout("no rank 2"))), (1, Returned(b"")))
     with pytest.raises(ClusterError, match=r"rank 0 of 3 raised CommTimeout: no rank 2; no answer from rank 2"):
-        gone.gang.results()
+        gone.ranks.results()
     gone = Gone(monkeypatch, (0, raised(ValueError("bad"))))
     with pytest.raises(ClusterError) as caught:
-        gone.gang.results()
+        gone.ranks.results()
     assert "no answer" not in str(caught.value)
 
 

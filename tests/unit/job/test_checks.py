@@ -190,13 +190,15 @@ BROKEN = [
     # the cluster
     ("nworkers_per_group: 3", "nworkers_per_group: 0", "cluster.nworkers_per_group", 42, 11, "must be at least 1"),
     ("nservers_per_group: 3", "nserver_groups: 3", "cluster.nserver_groups", 42, 33, "must not exceed nworker_groups"),
-    ("nservers_per_group: 3", "nworkers_per_procs: 2", "cluster.nworkers_per_procs", 42, 33, "cannot be packed"),
+    ("nservers_per_group: 3", "nworkers_per_procs: 2", "cluster.nworkers_per_procs", 42, 33, "must be 1: a worker is"),
+    ("nservers_per_group: 3", "nservers_per_procs: 2", "cluster.nservers_per_procs", 42, 33, "cannot be packed"),
     ("nservers_per_group: 3", "max_staleness: -1", "cluster.max_staleness", 42, 33, "must be at least 0"),
     ("nservers_per_group: 3", "one_behind: true", "cluster.one_behind", 42, 33, "is synchronous"),
     (
         *("nservers_per_group: 3", "nworker_groups: 2 nserver_groups: 2 max_staleness: 1"),
         *("cluster.max_staleness", 42, 69, "bounds the worker groups of one server group"),
     ),
+    ("nservers_per_group: 3", "codec: kThreshold", "cluster.codec", 42, 33, "Received: kThreshold. Use kTopK."),
     ("nservers_per_group: 3", "start_port: 70000", "cluster.start_port", 42, 33, "must be from 0 to 65535"),
     ("train_steps: 500", "train_steps: 500 step: 5", "step", 2, 18, "resume: true"),
     # unrolling

@@ -66,8 +66,7 @@ def test_all_small_topologies(separate: bool) -> None:
         ({"server_worker_separate": 1}, "must be true or false. Received: 1."),
         ({"nworker_groups": 3, "nserver_groups": 2}, "Use a multiple of nserver_groups: 2 or 4."),
         ({"nserver_groups": 3}, "must not exceed nworker_groups, which is 1. Received: 3."),
-        ({"nworkers_per_group": 3, "nworkers_per_procs": 2}, "1 worker group of 3 workers cannot be packed"),
-        ({"nworker_groups": 3, "nworkers_per_procs": 2}, "3 worker groups of 1 worker cannot be packed"),
+        ({"nservers_per_group": 3, "nservers_per_procs": 2}, "1 server group of 3 servers cannot be packed"),
         ({"nservers_per_group": 2, "nservers_per_procs": 4}, "1 server group of 2 servers cannot be packed"),
     ],
 )
@@ -83,7 +82,6 @@ def test_impossible(numbers: dict, words: str) -> None:
         {},  # a single worker
         {"nworker_groups": 3, "nserver_groups": 3},  # Hogwild
         {"nworker_groups": 2, "nserver_groups": 2, "nservers_per_group": 2, "nservers_per_procs": 2},
-        {"nworker_groups": 2, "nworkers_per_procs": 2},  # two groups in the process of their server
     ],
 )
 def test_a_codec_with_nothing_to_code_is_refused(numbers: dict) -> None:
@@ -119,11 +117,19 @@ def test_packed_processes() -> None:
         nserver_groups=2,
         nworkers_per_group=2,
         nservers_per_group=4,
-        nworkers_per_procs=4,
         nservers_per_procs=2,
     )
-    assert (topology.nworker_processes, topology.nserver_processes, topology.nprocesses) == (2, 4, 4)
+    assert (topology.nserver_processes, topology.nprocesses) == (4, 8)
     assert [topology.server_group_of(g) for g in range(4)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_worker_is_a_process(number: int) -> None:
+    text = rf"cluster\.nworkers_per_procs: must be 1: .*Received: {number}\. .* as many processes as workers\."
+    with pytest.raises(ConfigError, match=text):
+        ClusterTopology.from_proto(ClusterProto(nworkers_per_group=2, nworkers_per_procs=number))
+    one = ClusterTopology.from_proto(ClusterProto(nworkers_per_group=2, nworkers_per_procs=1))
+    assert one == ClusterTopology(nworkers_per_group=2)
 
 
 @pytest.mark.parametrize("group", [-1, 2])

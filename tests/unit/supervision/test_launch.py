@@ -30,7 +30,7 @@ def test_servers_go_where_form_group_has_put_their_processes(run, monkeypatch):
     form_group = launch.form_group
 
     def restarted(client, where, *args, **options):
-        if where != ["w2"]:
+        if where != ("w2",):
             return form_group(client, where, *args, **options)
         run.kill("w2")
         return form_group(client, [run.start()], *args, **options)

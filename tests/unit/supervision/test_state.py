@@ -9,6 +9,7 @@ from support.supervised import Run, failed
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
+from singa_dask.training.worker import GroupPlan
 
 ALLREDUCE = {"nworkers_per_group": 2, "nservers_per_group": 2}
 DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
@@ -27,7 +28,7 @@ def checkpoint(step):
 
 
 def where(run):
-    return [gang.where for gang in run.gangs], [group.where for group in run.server_groups]
+    return [group.where for group in run.worker_groups], [group.where for group in run.server_groups]
 
 
 def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
@@ -36,47 +37,34 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
     (request,) = run.answer()
     assert request == ev.FormRequest(
         number=1,
-        gangs=tuple(
-            ev.GangRequest(g, (g,), (g,), (f"w{g + 1}",), (2,), 1, puts=(True,), first=(0,), resume=None)
+        worker_groups=tuple(
+            ev.WorkerGroupRequest(GroupPlan(g, 1, in_process_servers=False, cores=(2,)), (f"w{g + 1}",), g)
             for g in range(3)
         ),
-        servers=(
-            ev.ServerRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}),
-            ev.ServerRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}),
-            ev.ServerRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}),
+        server_groups=(
+            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}),
+            ev.ServerGroupRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}),
+            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}),
         ),
         fresh=True,
     )
     assert run.answer() == []
-    assert [gang.phase for gang in run.gangs] == [Phase.RUNNING] * 3
-    assert run.ranks[1].told == [("servers", {1: run.servers[1].addresses})]
+    assert [group.phase for group in run.worker_groups] == [Phase.RUNNING] * 3
+    assert run.ranks[1].told == [("servers", run.servers[1].addresses)]
     assert run.members.history[0] == "the start"
     assert "worker group 2 on w3: formed: forming -> running" in run.members.history
 
 
-def test_one_worker_group_has_private_servers_and_begins_at_the_checkpoint(monkeypatch):
+def test_one_worker_group_has_in_process_servers_and_begins_at_the_checkpoint(monkeypatch):
     run = Run(monkeypatch, steps={0: 40}, **ALLREDUCE)
     run.found = checkpoint(40)
     run.begin()
     (request,) = (c for c in run.commands if isinstance(c, ev.FormRequest))
-    assert request.servers == () and request.fresh
-    (gang,) = request.gangs
-    assert (gang.where, gang.first, gang.resume, gang.puts) == (("w1", "w2"), (40,), "step-40.h5", (True,))
+    assert request.server_groups == () and request.fresh
+    (group,) = request.worker_groups
+    assert group.where == ("w1", "w2")
+    assert group.plan == GroupPlan(0, 1, puts=True, resume="step-40.h5", first=40, cores=(4, 4))
     assert not any(isinstance(c, ev.Rewind) for c in run.commands)
-
-
-def test_processes_are_shared_by_whole_groups(start):
-    run = start(nworker_groups=4, nserver_groups=1, nworkers_per_procs=2, server_worker_separate=True)
-    assert [(gang.groups, gang.where) for gang in run.gangs] == [((0, 1), ("w1",)), ((2, 3), ("w2",))]
-    assert run.ranks[2].plan.per_process == 2 and run.ranks[2].plan.cores == (run.gangs[1].cores[0],)
-    assert [group.puts for group in run.ranks[0].plan.groups] == [True, False]
-    assert run.server_groups[0].where == ("w3",)
-
-
-def test_a_group_may_fill_several_processes(start):
-    run = start(nworkers_per_group=4, nworkers_per_procs=2, server_worker_separate=True)
-    assert [(gang.groups, gang.where) for gang in run.gangs] == [((0,), ("w1", "w2"))]
-    assert run.ranks[0].plan.per_process == 2 and run.ranks[0].plan.nworkers_per_group == 4
 
 
 # Losses
@@ -94,8 +82,9 @@ def test_the_synchronous_group_goes_back_to_the_newest_checkpoint(monkeypatch):
     assert run.answer() == [ev.Survey(3, checkpoint=True)]
     rewind, request = run.answer()
     assert rewind == ev.Rewind((0,), 50) and run.state.steps == {0: 50}
-    (gang,) = request.gangs
-    assert (gang.where, gang.generation, gang.first, gang.resume) == (("w1", "w3"), 2, (50,), "step-50.h5")
+    (group,) = request.worker_groups
+    assert group.where == ("w1", "w3")
+    assert (group.plan.generation, group.plan.first, group.plan.resume) == (2, 50, "step-50.h5")
     run.settle()
     assert [(r.groups, r.step, r.cause) for r in run.state.restarts] == [((0,), 77, "its process died")]
 
@@ -107,7 +96,7 @@ def test_without_a_checkpoint_it_goes_back_to_the_start(start):
     run.settle()
     assert ev.Rewind((0,), None) in run.commands and run.state.steps == {0: 0}
     assert run.notes == ["its process died (step 77). Restart 1 of 3, from step 0."]
-    assert run.ranks[0].plan.groups[0].first == 0
+    assert run.ranks[0].plan.group.first == 0
 
 
 def test_a_group_of_downpour_goes_on_from_the_servers(start):
@@ -118,10 +107,12 @@ def test_a_group_of_downpour_goes_on_from_the_servers(start):
     run.lose(1)
     run.settle()
     assert where(run) == ([("w1",), ("w4",)], [("w3",)])
-    assert [gang.generation for gang in run.gangs] == [1, 2] and run.servers[0] is server and not server.stopped
-    plan = run.ranks[1].plan.groups[0]
+    assert (
+        [group.generation for group in run.worker_groups] == [1, 2] and run.servers[0] is server and not server.stopped
+    )
+    plan = run.ranks[1].plan.group
     assert (plan.first, plan.fresh, plan.puts, plan.generation) == (33, False, False, 2)
-    assert run.ranks[1].told == [("servers", {0: server.addresses})]
+    assert run.ranks[1].told == [("servers", server.addresses)]
     assert run.notes == ["its process died (step 33). Restart 1 of 3 of worker group 1, from the servers' parameters."]
     assert not any(isinstance(c, ev.Rewind) for c in run.commands)
     assert [c.checkpoint for c in run.commands if isinstance(c, ev.Survey)] == [True, False, False]
@@ -133,7 +124,7 @@ def test_a_loss_takes_along_what_shares_processes_only(start):
     before = run.servers[0]
     run.lose(1)
     run.settle()
-    assert run.made()[1:] == [([(1,)], [1])]
+    assert run.made()[1:] == [([1], [1])]
     assert where(run) == ([("w1",), ("w4",), ("w3",)],) * 2
     assert [group.generation for group in run.server_groups] == [1, 2, 1]
     assert [restart.groups for restart in run.state.restarts] == [(1,)]
@@ -163,9 +154,9 @@ def test_all_server_groups_lost_begin_with_the_checkpoint_and_open_their_account
         run.kill(f"w{number + 1}")
     run.handle(ev.ServersLost(frozenset({"w1", "w2", "w3"})))
     run.settle()
-    assert run.made()[-1] == ([(0,), (1,), (2,)], [0, 1, 2])
+    assert run.made()[-1] == ([0, 1, 2], [0, 1, 2])
     assert ev.Rewind((0, 1, 2), 30) in run.commands
-    assert [run.ranks[g].plan.groups[0].first for g in range(3)] == [30, 30, 30]
+    assert [run.ranks[g].plan.group.first for g in range(3)] == [30, 30, 30]
     assert run.servers[1].plans[0].accounts == {"left": (2, 2), "right": (2, 2)}
     assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died" in run.notes[0]
 
@@ -176,7 +167,7 @@ def test_two_server_groups_are_made_from_the_nearest_one_that_is_up(start):
     run.kill("w2")
     run.handle(ev.ServersLost(frozenset({"w1", "w2"})))
     run.settle()
-    assert run.made()[-1] == ([(0,), (1,)], [0, 1])
+    assert run.made()[-1] == ([0, 1], [0, 1])
     assert run.servers[1].parameters == "server group 2" and run.servers[0].parameters == "server group 1"
 
 
@@ -185,32 +176,32 @@ def test_lost_servers_take_along_the_groups_that_they_serve(start):
     run.found = checkpoint(20)
     run.lose_servers(0)
     run.settle()
-    assert run.made()[-1] == ([(0,), (1,)], [0])
+    assert run.made()[-1] == ([0, 1], [0])
     assert where(run) == ([("w1",), ("w2",)], [("w4",)])
-    assert run.server_groups[0].restarts == 1 and run.gangs[0].restarts == 0
+    assert run.server_groups[0].restarts == 1 and run.worker_groups[0].restarts == 0
     assert run.notes == [
         "server group 0: the process of w3 died (step 0). "
         "Restart 1 of 3 of worker group 0 and worker group 1, from step 20."
     ]
 
 
-def test_a_gang_of_two_processes_takes_along_the_servers_in_both(start):
+def test_a_worker_group_of_two_processes_takes_along_the_servers_in_both(start):
     """Both processes are replaced when it is formed anew: the world of a failed group is spent."""
     run = start(spare=1, **HYBRID)
-    assert run.gangs[0].where == ("w1", "w2") and run.server_groups[0].where == ("w1",)
+    assert run.worker_groups[0].where == ("w1", "w2") and run.server_groups[0].where == ("w1",)
     run.lose(0, "w2")
     run.settle()
-    assert run.made()[-1] == ([(0,), (1,)], [0])
-    assert run.gangs[0].where == ("w1", "w9")
+    assert run.made()[-1] == ([0, 1], [0])
+    assert run.worker_groups[0].where == ("w1", "w9")
 
 
 def test_a_mute_process_takes_its_server_along_though_the_scheduler_lists_it(start):
     run = start(spare=1, **HOGWILD)
     run.kill("w3")  # answers no survey; nobody says that its server is lost
-    gang = run.gangs[2]
-    run.handle(ev.GangFailed(2, gang.generation, "the server does not answer"))
+    group = run.worker_groups[2]
+    run.handle(ev.WorkerGroupFailed(2, group.generation, "the server does not answer"))
     run.settle()
-    assert run.made()[1:] == [([(2,)], [2])]
+    assert run.made()[1:] == [([2], [2])]
 
 
 def test_losses_of_one_process_are_one_restart(start):
@@ -218,7 +209,7 @@ def test_losses_of_one_process_are_one_restart(start):
     run.lose(1)
     run.handle(ev.ServersLost(frozenset({"w2"})))
     run.settle()
-    assert len(run.state.restarts) == 1 and run.made()[1:] == [([(1,)], [1])]
+    assert len(run.state.restarts) == 1 and run.made()[1:] == [([1], [1])]
 
 
 def test_a_loss_while_another_is_being_formed_waits_for_its_turn(start):
@@ -227,10 +218,10 @@ def test_a_loss_while_another_is_being_formed_waits_for_its_turn(start):
     while not isinstance(run.state.busy, ev.FormRequest):
         run.answer()
     run.lose(0)
-    assert [gang.phase for gang in run.gangs] == [Phase.LOST, Phase.FORMING]
+    assert [group.phase for group in run.worker_groups] == [Phase.LOST, Phase.FORMING]
     run.settle()
-    assert run.made()[1:] == [([(1,)], []), ([(0,)], [])]
-    assert [gang.generation for gang in run.gangs] == [2, 2]
+    assert run.made()[1:] == [([1], []), ([0], [])]
+    assert [group.generation for group in run.worker_groups] == [2, 2]
 
 
 def test_a_survey_from_before_the_loss_decides_nothing(start):
@@ -240,9 +231,9 @@ def test_a_survey_from_before_the_loss_decides_nothing(start):
     old = run.answer_to(survey)
     run.lose(1)
     run.answer(ev.Survey, old)
-    assert run.gangs[1].phase is Phase.LOST and "asker" not in run.replies
+    assert run.worker_groups[1].phase is Phase.LOST and "asker" not in run.replies
     run.settle()
-    assert run.gangs[1].where == ("w4",)
+    assert run.worker_groups[1].where == ("w4",)
     assert run.replies["asker"].startswith("refused: 1 free Dask workers are needed, 0 are there")
 
 
@@ -251,13 +242,13 @@ def test_events_of_an_earlier_generation_are_ignored(start):
     run.lose(1)
     run.settle()
     for event in (
-        ev.GangFailed(1, 1, "late"),
-        ev.GangEnded(1, 1),
+        ev.WorkerGroupFailed(1, 1, "late"),
+        ev.WorkerGroupEnded(1, 1),
         ev.Formed(1),
         ev.NotFormed(1, ClusterError("late")),
     ):
         assert run.handle(event) == []
-    assert run.gangs[1].phase is Phase.RUNNING
+    assert run.worker_groups[1].phase is Phase.RUNNING
     assert run.handle(ev.Surveyed(1, ())) == []
 
 
@@ -266,9 +257,9 @@ def test_restarts_are_counted_for_each_and_bounded(start):
     for number in (0, 1):
         run.lose(number)
         run.settle()
-    assert [gang.restarts for gang in run.gangs] == [1, 1] and not run.state.over
-    commands = run.handle(ev.GangFailed(1, 2, "its process died again"))
-    run.kill(run.gangs[1].where[0])
+    assert [group.restarts for group in run.worker_groups] == [1, 1] and not run.state.over
+    commands = run.handle(ev.WorkerGroupFailed(1, 2, "its process died again"))
+    run.kill(run.worker_groups[1].where[0])
     (end,) = (c for c in run.answer() if isinstance(c, ev.End))
     assert (
         isinstance(end.error, GroupLost)
@@ -297,8 +288,8 @@ def test_servers_of_a_request_that_failed_are_made_again(monkeypatch):
     run.answer()
     run.kill("w3")
     run.settle()
-    assert run.made() == [([(0,), (1,), (2,)], [0, 1, 2])] * 2
-    assert len(run.groups) == 3 and run.gangs[2].where == ("w4",)
+    assert run.made() == [([0, 1, 2], [0, 1, 2])] * 2
+    assert len(run.groups) == 3 and run.worker_groups[2].where == ("w4",)
     assert [c.fresh for c in run.commands if isinstance(c, ev.FormRequest)] == [True, True]
     assert [restart.groups for restart in run.state.restarts] == [(0, 2)]
     assert run.state.restarts[0].cause == "Dask workers are gone: w3"
@@ -309,7 +300,7 @@ def test_a_rank_lost_while_it_forms_is_a_loss_for_certain(monkeypatch):
     run.fault = failed()
     run.begin()
     assert [restart.cause for restart in run.state.restarts] == [str(failed())]
-    assert [gang.generation for gang in run.gangs] == [2, 2]
+    assert [group.generation for group in run.worker_groups] == [2, 2]
 
 
 def test_what_no_loss_explains_ends_the_run(monkeypatch):
@@ -333,14 +324,14 @@ def test_restarted_processes_are_known_by_their_new_addresses(start):
     run.answer()
     run.answer(ev.Survey)
     request = run.state.busy
-    assert [gang.where for gang in request.gangs] == [("w4",)]
+    assert [group.where for group in request.worker_groups] == [("w4",)]
     run.open.clear()
     run.there["w9"] = run.there.pop("w4")
-    run.ranks[1] = type(run.ranks[0])(run, ("w9",), SimpleNamespace(groups=[SimpleNamespace(generation=2)]))
+    run.ranks[1] = type(run.ranks[0])(run, ("w9",), SimpleNamespace(group=SimpleNamespace(generation=2)))
     run.servers[1] = run.servers[0].__class__(run, 1, 2, ("w9",), [], met=1)
     run.servers[0].met = 2
     run.handle(ev.Formed(request.number, {"w4": "w9"}, {"w9": 77}))
-    assert run.gangs[1].where == run.server_groups[1].where == ("w9",)
+    assert run.worker_groups[1].where == run.server_groups[1].where == ("w9",)
     assert run.state.processes.stuck(["w9"], again=False) == {"w9": 77}
 
 
@@ -369,7 +360,7 @@ def test_a_replacement_that_comes_is_taken(start):
         run.answer()
     came = run.start()
     run.settle()
-    assert run.gangs[0].where == (came, "w2") and run.gangs[0].phase is Phase.RUNNING
+    assert run.worker_groups[0].where == (came, "w2") and run.worker_groups[0].phase is Phase.RUNNING
 
 
 def test_processes_without_a_nanny_are_not_killed(start):
@@ -390,16 +381,16 @@ def test_a_process_that_is_being_replaced_is_not_taken_when_it_answers_once_more
     assert ev.Kill({"w2": 2}) in run.answer()
     run.start(), run.start()
     run.settle()
-    assert run.gangs[0].where == ("w3", "w4")
+    assert run.worker_groups[0].where == ("w3", "w4")
 
 
 def test_a_process_that_is_replaced_since_its_rank_failed_is_lost_though_it_answers(start):
     run = start(spare=1, **HOGWILD)
-    run.handle(ev.GangFailed(1, 1, "its process died", replaced={"w2": 2}))
+    run.handle(ev.WorkerGroupFailed(1, 1, "its process died", replaced={"w2": 2}))
     run.answer()
     assert run.state.processes.replaced == {("w2", 2)} and ev.Kill({"w2": 2}) in run.commands
     run.settle()
-    assert run.made()[1:] == [([(1,)], [1])] and run.gangs[1].where == ("w4",)
+    assert run.made()[1:] == [([1], [1])] and run.worker_groups[1].where == ("w4",)
 
 
 def test_a_process_that_a_failed_forming_replaced_is_not_taken_either(monkeypatch):
@@ -408,7 +399,7 @@ def test_a_process_that_a_failed_forming_replaced_is_not_taken_either(monkeypatc
     run.answer()
     run.answer(event=ev.NotFormed(1, failed(), lost=True, replaced={"w1": 1}))
     run.settle()
-    assert [gang.where for gang in run.gangs] == [("w4",), ("w2",)] and ev.Kill({"w1": 1}) in run.commands
+    assert [group.where for group in run.worker_groups] == [("w4",), ("w2",)] and ev.Kill({"w1": 1}) in run.commands
     run.there["w1"] = replace(run.there["w1"], pid=99)  # a fresh process where the old one was
     assert run.ask_join() == "worker group 2 joins on w1"
 
@@ -421,7 +412,7 @@ def test_a_newcomer_and_a_replacement_never_take_the_same_worker(start):
     run.answer()  # the loss is closed, and "w4" is free
     run.handle(ev.JoinAsked("asker"))
     run.settle()
-    assert run.gangs[1].where == ("w4",) and len(run.gangs) == 2
+    assert run.worker_groups[1].where == ("w4",) and len(run.worker_groups) == 2
     assert run.replies["asker"] == ("refused: 1 free Dask workers are needed, 0 are there; start more and join again")
 
 
@@ -434,7 +425,7 @@ def test_one_free_worker_is_for_the_loss_whenever_somebody_wants_to_join(start, 
             run.answer()
     run.handle(ev.JoinAsked("asker"))
     run.settle()
-    assert run.gangs[1].where == ("w4",) and run.replies["asker"].startswith("refused")
+    assert run.worker_groups[1].where == ("w4",) and run.replies["asker"].startswith("refused")
 
 
 def test_what_is_restarted_while_it_forms_is_not_free(start):
@@ -442,7 +433,7 @@ def test_what_is_restarted_while_it_forms_is_not_free(start):
     run = start(**DOWNPOUR)
     assert run.ask_join("first").startswith("refused")
     run.start()
-    run.handle(ev.GangFailed(1, 1, "its process died"))
+    run.handle(ev.WorkerGroupFailed(1, 1, "its process died"))
     while not isinstance(run.state.busy, ev.FormRequest):
         run.answer()
     run.there["w20"] = replace(run.there.pop("w2"), address="w20", pid=20)
@@ -458,16 +449,17 @@ def test_who_joins_comes_alone_from_the_step_of_the_others(start):
     run.handle(ev.Progress(1, 30))
     assert run.ask_join() == "worker group 2 joins on w4"
     run.settle()
-    assert run.made()[1:] == [([(2,)], [])]
-    plan = run.ranks[2].plan
-    assert (plan.groups[0].first, plan.groups[0].puts, plan.server_groups, plan.cores) == (70, False, (0,), (2,))
+    assert run.made()[1:] == [([2], [])]
+    plan = run.ranks[2].plan.group
+    assert (plan.first, plan.puts, plan.cores) == (70, False, (2,))
+    assert run.ranks[2].told == [("servers", run.servers[0].addresses)]
 
 
 def test_who_joins_takes_turns_through_the_server_groups(start):
     run = start(spare=2, **{**HYBRID, "nworkers_per_group": 1})
     for asker, number, used in (("a", 4, 0), ("b", 5, 1)):
         assert run.ask_join(asker).startswith(f"worker group {number} joins")
-        assert run.settle().gang(number).server_groups == (used,)
+        assert run.settle().worker_groups[number].server_group == used
 
 
 def test_a_newcomer_of_several_processes_needs_them_all(start):
@@ -475,7 +467,7 @@ def test_a_newcomer_of_several_processes_needs_them_all(start):
     assert run.ask_join().startswith("refused: 2 free Dask workers are needed, 1 are there")
     run.start()
     assert run.ask_join() == "worker group 4 joins on w10, w9"
-    assert run.settle().ranks[4].plan.cores == (1, 1)
+    assert run.settle().ranks[4].plan.group.cores == (1, 1)
 
 
 def test_newcomers_that_cannot_join_are_left_out(start):
@@ -500,7 +492,7 @@ def test_newcomers_that_cannot_join_are_left_out(start):
     assert "worker group 4 could not join: its process died" in run.notes
     assert run.servers[0].dismissed == [(2, 1), (3, 0), (4, 1)]
     assert not run.state.restarts and not run.state.over
-    assert [gang.phase for gang in run.gangs] == [Phase.RUNNING] * 2 + [Phase.ENDED] * 3
+    assert [group.phase for group in run.worker_groups] == [Phase.RUNNING] * 2 + [Phase.ENDED] * 3
 
 
 def test_a_newcomer_that_has_worked_is_restarted_like_the_others(start):
@@ -510,7 +502,11 @@ def test_a_newcomer_that_has_worked_is_restarted_like_the_others(start):
     run.handle(ev.Progress(2, 5))
     run.lose(2)
     run.settle()
-    assert run.gang(2).generation == 2 and run.gang(2).phase is Phase.RUNNING and run.gang(2).restarts == 1
+    assert (
+        run.worker_groups[2].generation == 2
+        and run.worker_groups[2].phase is Phase.RUNNING
+        and run.worker_groups[2].restarts == 1
+    )
 
 
 def test_an_error_of_a_newcomer_that_has_worked_ends_the_run(start):
@@ -542,7 +538,7 @@ def test_who_leaves_ends_after_its_step_and_is_not_brought_back(start):
     assert ev.Stop(1) in run.commands
     run.lose(1)  # dies on its way out
     run.settle()
-    assert run.gangs[1].phase is Phase.ENDED and "worker group 1 left: its process died" in run.notes
+    assert run.worker_groups[1].phase is Phase.ENDED and "worker group 1 left: its process died" in run.notes
     assert not run.state.restarts and run.servers[0].dismissed == [(1, 1)]
     assert ("others ended", True) in run.told(0)
     assert run.ask_leave(1) == "refused: there is no worker group 1 at work"
@@ -553,16 +549,15 @@ def test_who_leaves_does_not_take_its_servers_along(start):
     run.ask_leave(1)
     run.lose(1)
     run.settle()
-    assert run.gangs[1].phase is Phase.ENDED and run.made()[1:] == [([], [1])]
+    assert run.worker_groups[1].phase is Phase.ENDED and run.made()[1:] == [([], [1])]
     assert run.server_groups[1].where == ("w4",) and run.servers[1].parameters == "server group 0"
 
 
-def test_the_lead_does_not_leave_nor_who_shares_its_processes(start):
-    run = start(nworker_groups=4, nworkers_per_procs=2, server_worker_separate=True)
-    for number in (0, 1):
-        assert "worker group 0 tests and saves" in run.ask_leave(number)
-    assert run.ask_leave(3) == "worker group 2+3 leaves after its step"
-    assert [c for c in run.commands if isinstance(c, ev.Stop)] == [ev.Stop(2)]
+def test_the_lead_does_not_leave(start):
+    run = start(**HYBRID)
+    assert "worker group 0 tests and saves" in run.ask_leave(0)
+    assert run.ask_leave(3) == "worker group 3 leaves after its step"
+    assert [c for c in run.commands if isinstance(c, ev.Stop)] == [ev.Stop(3)]
     assert run.ask_leave(9) == "refused: there is no worker group 9 at work"
 
 
@@ -596,13 +591,6 @@ def test_the_lead_is_told_until_it_hears(start):
     run.hears = True
     run.settle()
     assert run.told(0) == [("others ended", True)] * 4
-
-
-def test_groups_that_share_the_leads_processes_are_waited_for_too(start):
-    run = start(nworker_groups=2, nworkers_per_procs=2, server_worker_separate=True)
-    assert run.open == []
-    run.handle(ev.Progress(1, 10, ended=True))
-    assert run.open == [ev.TellLead(True)]
 
 
 def test_who_joins_after_the_others_ended_is_waited_for(start):
@@ -673,7 +661,7 @@ def test_a_loss_while_the_run_is_being_stopped_is_told_once(start):
     run.handle(ev.StopAsked())
     run.lose_servers(2)
     run.settle()
-    assert [gang.phase for gang in run.gangs] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
+    assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
     run.end(0, 1)
     assert run.notes[1:] == ["server group 2: the process of w3 died. The run is being stopped, so it ends here."]
     assert not run.state.restarts and run.commands[-1] == ev.End()
@@ -705,4 +693,4 @@ def test_the_table_leads_from_everywhere_to_the_end():
 def test_a_transition_that_is_not_in_the_table_is_an_error(start):
     run = start(**DOWNPOUR)
     with pytest.raises(KeyError):
-        run.members.move(run.gangs[0], "form")
+        run.members.move(run.worker_groups[0], "form")

@@ -23,7 +23,7 @@ SHAPES = [
     {"nworker_groups": 2, "server_worker_separate": True},
     {"nworker_groups": 3, "nserver_groups": 3},
     {"nworker_groups": 4, "nserver_groups": 2, "nworkers_per_group": 2},
-    {"nworker_groups": 4, "nworkers_per_procs": 2, "server_worker_separate": True},
+    {"nworker_groups": 4, "server_worker_separate": True},
 ]
 
 
@@ -46,7 +46,7 @@ class Supervised(RuleBasedStateMachine):
 
     @property
     def running(self):
-        return [gang for gang in self.run.gangs if gang.phase is Phase.RUNNING]
+        return [group for group in self.run.worker_groups if group.phase is Phase.RUNNING]
 
     # What may happen
 
@@ -73,7 +73,7 @@ class Supervised(RuleBasedStateMachine):
         command = self.run.state.busy
         if isinstance(command, ev.FormRequest) and how != "flush":
             error = ClusterError("in use") if how == "error" else failed()
-            where = command.gangs[0].where[0] if command.gangs else command.servers[0].where[0]
+            where = [*command.worker_groups, *command.server_groups][0].where[0]
             info = self.run.there.get(where)
             if how == "refused" and info and info.nanny:  # its rank does not react, and its nanny is asked
                 self.say(command, ev.NotFormed(command.number, error, lost=True, replaced={where: info.pid}))
@@ -102,11 +102,11 @@ class Supervised(RuleBasedStateMachine):
     @precondition(lambda self: self.going)
     @rule(data=st.data())
     def notice(self, data):
-        """The gangs and servers in dead processes are found, some of them at once."""
-        dead = [gang for gang in self.running if set(gang.where) - self.run.there.keys()]
+        """The worker groups and servers in dead processes are found, some of them at once."""
+        dead = [group for group in self.running if set(group.where) - self.run.there.keys()]
         if dead:
-            gang = data.draw(st.sampled_from(dead))
-            self.run.handle(self.remember(ev.GangFailed(gang.number, gang.generation, "its process died")))
+            group = data.draw(st.sampled_from(dead))
+            self.run.handle(self.remember(ev.WorkerGroupFailed(group.number, group.generation, "its process died")))
         elif self.going:
             self.notice_servers()
 
@@ -123,11 +123,11 @@ class Supervised(RuleBasedStateMachine):
         """What a user does, what worker groups tell, and what comes late from an earlier generation."""
         kind = data.draw(st.sampled_from(["step", "step", "end", "join", "leave", "stop", "late", "found"]))
         if kind == "step" and self.running:
-            gang = data.draw(st.sampled_from(self.running))
-            self.run.handle(ev.Progress(gang.groups[-1], self.run.state.steps.get(gang.groups[-1], 0) + 1))
+            group = data.draw(st.sampled_from(self.running))
+            self.run.handle(ev.Progress(group.number, self.run.state.steps.get(group.number, 0) + 1))
         elif kind == "end" and self.running:
-            gang = data.draw(st.sampled_from(self.running))
-            self.run.handle(self.remember(ev.GangEnded(gang.number, gang.generation)))
+            group = data.draw(st.sampled_from(self.running))
+            self.run.handle(self.remember(ev.WorkerGroupEnded(group.number, group.generation)))
         elif kind == "join":
             self.asked += 1
             self.run.handle(ev.JoinAsked(self.asked))
@@ -175,28 +175,27 @@ class Supervised(RuleBasedStateMachine):
             self.patch.undo()
 
     def notice_all(self):
-        for gang in self.running:
-            if not self.run.state.over and set(gang.where) - self.run.there.keys():
-                self.run.handle(ev.GangFailed(gang.number, gang.generation, "its process died"))
+        for group in self.running:
+            if not self.run.state.over and set(group.where) - self.run.there.keys():
+                self.run.handle(ev.WorkerGroupFailed(group.number, group.generation, "its process died"))
         if not self.run.state.over:
             self.notice_servers()
 
     def settled(self):
         """Nothing is under way, and all losses were noticed: whoever is not over runs, where a process is."""
         run = self.run
-        ended = [gang for gang in run.gangs if gang.phase is Phase.ENDED]
-        assert [gang for gang in run.gangs if gang not in self.running] == ended
-        for gang in self.running:
-            assert set(gang.where) <= run.there.keys()
-            ranks = run.ranks[gang.number]
+        ended = [group for group in run.worker_groups if group.phase is Phase.ENDED]
+        assert [group for group in run.worker_groups if group not in self.running] == ended
+        for group in self.running:
+            assert set(group.where) <= run.there.keys()
+            ranks = run.ranks[group.number]
             assert not ranks.aborted
-            servers = {s: run.servers[s].addresses for s in gang.server_groups if run.server_groups}
-            assert not servers or ("servers", servers) in ranks.told, "it knows where its servers are"
-        if run.gangs[0] not in self.running:
+            if run.server_groups:
+                addresses = run.servers[group.server_group].addresses
+                assert ("servers", addresses) in ranks.told, "it knows where its servers are"
+        if run.worker_groups[0] not in self.running:
             pass
-        elif {gang.phase for gang in run.gangs[1:]} <= {Phase.ENDED} and set(
-            run.gangs[0].groups[1:]
-        ) <= run.state.ended:
+        elif {group.phase for group in run.worker_groups[1:]} <= {Phase.ENDED}:
             assert run.told(0)[-1] == ("others ended", True)
         else:
             assert run.told(0)[-1:] in ([], [("others ended", False)])
@@ -210,8 +209,8 @@ class Supervised(RuleBasedStateMachine):
         assert not set(range(1, self.asked + 1)) - run.replies.keys()
         dropped = sum("could not join" in n or " left: " in n or "ends here" in n for n in run.notes)
         if state.error is None:
-            assert all(gang.phase is Phase.ENDED for gang in run.gangs)
-            assert dropped or all(gang.generation for gang in run.gangs)
+            assert all(group.phase is Phase.ENDED for group in run.worker_groups)
+            assert dropped or all(group.generation for group in run.worker_groups)
         assert len(state.restarts) == sum("Restart " in note for note in run.notes)
 
 

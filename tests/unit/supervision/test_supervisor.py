@@ -12,7 +12,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import supervisor as supervision
 from singa_dask.supervision.launch import Launched, own_error
-from singa_dask.supervision.members import Gang, Members, ServerGroup
+from singa_dask.supervision.members import Members, ServerGroup, WorkerGroup
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 
@@ -28,7 +28,7 @@ class Ranks:
         return (self.script.pop(0) if len(self.script) > 1 else self.script[0])()
 
     def results(self):
-        return [{self.number: {"step": 10, "of": "the first rank"}}, {self.number: {"step": 10}}]
+        return [{"step": 10, "of": "the first rank"}, {"step": 10}]
 
     def stop(self):
         self.log.append("stop")
@@ -74,8 +74,8 @@ class Launcher:
     def form(self, request, running):
         self.before(request)
         self.made.append((request, dict(running), threading.current_thread().name))
-        groups = {gang.number: Ranks(gang.number, gang.where[0]) for gang in request.gangs}
-        servers = {group.number: Servers(group.number) for group in request.servers}
+        groups = {g.plan.number: Ranks(g.plan.number, g.where[0]) for g in request.worker_groups}
+        servers = {group.number: Servers(group.number) for group in request.server_groups}
         for number in groups:
             if number:
                 groups[number].script = [lambda: True]
@@ -90,8 +90,9 @@ def made(monkeypatch):
     """A supervisor of two worker groups and a server group; `dead` are the workers that the scheduler misses."""
     monkeypatch.setattr(supervision, "_POLL_S", 0.001)
     monkeypatch.setattr(supervision, "_SERVERS_POLL_S", 0.0)
-    gangs = [Gang((f"w{i}",), (i,), (0,), (1,)) for i in range(2)]
-    members = Members(ClusterTopology(nworker_groups=2, server_worker_separate=True), gangs, [ServerGroup(("s0",), 0)])
+    groups = [WorkerGroup((f"w{i}",), i, 0, (1,)) for i in range(2)]
+    topology = ClusterTopology(nworker_groups=2, server_worker_separate=True)
+    members = Members(topology, groups, [ServerGroup(("s0",), 0)])
     dead, workers = set(), ["w0", "w1", "s0", "free"]
     monkeypatch.setattr(supervision, "alive", lambda client, watched: set(watched) - dead)
     monkeypatch.setattr(
@@ -165,7 +166,7 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
     made.run()
     assert [servers.log for servers in made.launcher.all_servers] == [["stop"], ["stop"]]
     assert made.state.members.server_groups[0].where == ("free",)
-    assert [len(r.servers) for r, _, _ in made.launcher.made] == [1, 1]
+    assert [len(r.server_groups) for r, _, _ in made.launcher.made] == [1, 1]
     assert made.back == [((0, 1), None)], "without a checkpoint they go back to the start"
 
 

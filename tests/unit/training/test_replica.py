@@ -11,7 +11,7 @@ from support.one_machine import run_on_one_machine
 from support.patient import Patient
 from support.started import STARTED, AtOnce
 
-from singa_dask.comm import NestedCommunicator, SoloCommunicator, run_members
+from singa_dask.comm import SoloCommunicator, run_members
 from singa_dask.comm.threads import ThreadCommunicator, run_threads
 from singa_dask.errors import CheckpointError, ClusterError, CommTimeout
 from singa_dask.exchange import FullExchange, SharedExchange
@@ -108,16 +108,6 @@ def test_buckets_of_any_size_give_the_same_bits(size, normalised):
         np.testing.assert_array_equal(values, expected)
 
 
-def test_buckets_of_threads_in_one_process():
-    job = job_of(3, "SGD")
-    whole = run_threads(3, train, job)
-    job.cluster.bucket_size = 100
-    for values, expected in zip(
-        run_members(NestedCommunicator.create(SoloCommunicator(), 3), train, job), whole, strict=True
-    ):
-        np.testing.assert_array_equal(values, expected)
-
-
 def test_buckets_travel_while_the_backward_pass_goes_on():
     job = job_of(2, "SGD")
     job.cluster.bucket_size = 16
@@ -149,7 +139,6 @@ CODECS = {
     "kBFloat16": (None, 0.5, 2e-2),
     "kPartial": (0.25, 0.3, 1.0),
     "kTopK": (0.05, 0.11, 1.0),
-    "kThreshold": (1e-3, 2.0, 0.2),
 }
 
 
@@ -196,8 +185,7 @@ def test_a_codec_suits_every_layout(name, size, slices):
         assert np.isfinite(values).all()
 
 
-@pytest.mark.parametrize("name", ["kTopK", "kThreshold"])
-def test_running_statistics_are_as_exact_as_ever(name):
+def test_running_statistics_are_as_exact_as_ever():
     def normalised(job):
         relu = next(layer for layer in job.neuralnet.layer if layer.name == "relu")
         relu.ClearField("relu_conf")
@@ -218,7 +206,7 @@ def test_running_statistics_are_as_exact_as_ever(name):
 
     full = run_threads(3, statistics, normalised(job_of(3, "SGD")))
     for values, expected in zip(
-        run_threads(3, statistics, coded(normalised(job_of(3, "SGD")), name)), full, strict=True
+        run_threads(3, statistics, coded(normalised(job_of(3, "SGD")), "kTopK")), full, strict=True
     ):
         np.testing.assert_allclose(values, expected, **CLOSE)
 

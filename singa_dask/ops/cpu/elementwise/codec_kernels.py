@@ -248,17 +248,6 @@ def nth_largest(bits, n, histogram):
     return prefix, n
 
 
-@kernel
-def count_from(bits, least):
-    """The number of magnitudes of at least `least`."""
-    word = bits.dtype.type
-    mask = word(word(~word(0)) >> word(1))
-    count = 0
-    for k in range(bits.size):
-        count += word(bits[k] & mask) >= least
-    return count
-
-
 @cast(Any, intrinsic)
 def _first_bit(typingctx, marks):
     """The position of the lowest bit that is set in a uint64, which must not be 0."""

@@ -1,0 +1,38 @@
+"""The Dask task of one worker: it trains with what its Dask worker offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.server import Address, Link, link_to
+from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
+
+# Servers are made once all worker groups that are formed with them have formed.
+SERVERS_S = 120.0
+
+
+def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> dict[str, Any]:
+    """Train this rank to its end; returns its report. topic: of the Dask events that it sends."""
+    from distributed import get_client, get_worker
+
+    from singa_dask.cluster import current_task
+    from singa_dask.data import dask_submit
+
+    worker, task = get_worker(), current_task()
+
+    def links() -> Mapping[int, Link]:
+        addresses: Sequence[Address] = task.wait_told("servers", SERVERS_S)
+        return {i: link_to(address, worker, comm.timeout_s) for i, address in enumerate(addresses)}
+
+    services = RankServices(
+        submit=dask_submit(get_client(), worker),
+        emit=partial(worker.log_event, topic),
+        stop_requested=lambda: task.stop_requested,
+        links=None if plan.group.in_process_servers else links,
+        others_ended=lambda: bool(task.told.get("others ended")),
+        cores=plan.group.cores[comm.rank],
+    )
+    return train_rank(comm, plan, services)
