@@ -437,5 +437,5 @@ def test_an_opening_that_does_not_fit_is_refused_and_changes_nothing(size):
     line = Line(2)
     line.update(1)
     reply = line.posts[1].ask(OpenAccount(0, "left", (1, 0), ones(7.0, size)))
-    assert isinstance(reply, Refused) and f"must have shape (16,), has ({size},)" in reply.reason
+    assert isinstance(reply, Refused) and f"must have shape (16,), not ({size},)" in reply.reason
     assert line.values(1)[1] == 1 and line.values(1)[0] == 0
