@@ -39,8 +39,8 @@ chain = [
     layers.SoftmaxLoss("loss"),
 ]
 job = Job(name="small", layers=chain, updater=Adam(lr=0.01), train_steps=1).proto
-replica = Replica(job, SoloCommunicator(), get_ops("cpu", threads=2))
-replica.initialise()
+replica = Replica.form(job, SoloCommunicator(), get_ops("cpu", threads=2))
+replica.group_state.initialise()
 draw = np.random.default_rng(0)
 batch = Batch(draw.random((20, 12, 12, 3), np.float32), draw.integers(0, 10, 20))
 losses = []
