@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from distributed.utils import wait_for
 
+from singa_dask.cluster import remote
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
 from singa_dask.errors import ClusterError
 
@@ -111,3 +112,13 @@ def test_an_asynchronous_client_is_refused():
     client.asynchronous = True
     with pytest.raises(ClusterError, match="asynchronous"):
         alive(client)
+
+
+def test_a_nanny_kills_the_process_that_was_meant_and_no_later_one(monkeypatch):
+    done = []
+    monkeypatch.setattr(remote, "unlink_segments", lambda process: done.append(("unlink", process)))
+    monkeypatch.setattr(remote.os, "kill", lambda *given: done.append(given))
+    remote._kill(5, SimpleNamespace(pid=6))
+    assert done == []
+    remote._kill(5, SimpleNamespace(pid=5))
+    assert done == [("unlink", 5), (5, remote.signal.SIGKILL)]

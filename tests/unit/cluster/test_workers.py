@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -156,3 +157,21 @@ def test_servers_among_the_actors_of_a_worker():
     key = leases.server_key("0-of-group-0", "run")
     actors = {key: made, f"{key}2": gone, f"{key}3": None, "server-x": made, ("server-", 1): made, "other@run": made}
     assert leases.servers(actors) == [key, f"{key}3"]
+
+
+def test_workers_of_other_groups_are_left_alone_where_there_are_enough():
+    first, *others = _workers(a=3)
+    held = [replace(first, group="other"), *others]
+    assert place(ClusterTopology.allreduce(2), held).addresses == ("tcp://a:2", "tcp://a:3")
+    assert place(ClusterTopology.allreduce(3), held).addresses == ("tcp://a:1", "tcp://a:2", "tcp://a:3")
+
+
+def test_a_worker_says_who_has_it(monkeypatch):
+    monkeypatch.setattr(leases, "_leases", {})
+    actors = {}
+    worker = SimpleNamespace(address="tcp://h:1", name="n", nanny=None, state=SimpleNamespace(actors=actors))
+    assert (workers.describe(worker).group, workers.describe(worker).nanny) == ("", "")
+    actors[leases.server_key("0", "run")] = None
+    assert workers.describe(worker).group == "server-0@run"
+    leases.reserve("tcp://h:1", "job-1", 60.0)
+    assert workers.describe(worker).group == "job-1"

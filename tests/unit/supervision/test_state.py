@@ -525,6 +525,15 @@ def test_nobody_joins_a_synchronous_run_nor_one_that_ends(start):
     assert run.ask_join() == "refused: the run is ending"
 
 
+def test_who_asked_when_the_run_is_stopped_is_refused(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.handle(ev.JoinAsked("asker"))
+    run.handle(ev.StopAsked())
+    assert run.replies["asker"] == "refused: the run is ending"
+    run.settle()
+    assert len(run.state.members.worker_groups) == 2
+
+
 def test_who_asked_when_the_run_ends_is_answered(start):
     run = start(**DOWNPOUR)
     run.handle(ev.JoinAsked("asker"))
