@@ -32,7 +32,7 @@ class Rendezvous:
     @property
     def aborted(self) -> str:
         """Why every operation fails from now on; "" unless one has failed."""
-        return str(self._failure or "")
+        return str(self._failure or self._interrupted())
 
     def abort(self, failure: ClusterError) -> None:
         """Make the current operation and all later ones fail. The first failure counts."""
@@ -85,14 +85,13 @@ class Rendezvous:
             while self._round == this:
                 self._check(operation)
                 left = operation.deadline - time.perf_counter()
-                if reason := self._interrupted():
-                    self._failure = ClusterError(reason)
-                elif left <= 0:
+                if left <= 0:
                     raise self._late(operation)
-                else:
-                    self._changed.wait(min(left, _CHECK_EVERY_S))
+                self._changed.wait(min(left, _CHECK_EVERY_S))
 
     def _check(self, operation: _Operation) -> None:
+        if self._failure is None and (reason := self._interrupted()):
+            self._failure = ClusterError(reason)
         if self._failure is not None:
             kind = CommTimeout if isinstance(self._failure, CommTimeout) else ClusterError
             raise kind(f"rank {operation.rank}, {operation.name}: {self._failure}")
