@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from singa_dask.comm.stragglers import named
 from singa_dask.errors import ClusterError, CommTimeout
 
 # How often a waiting thread checks whether the group was ended from outside the process.
@@ -97,8 +98,7 @@ class Rendezvous:
             raise kind(f"rank {operation.rank}, {operation.name}: {self._failure}")
 
     def _late(self, operation: _Operation) -> CommTimeout:
-        missing = [str(rank) for rank in range(self.size) if rank not in self._arrived]
-        late = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(missing)} are"
+        late = named([rank for rank in range(self.size) if rank not in self._arrived])
         self._failure = CommTimeout(
             f"rank {operation.rank}: {operation.name} did not finish within {operation.timeout_s:.1f} s; "
             f"{late} lost or late"
