@@ -23,14 +23,7 @@ Array = Any
 
 _SUCCESS, _NOT_READY = 0, 600  # cudaError_t
 # What can be added up. Everything else travels as bytes.
-_TYPES = {
-    "float16": "NCCL_FLOAT16",
-    "float32": "NCCL_FLOAT32",
-    "float64": "NCCL_FLOAT64",
-    "int32": "NCCL_INT32",
-    "int64": "NCCL_INT64",
-    "uint8": "NCCL_UINT8",
-}
+_TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 
 
 class NcclCommunicator(PolledCommunicator):
@@ -242,7 +235,7 @@ class NcclCommunicator(PolledCommunicator):
         """NCCL's number of a dtype that it can add up."""
         if array.dtype.name not in _TYPES:
             raise ValueError(f"NCCL adds up {', '.join(_TYPES)}. Received: {array.dtype}.")
-        return int(getattr(self._nccl, _TYPES[array.dtype.name]))
+        return int(getattr(self._nccl, f"NCCL_{array.dtype.name.upper()}"))
 
     def _call(
         self,
