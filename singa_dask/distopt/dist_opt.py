@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.stages import SumStages
-from singa_dask.distopt.worlds import machine, world
+from singa_dask.distopt.worlds import world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
 from singa_dask.exchange.buckets import even_counts, fused_buckets
@@ -322,7 +323,7 @@ class DistOpt:
         return self._ops.to_host(array)
 
     def _local_rank(self) -> int:
-        machines = self.comm.all_gather_number(zlib.crc32(machine().encode()))
+        machines = self.comm.all_gather_number(zlib.crc32(this_node().encode()))
         return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())
 
 
