@@ -16,6 +16,8 @@ from singa_dask.layers.param import Param
 from singa_dask.net import Net
 
 KEY = "train_one_batch"
+# Called with each parameter when its gradient is complete.
+OnGradient = Callable[[Param], None] | None
 
 
 class TrainOneBatch(Description, ABC):
@@ -57,11 +59,7 @@ class TrainOneBatch(Description, ABC):
 
     @abstractmethod
     def train_one_batch(
-        self,
-        net: Net,
-        feed: Mapping[str, Any],
-        step: Step,
-        on_gradient: Callable[[Param], None] | None = None,
+        self, net: Net, feed: Mapping[str, Any], step: Step, on_gradient: OnGradient = None
     ) -> dict[str, Metric]:
         """Fill `net.flat.grads` from the rows in `feed`. Returns the metrics.
 

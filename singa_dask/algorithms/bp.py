@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.algorithms.base import OnGradient, TrainOneBatch
 from singa_dask.layers.context import Metric, Step
-from singa_dask.layers.param import Param
 from singa_dask.net import Net
 
 
@@ -17,11 +16,7 @@ class BP(TrainOneBatch):
     type: ClassVar[str] = "kBP"
 
     def train_one_batch(
-        self,
-        net: Net,
-        feed: Mapping[str, Any],
-        step: Step,
-        on_gradient: Callable[[Param], None] | None = None,
+        self, net: Net, feed: Mapping[str, Any], step: Step, on_gradient: OnGradient = None
     ) -> dict[str, Metric]:
         net.carries = self.carries
         net.forward(feed, step)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.algorithms.base import OnGradient, TrainOneBatch
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import AlgProto
 from singa_dask.layers import RBMHid, RBMVis
 from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.ops.arrays import Array
 
@@ -33,11 +32,7 @@ class CD(TrainOneBatch):
             pass
 
     def train_one_batch(
-        self,
-        net: Net,
-        feed: Mapping[str, Any],
-        step: Step,
-        on_gradient: Callable[[Param], None] | None = None,
+        self, net: Net, feed: Mapping[str, Any], step: Step, on_gradient: OnGradient = None
     ) -> dict[str, Metric]:
         net.forward(feed, step)
         with net.gradients(on_gradient):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 
 class CallingThread(threading.Thread):
@@ -12,41 +13,24 @@ class CallingThread(threading.Thread):
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
         self.start()
 
     def call(self, fn: Callable[[], None]) -> Callable[[], bool]:
         """Queue a call. Returns a test of whether it has returned, which raises what the call raised."""
-        call = _Call(fn)
-        self._calls.put(call)
-        return call.done
+        returned: Future[None] = Future()
+        self._calls.put((fn, returned))
+        return lambda: returned.done() and returned.result() is None
 
     def end(self) -> None:
         """End the thread after the calls so far."""
         self._calls.put(None)
 
     def run(self) -> None:
-        for call in iter(self._calls.get, None):
-            call.run()
-
-
-class _Call:
-    def __init__(self, fn: Callable[[], None]) -> None:
-        self._fn = fn
-        self._error: BaseException | None = None
-        self._returned = threading.Event()
-
-    def run(self) -> None:
-        try:
-            self._fn()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._returned.set()
-
-    def done(self) -> bool:
-        if not self._returned.is_set():
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
+        for fn, returned in iter(self._calls.get, None):
+            try:
+                fn()
+            except BaseException as error:
+                returned.set_exception(error)
+            else:
+                returned.set_result(None)

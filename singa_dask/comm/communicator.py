@@ -75,6 +75,13 @@ class Communicator(ABC):
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         """Every rank's own part of `buffer` reaches every rank, in place. buffer: (sum(counts),)."""
 
+    def all_gather_number(self, number: int) -> np.ndarray:
+        """Every rank's number, by rank.   -> (size,) int64."""
+        numbers = np.zeros(self.size, np.int64)
+        numbers[self.rank] = number
+        self.all_gather(numbers, [1] * self.size)
+        return numbers
+
     @abstractmethod
     def gather(self, send: np.ndarray, recv: np.ndarray | None, counts: Sequence[int], root: int = 0) -> None:
         """Every rank's `send` arrives at the root, in rank order in `recv` (None elsewhere)."""
@@ -138,10 +145,7 @@ class Communicator(ABC):
         An abort of this one ends the operations of its parts, but not the reverse. The caller closes a part, before
         this one.
         """
-        colors = np.zeros(self.size, np.int64)
-        colors[self.rank] = color
-        self.all_gather(colors, [1] * self.size)
-        return self._of_color(colors.tolist())
+        return self._of_color(self.all_gather_number(color).tolist())
 
     @abstractmethod
     def _of_color(self, colors: list[int]) -> Communicator:

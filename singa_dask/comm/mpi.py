@@ -36,23 +36,15 @@ class MpiCommunicator(PolledCommunicator):
     ) -> None:
         from mpi4py import MPI
 
-        super().__init__(mpi_comm.rank, mpi_comm.size, timeout_s)
+        super().__init__(mpi_comm.rank, mpi_comm.size, timeout_s, interrupted)
         self._mpi, self._comm = MPI, mpi_comm
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._stragglers = StragglerReport(MPI, mpi_comm)
         self.abort_event = abort_event or threading.Event()
-        self._interrupted = interrupted
 
     @property
     def aborted(self) -> str:
-        return (
-            self._aborted
-            or self._interrupted()
-            or ("the group was told to leave" if self.abort_event.is_set() else "")
-        )
-
-    def abort(self, reason: str) -> None:
-        self._aborted = self._aborted or reason
+        return super().aborted or ("the group was told to leave" if self.abort_event.is_set() else "")
 
     @property
     def _errors(self) -> tuple[type[Exception], ...]:

@@ -23,14 +23,7 @@ Array = Any
 
 _SUCCESS, _NOT_READY = 0, 600  # cudaError_t
 # What can be added up. Everything else travels as bytes.
-_TYPES = {
-    "float16": "NCCL_FLOAT16",
-    "float32": "NCCL_FLOAT32",
-    "float64": "NCCL_FLOAT64",
-    "int32": "NCCL_INT32",
-    "int64": "NCCL_INT64",
-    "uint8": "NCCL_UINT8",
-}
+_TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 
 
 class NcclCommunicator(PolledCommunicator):
@@ -49,9 +42,8 @@ class NcclCommunicator(PolledCommunicator):
 
     def __init__(self, size: int, rank: int, device: int, timeout_s: float, interrupted: Callable[[], str]) -> None:
         check_root(rank, size)
-        super().__init__(rank, size, timeout_s)
+        super().__init__(rank, size, timeout_s, interrupted)
         self._cupy, self._nccl = libraries()
-        self._interrupted = interrupted
         self._device = self._cupy.cuda.Device(device)
         self._caller = CallingThread(f"nccl-{rank}")
         self._handle: Any = None
@@ -104,12 +96,8 @@ class NcclCommunicator(PolledCommunicator):
                 raise ClusterError(f"rank {self.rank}: {operation} failed: {error}") from error
             raise
 
-    @property
-    def aborted(self) -> str:
-        return self._aborted or self._interrupted()
-
     def abort(self, reason: str) -> None:
-        self._aborted = self._aborted or reason
+        super().abort(reason)
         self._stop()
 
     def reduce_scatter(self, send: Array, recv: Array, counts: Sequence[int]) -> None:
@@ -247,7 +235,7 @@ class NcclCommunicator(PolledCommunicator):
         """NCCL's number of a dtype that it can add up."""
         if array.dtype.name not in _TYPES:
             raise ValueError(f"NCCL adds up {', '.join(_TYPES)}. Received: {array.dtype}.")
-        return int(getattr(self._nccl, _TYPES[array.dtype.name]))
+        return int(getattr(self._nccl, f"NCCL_{array.dtype.name.upper()}"))
 
     def _call(
         self,
@@ -329,9 +317,7 @@ def form_nccl(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclC
     device: this rank's GPU, by number. An abort of `comm` ends its operations. Raises ClusterError on all ranks if
     NCCL fails on one.
     """
-    gpus = np.zeros(comm.size, np.int64)
-    gpus[comm.rank] = device_identity(device)
-    comm.all_gather(gpus, [1] * comm.size)
+    gpus = comm.all_gather_number(device_identity(device))
     if not gpus.all() or len(np.unique(gpus)) < comm.size:
         return None
 

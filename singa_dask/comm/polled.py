@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from singa_dask.comm.communicator import Communicator, Request
+from singa_dask.comm.stragglers import named
 from singa_dask.errors import ClusterError, CommTimeout
 
 # There may be more ranks than cores, so a waiting rank must yield its core. Milliseconds per step of 3 ranks on 2
@@ -37,19 +38,28 @@ _SLEEP_S, _LONGEST_SLEEP_S = 5e-5, 2e-4
 class PolledCommunicator(Communicator):
     """Collectives with a deadline, by a library that cannot cancel an operation.
 
-    timeout_s: seconds of waiting after which an operation raises CommTimeout. After an error the communicator is
+    timeout_s: seconds of waiting after which an operation raises CommTimeout. interrupted: returns why operations must
+    end; "" while there is no reason. After an error the communicator is
     broken: every later call raises ClusterError. Incomplete operations stay referenced here, because the library may
     still write into their buffers.
     """
 
-    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, rank: int, size: int, timeout_s: float, interrupted: Callable[[], str] = str) -> None:
         super().__init__()
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self._interrupted = interrupted
         self._under_way: dict[int, Callable[[], bool]] = {}  # by number
         self._broken = ""
         self._aborted = ""
         self._awaited = 0  # the number of the current operation
         self._number = 0  # of the last operation that was started, the same on all ranks
+
+    @property
+    def aborted(self) -> str:
+        return self._aborted or self._interrupted()
+
+    def abort(self, reason: str) -> None:
+        self._aborted = self._aborted or reason
 
     @property
     def broken(self) -> bool:
@@ -133,7 +143,7 @@ class PolledCommunicator(Communicator):
                 self._answer()
                 answered = True
             if waited >= self.timeout_s:
-                late = _named(self._missing()) or f"at least one of the {self.size} ranks is"
+                late = named(self._missing()) or f"at least one of the {self.size} ranks is"
                 self._break(f"an unfinished {operation}")
                 what = f"rank {self.rank}: {operation} did not finish within {waited:.1f} s"
                 raise CommTimeout(f"{what}; {late} lost, stopped or late")
@@ -154,12 +164,3 @@ class _PolledRequest(Request):
 
     def wait(self) -> None:
         self._comm._wait(self._operation, self._nbytes, self._number)
-
-
-def _named(ranks: list[int]) -> str:
-    """
-    >>> _named([0, 2])
-    'ranks 0, 2 are'
-    """
-    several = f"ranks {', '.join(map(str, ranks))} are"
-    return several if len(ranks) > 1 else f"rank {ranks[0]} is" if ranks else ""

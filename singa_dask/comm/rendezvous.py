@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from singa_dask.comm.stragglers import named
 from singa_dask.errors import ClusterError, CommTimeout
 
 # How often a waiting thread checks whether the group was ended from outside the process.
@@ -32,7 +33,7 @@ class Rendezvous:
     @property
     def aborted(self) -> str:
         """Why every operation fails from now on; "" unless one has failed."""
-        return str(self._failure or "")
+        return str(self._failure or self._interrupted())
 
     def abort(self, failure: ClusterError) -> None:
         """Make the current operation and all later ones fail. The first failure counts."""
@@ -85,21 +86,19 @@ class Rendezvous:
             while self._round == this:
                 self._check(operation)
                 left = operation.deadline - time.perf_counter()
-                if reason := self._interrupted():
-                    self._failure = ClusterError(reason)
-                elif left <= 0:
+                if left <= 0:
                     raise self._late(operation)
-                else:
-                    self._changed.wait(min(left, _CHECK_EVERY_S))
+                self._changed.wait(min(left, _CHECK_EVERY_S))
 
     def _check(self, operation: _Operation) -> None:
+        if self._failure is None and (reason := self._interrupted()):
+            self._failure = ClusterError(reason)
         if self._failure is not None:
             kind = CommTimeout if isinstance(self._failure, CommTimeout) else ClusterError
             raise kind(f"rank {operation.rank}, {operation.name}: {self._failure}")
 
     def _late(self, operation: _Operation) -> CommTimeout:
-        missing = [str(rank) for rank in range(self.size) if rank not in self._arrived]
-        late = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(missing)} are"
+        late = named([rank for rank in range(self.size) if rank not in self._arrived])
         self._failure = CommTimeout(
             f"rank {operation.rank}: {operation.name} did not finish within {operation.timeout_s:.1f} s; "
             f"{late} lost or late"

@@ -35,3 +35,12 @@ class StragglerReport:
             if note[0] >= number:
                 here.add(status.source)
         return [rank for rank in range(self._comm.size) if rank not in here]
+
+
+def named(ranks: list[int]) -> str:
+    """
+    >>> named([0, 2])
+    'ranks 0, 2 are'
+    """
+    several = f"ranks {', '.join(map(str, ranks))} are"
+    return several if len(ranks) > 1 else f"rank {ranks[0]} is" if ranks else ""

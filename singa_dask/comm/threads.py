@@ -70,6 +70,7 @@ class ThreadCommunicator(Communicator):
         self, send: np.ndarray, send_counts: Sequence[int], recv: np.ndarray, recv_counts: Sequence[int]
     ) -> None:
         check_parts(send, send_counts, recv, recv_counts, self.size)
+        check_met(self.rank, send_counts[self.rank], self.rank, recv_counts[self.rank])
         with self._operation("all_to_all", send, own=send_counts[self.rank], aside=send_counts) as shown:
             for rank, (array, sent) in enumerate(shown):
                 check_met(rank, sent[self.rank], self.rank, recv_counts[rank])

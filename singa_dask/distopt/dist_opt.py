@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.model import Loss, Model
 from singa_dask.distopt.stages import SumStages
-from singa_dask.distopt.worlds import machine, world
+from singa_dask.distopt.worlds import world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
 from singa_dask.exchange.buckets import even_counts, fused_buckets
@@ -184,9 +185,8 @@ class DistOpt:
     def _form_for(self, model: Model) -> None:
         """Check that all ranks have this model, and share memory with them where that is possible. Collective."""
         described = [(entry.name, entry.shape) for entry in model.net.flat.entries]
-        marks = np.zeros(self.world_size, np.int64)
-        marks[self.rank_in_global] = zlib.crc32(repr((described, str(model.ops.dtype))).encode())
-        self._executor.run(self.comm.all_gather, marks, [1] * self.world_size)
+        mark = zlib.crc32(repr((described, str(model.ops.dtype))).encode())
+        marks = self._executor.run(self.comm.all_gather_number, mark)
         other = np.flatnonzero(marks != marks[0])
         if other.size:
             what = f"rank {other[0]} has a model of other parameters than rank 0"
@@ -232,9 +232,7 @@ class DistOpt:
         return self.model.net.flat
 
     def _rows(self, own: int) -> tuple[int, int]:
-        rows = np.zeros(self.world_size, np.int64)
-        rows[self.rank_in_global] = own
-        self._executor.run(self.comm.all_gather, rows, [1] * self.world_size)
+        rows = self._executor.run(self.comm.all_gather_number, own)
         self._total_rows = int(rows.sum())
         return int(rows[: self.rank_in_global].sum()), self._total_rows
 
@@ -325,10 +323,7 @@ class DistOpt:
         return self._ops.to_host(array)
 
     def _local_rank(self) -> int:
-        machines = np.zeros(self.world_size, np.int64)
-        machines[self.rank_in_global] = zlib.crc32(machine().encode())
-        if self.world_size > 1:
-            self.comm.all_gather(machines, [1] * self.world_size)
+        machines = self.comm.all_gather_number(zlib.crc32(this_node().encode()))
         return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())
 
 

@@ -67,7 +67,7 @@ def be_member(pipe: Any, plan: ProcessPlan, work: bytes) -> None:
     line = _Line(pipe)
     try:
         comm = _joined(plan)
-        line.comm = comm
+        line.watch(comm)
         enter(comm)
         fn, args = cloudpickle.loads(work)
         report: Returned | Failure = Returned(cloudpickle.dumps(fn(*args)))
@@ -91,13 +91,8 @@ class _Line(threading.Thread):
         self._comm: Communicator | None = None
         self.start()
 
-    @property
-    def comm(self) -> Communicator | None:
-        """What is aborted."""
-        return self._comm
-
-    @comm.setter
-    def comm(self, comm: Communicator) -> None:
+    def watch(self, comm: Communicator) -> None:
+        """Abort `comm` when this process must leave."""
         self._comm = comm
         if self._told:
             comm.abort(self._told)

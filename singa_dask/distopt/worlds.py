@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report, this_node
+from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report
 from singa_dask.cluster.join import communicator, ended_by_alarm, join_launched
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
@@ -35,11 +35,6 @@ def world(timeout_s: float = 30.0) -> Communicator:
 def enter(comm: Communicator) -> None:
     """Let `comm` be the world of this process."""
     _worlds[:] = [comm]
-
-
-def machine() -> str:
-    """What ranks of one machine share."""
-    return this_node()
 
 
 def _launched(timeout_s: float) -> Communicator:

@@ -254,10 +254,7 @@ class CodedSums(CodedExchange):
         """Bytes that every rank passes on."""
         if self._sizes_known:
             return [self._encoder.max_nbytes(count, self.dtype) for count in bucket.counts]
-        told = np.zeros(self.comm.size, np.int64)
-        told[self.comm.rank] = size
-        self.comm.all_gather(told, [1] * self.comm.size)
-        return told.tolist()
+        return self.comm.all_gather_number(size).tolist()
 
 
 def encoded(codec: Codec, values: np.ndarray, residual: np.ndarray | None, part: slice, out: np.ndarray) -> np.ndarray:

@@ -86,14 +86,9 @@ class GradientPipeline:
 
 def _pass(stages: Stages, following: Iterable[tuple[Stage, int]]) -> None:
     for stage, bucket in following:
-        if stage == "start":
-            if not stages.at_once:
-                stages.prepare(bucket)
-            stages.start(bucket)
-        elif stage == "update":
-            stages.update(bucket)
-        else:
-            stages.gather(bucket)
+        if stage == "start" and not stages.at_once:
+            stages.prepare(bucket)
+        getattr(stages, stage)(bucket)
 
 
 def stages_after(bucket: int, count: int, *, ahead: bool, overlaps: bool) -> list[tuple[Stage, int]]:

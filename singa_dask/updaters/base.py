@@ -24,7 +24,7 @@ from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import Entry
 from singa_dask.ops.arrays import Array
-from singa_dask.updaters.fields import as_written
+from singa_dask.updaters.fields import as_written, numbers
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Updater(Description, ABC):
     weight_decay * wd_scale * w, and the learning rate times lr_scale.
 
     states: names of the arrays, as long as the slice, that the rule keeps between updates. ops: set by make_updater.
+    numbers: those in the `*_conf`, by name.
     """
 
     ops: Ops
@@ -85,6 +86,8 @@ class Updater(Description, ABC):
         self.weight_decay = as_written(proto.weight_decay)
         self.delta = as_written(proto.delta)
         self.clip_low, self.clip_high = _clip_range(proto)
+        if self.conf_field is not None:
+            self.numbers = numbers(self.conf)
         if not proto.HasField("learning_rate"):
             hint = "Write learning_rate { type: kFixed base_lr: 0.01 }, in Python lr=0.01."
             raise ConfigError(Problem("updater.learning_rate", f"{type(self).__name__} needs it", hint=hint))

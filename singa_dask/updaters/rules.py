@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from singa_dask.ops.arrays import Array
 from singa_dask.updaters.base import Updater
-from singa_dask.updaters.fields import as_written
 
 
 class SGD(Updater):
@@ -62,10 +61,9 @@ class RMSProp(_Dividing):
         super().prepare()
         if not self.conf.HasField("rho"):
             raise self.problem("rmsprop_conf.rho", "RMSProp needs it", "nothing", "Usual values are 0.9 to 0.99.")
-        self.rho = as_written(self.conf.rho)
 
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        self._run("rmsprop", w, g, states, weight_decay, lr=lr, rho=self.rho, delta=self.delta)
+        self._run("rmsprop", w, g, states, weight_decay, lr=lr, rho=self.numbers.rho, delta=self.delta)
 
 
 class AdaDelta(_Dividing):
@@ -78,12 +76,8 @@ class AdaDelta(_Dividing):
     conf_field: ClassVar[str | None] = "adadelta_conf"
     states: ClassVar[tuple[str, ...]] = ("squares", "squared_updates")
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.rho = as_written(self.conf.rho)
-
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
-        self._run("adadelta", w, g, states, weight_decay, lr=lr, rho=self.rho, delta=self.delta)
+        self._run("adadelta", w, g, states, weight_decay, lr=lr, rho=self.numbers.rho, delta=self.delta)
 
 
 class Adam(_Dividing):
@@ -97,14 +91,10 @@ class Adam(_Dividing):
     conf_field: ClassVar[str | None] = "adam_conf"
     states: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.beta1, self.beta2 = as_written(self.conf.beta1), as_written(self.conf.beta2)
-
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run(
-            "adam", w, g, states, weight_decay, lr=lr, beta1=self.beta1, beta2=self.beta2, delta=self.delta,
-            correction1=1 - self.beta1 ** (step + 1), correction2=1 - self.beta2 ** (step + 1),
+            "adam", w, g, states, weight_decay, lr=lr, **vars(self.numbers), delta=self.delta,
+            correction1=1 - self.numbers.beta1 ** (step + 1), correction2=1 - self.numbers.beta2 ** (step + 1),
         )  # fmt: skip
 
 
@@ -119,12 +109,8 @@ class AdamMax(_Dividing):
     conf_field: ClassVar[str | None] = "adammax_conf"
     states: ClassVar[tuple[str, ...]] = ("mean", "largest")
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.beta1, self.beta2 = as_written(self.conf.beta1), as_written(self.conf.beta2)
-
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run(
-            "adamax", w, g, states, weight_decay, lr=lr, beta1=self.beta1, beta2=self.beta2, delta=self.delta,
-            correction1=1 - self.beta1 ** (step + 1),
+            "adamax", w, g, states, weight_decay, lr=lr, **vars(self.numbers), delta=self.delta,
+            correction1=1 - self.numbers.beta1 ** (step + 1),
         )  # fmt: skip

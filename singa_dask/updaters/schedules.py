@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import Description, class_of
 from singa_dask.job.job_pb2 import LRGenProto
-from singa_dask.updaters.fields import as_written
+from singa_dask.updaters.fields import as_written, numbers
 
 KEY = "updater.learning_rate"
 
@@ -24,6 +24,8 @@ class Schedule(Description, ABC):
 
     Keyword arguments are `base_lr` [0.01] and the fields of the schedule's `*_conf`, or whatever a class of your own,
     named by `user_type: "module:Class"`, finds in `self.conf`.
+
+    numbers: those in the `*_conf`, by name.
     """
 
     type: ClassVar[str] = "kUserChange"
@@ -44,6 +46,8 @@ class Schedule(Description, ABC):
     def prepare(self) -> None:
         """Read and check the settings; schedules with settings of their own read them here too."""
         self.base_lr = as_written(self.proto.base_lr)
+        if self.conf_field is not None:
+            self.numbers = numbers(self.conf)
 
     def problem(self, field: str, message: str, received: Any) -> ConfigError:
         """An error that names a field of this schedule's settings."""
@@ -72,13 +76,8 @@ class Step(Schedule):
     type: ClassVar[str] = "kStep"
     conf_field: ClassVar[str | None] = "step_conf"
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.change_freq = self.conf.change_freq
-        self.gamma = as_written(self.conf.gamma)
-
     def __call__(self, step: int) -> float:
-        return self.base_lr * self.gamma ** (step // self.change_freq)
+        return self.base_lr * self.numbers.gamma ** (step // self.numbers.change_freq)
 
 
 class Linear(Schedule):
@@ -90,14 +89,9 @@ class Linear(Schedule):
     type: ClassVar[str] = "kLinear"
     conf_field: ClassVar[str | None] = "linear_conf"
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.change_freq = self.conf.change_freq
-        self.final_lr = as_written(self.conf.final_lr)
-
     def __call__(self, step: int) -> float:
-        r = min(step / self.change_freq, 1.0)
-        return (1 - r) * self.base_lr + r * self.final_lr
+        r = min(step / self.numbers.change_freq, 1.0)
+        return (1 - r) * self.base_lr + r * self.numbers.final_lr
 
 
 class Exponential(Schedule):
@@ -106,12 +100,8 @@ class Exponential(Schedule):
     type: ClassVar[str] = "kExponential"
     conf_field: ClassVar[str | None] = "exponential_conf"
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.change_freq = self.conf.change_freq
-
     def __call__(self, step: int) -> float:
-        return self.base_lr * 2.0 ** (-step / self.change_freq)
+        return self.base_lr * 2.0 ** (-step / self.numbers.change_freq)
 
 
 class Inverse(Schedule):
@@ -120,13 +110,8 @@ class Inverse(Schedule):
     type: ClassVar[str] = "kInverse"
     conf_field: ClassVar[str | None] = "inverse_conf"
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.gamma = as_written(self.conf.gamma)
-        self.pow = as_written(self.conf.pow)
-
     def __call__(self, step: int) -> float:
-        return self.base_lr * (1 + self.gamma * step) ** -self.pow
+        return self.base_lr * (1 + self.numbers.gamma * step) ** -self.numbers.pow
 
 
 class InverseT(Schedule):
@@ -135,12 +120,8 @@ class InverseT(Schedule):
     type: ClassVar[str] = "kInverseT"
     conf_field: ClassVar[str | None] = "inverset_conf"
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.final_lr = as_written(self.conf.final_lr)
-
     def __call__(self, step: int) -> float:
-        return self.base_lr / (1 + step / self.final_lr)
+        return self.base_lr / (1 + step / self.numbers.final_lr)
 
 
 class FixedStep(Schedule):

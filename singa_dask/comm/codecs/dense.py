@@ -47,43 +47,44 @@ class _SixteenBits(Codec):
     def encode_sum(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         check_alike(values, residual)
         payload = self._room(residual, out)  # one pass, where the base takes three
-        self.overflows += self._kernel("encode_sum")(values, residual, payload.view(np.uint16))
+        self.overflows += self._kernels.encode_sum(values, residual, payload.view(np.uint16))
         return payload
 
     def encode_change(self, target: np.ndarray, known: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> np.ndarray:
         check_alike(target, known)
         payload = self._room(known, out)
-        self.overflows += self._kernel("encode_change")(target, known, payload.view(np.uint16))
+        self.overflows += self._kernels.encode_change(target, known, payload.view(np.uint16))
         return payload
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
-        self.overflows += self._kernel("encode")(values, payload.view(np.uint16))
+        self.overflows += self._kernels.encode(values, payload.view(np.uint16))
 
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
-        self._kernel("decode")(payload.view(np.uint16), out)
+        self._kernels.decode(payload.view(np.uint16), out)
 
     def _add(self, payload: np.ndarray, out: np.ndarray) -> None:
-        self._kernel("add")(payload.view(np.uint16), out)
+        self._kernels.add(payload.view(np.uint16), out)
 
     def _settle(self, payload: np.ndarray, residual: np.ndarray) -> None:
-        self._kernel("settle")(payload.view(np.uint16), residual)
+        self._kernels.settle(payload.view(np.uint16), residual)
 
-    def _kernel(self, does: str) -> Any:
-        return getattr(kernels(), f"{self._kind}_{does}")
+    @property
+    def _kernels(self) -> Any:
+        return getattr(kernels(), self._kind)
 
 
 class Half(_SixteenBits):
     """IEEE 754 binary16: 11 significant bits, from 6.0e-8 to 65504."""
 
     name = "kHalf"
-    _kind = "half"
+    _kind = "HALF"
 
 
 class BFloat16(_SixteenBits):
     """The upper half of a float32: 8 significant bits, the range of float32."""
 
     name = "kBFloat16"
-    _kind = "bfloat16"
+    _kind = "BFLOAT16"
 
 
 class Partial(Codec):

@@ -56,7 +56,7 @@ class _Sparse(Codec):
             return
         payload[: INDEX.itemsize].view(INDEX)[0] = self._chosen.size
         counts, kept, offsets = self._fields(payload, values.size)
-        self.overflows += kernels().bfloat16_pick(values, self._chosen, kept)
+        self.overflows += kernels().BFLOAT16.encode_at(values, self._chosen, kept)
         kernels().pack(self._chosen, counts, offsets)
         payload[_Layout.of(self._chosen.size, values.size).end :] = 0
 

@@ -489,7 +489,8 @@ def test_of_what_is_not_finite_nothing_waits(make, dtype, special):
 @every_dtype
 def test_nothing_is_compiled_after_warming_up(make, dtype):
     make().warm_up(dtype)
-    kernels = [kernel for kernel in vars(codec_kernels).values() if hasattr(kernel, "signatures")]
+    found = [vars(kernels) for kernels in (codec_kernels, codec_kernels.HALF, codec_kernels.BFLOAT16)]
+    kernels = [kernel for each in found for kernel in each.values() if hasattr(kernel, "signatures")]
     before = [len(kernel.signatures) for kernel in kernels]
     for size in (12, 3000, 200_000):
         values, out = np.random.default_rng(size).normal(size=size).astype(dtype), np.zeros(size, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.convolution import im2col_kernels, winograd_convolution
 from singa_dask.ops.cpu.convolution.direct_convolution import DirectConvolution
 from singa_dask.ops.cpu.convolution.winograd_convolution import WinogradConvolution
-from singa_dask.ops.cpu.toolkit.team import Team
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 from singa_dask.ops.window import Window
@@ -19,22 +17,9 @@ from singa_dask.ops.window import Window
 Shape = tuple[int, ...]
 
 
-class Convolution(Protocol):
-    """A convolution of given shapes for a number of threads, with the passes of ConvolutionOps.
-
-    x: (B, H, W, C); arrays are contiguous and float32; buffer: of at least `elements`.
-    """
-
-    @property
-    def elements(self) -> int: ...
-
-    def forward(self, team: Team, x: Array, weight: Array, bias: Array | None, out: Array, buffer: Array) -> None: ...
-
-    def backward_weight(
-        self, team: Team, x: Array, dy: Array, dweight: Array, buffer: Array, accumulate: bool
-    ) -> None: ...
-
-    def backward_input(self, team: Team, dy: Array, weight: Array, dx: Array, buffer: Array) -> None: ...
+# A convolution of given shapes for a number of threads, with the passes of ConvolutionOps. They take x (B, H, W, C),
+# contiguous float32 arrays, and a buffer of at least `elements`.
+Convolution = DirectConvolution | WinogradConvolution
 
 
 @lru_cache(maxsize=512)

@@ -5,6 +5,7 @@ a single one (Boldo & Melquiond 2008). A magnitude is the value's bits without t
 the magnitudes, with infinity above every number and NaN above infinity.
 """
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -71,20 +72,6 @@ def _half_value(short):
 
 
 @kernel
-def _bfloat16_value(short):
-    return u32(u32(short) << u32(16)).view(f32)
-
-
-@kernel
-def _rest(value, sent):
-    """The part of a value that was not sent; zero where `sent` is not finite.   sent: float32."""
-    left = value - sent
-    if u32(f32(sent).view(u32) & _SIZE) >= _INF:
-        left = type(left)(0)
-    return left
-
-
-@kernel
 def _bfloat16_short(bits):
     """The upper half of a float32, rounded to nearest even, saturated; and whether it was."""
     size = u32(bits & _SIZE)
@@ -97,125 +84,96 @@ def _bfloat16_short(bits):
 
 
 @kernel
-def half_encode(values, out):
-    """out = the bits of float16(values), saturated. Returns how many were.   values: (n,); out: (n,) uint16."""
-    overflows = u32(0)
-    for k in range(values.size):
-        out[k], saturated = _half_short(_odd_bits(values[k]))
-        overflows = u32(overflows + u32(saturated))
-    return overflows
+def _bfloat16_value(short):
+    return u32(u32(short) << u32(16)).view(f32)
 
 
 @kernel
-def half_encode_sum(values, residual, out):
-    """half_encode of residual + values; residual = the part that is not in `out`."""
-    overflows = u32(0)
-    for k in range(out.size):
-        value = residual[k] + values[k]
-        short, saturated = _half_short(_odd_bits(value))
-        out[k] = short
-        residual[k] = _rest(value, _half_value(short))
-        overflows = u32(overflows + u32(saturated))
-    return overflows
+def _short(bits, half):
+    return _half_short(bits) if half else _bfloat16_short(bits)
 
 
 @kernel
-def half_encode_change(target, known, out):
-    """half_encode of target - known; known += the values of `out`."""
-    overflows = u32(0)
-    for k in range(out.size):
-        short, saturated = _half_short(_odd_bits(target[k] - known[k]))
-        out[k] = short
-        known[k] += _half_value(short)
-        overflows = u32(overflows + u32(saturated))
-    return overflows
+def _value(short, half):
+    return _half_value(short) if half else _bfloat16_value(short)
 
 
 @kernel
-def bfloat16_encode(values, out):
-    """out = the bits of bfloat16(values), saturated. Returns how many were.   values: (n,); out: (n,) uint16."""
-    overflows = u32(0)
-    for k in range(values.size):
-        out[k], saturated = _bfloat16_short(_odd_bits(values[k]))
-        overflows = u32(overflows + u32(saturated))
-    return overflows
+def _rest(value, sent):
+    """The part of a value that was not sent; zero where `sent` is not finite.   sent: float32."""
+    left = value - sent
+    if u32(f32(sent).view(u32) & _SIZE) >= _INF:
+        left = type(left)(0)
+    return left
 
 
-@kernel
-def bfloat16_encode_sum(values, residual, out):
-    """bfloat16_encode of residual + values; residual = the part that is not in `out`."""
-    overflows = u32(0)
-    for k in range(out.size):
-        value = residual[k] + values[k]
-        short, saturated = _bfloat16_short(_odd_bits(value))
-        out[k] = short
-        residual[k] = _rest(value, _bfloat16_value(short))
-        overflows = u32(overflows + u32(saturated))
-    return overflows
+def _sixteen_bits(half: bool) -> SimpleNamespace:
+    """The kernels of float16 if `half`, else of bfloat16. Numba's cache tells them apart by this constant."""
+
+    @kernel
+    def encode(values, out):
+        """out = the bits of `values`, saturated. Returns how many were.   values: (n,); out: (n,) uint16."""
+        overflows = u32(0)
+        for k in range(values.size):
+            out[k], saturated = _short(_odd_bits(values[k]), half)
+            overflows = u32(overflows + u32(saturated))
+        return overflows
+
+    @kernel
+    def encode_sum(values, residual, out):
+        """encode of residual + values; residual = the part that is not in `out`."""
+        overflows = u32(0)
+        for k in range(out.size):
+            value = residual[k] + values[k]
+            short, saturated = _short(_odd_bits(value), half)
+            out[k] = short
+            residual[k] = _rest(value, _value(short, half))
+            overflows = u32(overflows + u32(saturated))
+        return overflows
+
+    @kernel
+    def encode_change(target, known, out):
+        """encode of target - known; known += the values of `out`."""
+        overflows = u32(0)
+        for k in range(out.size):
+            short, saturated = _short(_odd_bits(target[k] - known[k]), half)
+            out[k] = short
+            known[k] += _value(short, half)
+            overflows = u32(overflows + u32(saturated))
+        return overflows
+
+    @kernel
+    def encode_at(values, indices, out):
+        """encode of values[indices]."""
+        overflows = u32(0)
+        for j in range(indices.size):
+            out[j], saturated = _short(_odd_bits(values[indices[j]]), half)
+            overflows = u32(overflows + u32(saturated))
+        return overflows
+
+    @kernel
+    def decode(payload, out):
+        """out = the values of `payload`.   payload: (n,) uint16; out: (n,)."""
+        for k in range(out.size):
+            out[k] = _value(payload[k], half)
+
+    @kernel
+    def add(payload, out):
+        """out += the values of `payload`."""
+        for k in range(out.size):
+            out[k] += _value(payload[k], half)
+
+    @kernel
+    def settle(payload, residual):
+        """residual -= the values of `payload`; zero where these are not finite."""
+        for k in range(residual.size):
+            residual[k] = _rest(residual[k], _value(payload[k], half))
+
+    kernels = encode, encode_sum, encode_change, encode_at, decode, add, settle
+    return SimpleNamespace(**{kernel.__name__: kernel for kernel in kernels})
 
 
-@kernel
-def bfloat16_encode_change(target, known, out):
-    """bfloat16_encode of target - known; known += the values of `out`."""
-    overflows = u32(0)
-    for k in range(out.size):
-        short, saturated = _bfloat16_short(_odd_bits(target[k] - known[k]))
-        out[k] = short
-        known[k] += _bfloat16_value(short)
-        overflows = u32(overflows + u32(saturated))
-    return overflows
-
-
-@kernel
-def bfloat16_pick(values, indices, out):
-    """bfloat16_encode of values[indices]."""
-    overflows = u32(0)
-    for j in range(indices.size):
-        out[j], saturated = _bfloat16_short(_odd_bits(values[indices[j]]))
-        overflows = u32(overflows + u32(saturated))
-    return overflows
-
-
-@kernel
-def half_decode(payload, out):
-    """out = the values of `payload`. payload: (n,) uint16; out: (n,)."""
-    for k in range(out.size):
-        out[k] = _half_value(payload[k])
-
-
-@kernel
-def half_add(payload, out):
-    """out += the values of `payload`."""
-    for k in range(out.size):
-        out[k] += _half_value(payload[k])
-
-
-@kernel
-def half_settle(payload, residual):
-    """residual -= the values of `payload`; zero where these are not finite."""
-    for k in range(residual.size):
-        residual[k] = _rest(residual[k], _half_value(payload[k]))
-
-
-@kernel
-def bfloat16_decode(payload, out):
-    """out = the values of `payload`. payload: (n,) uint16; out: (n,)."""
-    for k in range(out.size):
-        out[k] = _bfloat16_value(payload[k])
-
-
-@kernel
-def bfloat16_add(payload, out):
-    """out += the values of `payload`."""
-    for k in range(out.size):
-        out[k] += _bfloat16_value(payload[k])
-
-
-@kernel
-def bfloat16_settle(payload, residual):
-    """residual -= the values of `payload`; zero where these are not finite."""
-    for k in range(residual.size):
-        residual[k] = _rest(residual[k], _bfloat16_value(payload[k]))
+HALF, BFLOAT16 = _sixteen_bits(True), _sixteen_bits(False)
 
 
 @kernel
@@ -339,25 +297,24 @@ def pack(indices, counts, offsets):
         counts[b] = j - begin
 
 
-@kernel
-def scatter_add(counts, kept, offsets, out):
-    """out[indices] += kept. kept: bfloat16; counts and offsets: of `pack`, which must lie within `out`."""
-    bits, begin = 8 * offsets.itemsize, np.int64(0)
-    for b in range(max(1, counts.size)):
-        end = begin + np.int64(counts[b]) if counts.size else offsets.size
-        block = out[b << bits :]
-        for j in range(begin, end):
-            block[offsets[j]] += _bfloat16_value(kept[j])
-        begin = end
+def _scatter(settling: bool) -> Any:
+    """out[indices] += kept, or -= as BFLOAT16.settle does.
+
+    kept: bfloat16; counts and offsets: of `pack`, which must lie within `out`.
+    """
+
+    @kernel
+    def scatter(counts, kept, offsets, out):
+        bits, begin = 8 * offsets.itemsize, np.int64(0)
+        for b in range(max(1, counts.size)):
+            end = begin + np.int64(counts[b]) if counts.size else offsets.size
+            block = out[b << bits :]
+            for j in range(begin, end):
+                place, value = offsets[j], _bfloat16_value(kept[j])
+                block[place] = _rest(block[place], value) if settling else block[place] + value
+            begin = end
+
+    return scatter
 
 
-@kernel
-def scatter_settle(counts, kept, offsets, residual):
-    """residual[indices] -= kept, as bfloat16_settle does."""
-    bits, begin = 8 * offsets.itemsize, np.int64(0)
-    for b in range(max(1, counts.size)):
-        end = begin + np.int64(counts[b]) if counts.size else offsets.size
-        block = residual[b << bits :]
-        for j in range(begin, end):
-            block[offsets[j]] = _rest(block[offsets[j]], _bfloat16_value(kept[j]))
-        begin = end
+scatter_add, scatter_settle = _scatter(False), _scatter(True)

@@ -61,8 +61,7 @@ def add_rows(b, out):
 @kernel
 def column_sums(x, accumulate, out):
     if not accumulate:
-        for j in range(out.size):
-            out[j] = 0
+        out[:] = 0
     for i in range(x.shape[0]):
         row = x[i]
         for j in range(out.size):

@@ -76,9 +76,7 @@ def max_pool_backward_vectors(dy, argmax, window, dx):
     tiled = (kh, kw) == (sh, sw) and ph == pw == 0 and dy.shape[1] * kh == height and dy.shape[2] * kw == width
     for b in range(count):
         if not tiled:
-            image = dx[b].reshape(height * line)
-            for k in range(image.size):
-                image[k] = 0
+            dx[b].reshape(height * line)[:] = 0
         for oh in range(dy.shape[1]):
             h0 = oh * sh - ph
             i0, i1 = max(0, -h0), min(kh, height - h0)
@@ -100,9 +98,7 @@ def max_pool_backward(dy, argmax, window, dx):
     (kh, kw), (sh, sw), (ph, pw) = window
     count, height, width, channels = dx.shape
     for b in range(count):
-        image = dx[b].reshape(height * width * channels)
-        for k in range(image.size):
-            image[k] = 0
+        dx[b].reshape(height * width * channels)[:] = 0
         for oh in range(dy.shape[1]):
             h0 = oh * sh - ph
             for ow in range(dy.shape[2]):
@@ -147,9 +143,7 @@ def average_pool_backward(dy, window, dx):
     count, height, width, channels = dx.shape
     share = dx.dtype.type(1.0 / (kh * kw))
     for b in range(count):
-        image = dx[b].reshape(height * width * channels)
-        for k in range(image.size):
-            image[k] = 0
+        dx[b].reshape(height * width * channels)[:] = 0
         for oh in range(dy.shape[1]):
             h0 = oh * sh - ph
             for ow in range(dy.shape[2]):
