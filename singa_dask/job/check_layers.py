@@ -76,8 +76,8 @@ def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
 def _check_confs(findings: Findings, path: Path, layer: LayerProto) -> None:
     """Check that required fields are given, and that no block is given that the type does not read."""
     name = type_name(layer)
-    for conf, field, example in REQUIRED.get(name, ()):
-        block = getattr(layer, conf)
+    for field, example in REQUIRED.get(name, {}).items():
+        conf, block = CONF[name], getattr(layer, CONF[name])
         given = field in (f.name for f, _ in block.ListFields())
         if not given or getattr(block, field) == "":
             why = f"is missing: {name} needs it"
