@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase, StoreProto
+from singa_dask.job.job_pb2 import LayerProto, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
@@ -50,10 +50,7 @@ def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
     if type_name(layer) in DEPRECATED:
         message = "SINGA deprecated this layer type; singa_dask does not have it"
         findings.add((*path, "type"), message, type_name(layer), DEPRECATED[type_name(layer)])
-    if layer.type == LayerType.kUserLayer and not layer.user_type:
-        findings.missing((*path, "type"), 'type: kReLU, or another, or user_type: "module:Class"')
-    check_user(findings, layer, path, "type", "user_type")
-    check_user_conf(findings, layer, path)
+    check_user(findings, layer, path, example="kReLU")
 
 
 def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
@@ -117,9 +114,7 @@ def _check_params(findings: Findings, path: Path, layer: LayerProto) -> None:
         if not param.HasField("init"):
             continue
         init, where = param.init, (*path, "param", i, "init")
-        if init.type == ParamGenProto.kUserInit and not init.user_type:
-            findings.missing((*where, "type"), 'type: kGaussian, or another, or user_type: "module:function"')
-        check_user(findings, init, where, "type", "user_type")
+        check_user(findings, init, where, example="kGaussian", kind="function")
         if init.type in _UNIFORM and init.low > init.high:
             findings.add((*where, "low"), "must not be above high", f"low={init.low:g}, high={init.high:g}")
 

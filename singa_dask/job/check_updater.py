@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import LRGenProto, UpdaterProto
 
@@ -35,10 +35,7 @@ _RATE_CONF: dict[int, _Conf] = {
 def check_updater(findings: Findings) -> None:
     """Check the updater's type, settings and learning rate."""
     updater = findings.job.updater
-    if updater.type == UpdaterProto.kUserUpdater and not updater.user_type:
-        findings.missing(("updater", "type"), 'type: kSGD, or another, or user_type: "module:Class"')
-    check_user(findings, updater, ("updater",), "type", "user_type")
-    check_user_conf(findings, updater, ("updater",))
+    check_user(findings, updater, ("updater",), example="kSGD")
     _check_conf(findings, updater, UpdaterProto.UpdaterType, _UPDATER_CONF)
     divides = (UpdaterProto.kAdaGrad, UpdaterProto.kRMSProp, UpdaterProto.kAdaDelta, UpdaterProto.kAdam)
     if updater.type in (*divides, UpdaterProto.kAdamMax) and updater.delta == 0:
@@ -58,10 +55,7 @@ def check_updater(findings: Findings) -> None:
 
 
 def _check_rate(findings: Findings, rate: LRGenProto) -> None:
-    if rate.type == LRGenProto.kUserChange and not rate.user_type:
-        findings.missing((*_RATE, "type"), 'type: kFixed, or another, or user_type: "module:Class"')
-    check_user(findings, rate, _RATE, "type", "user_type")
-    check_user_conf(findings, rate, _RATE)
+    check_user(findings, rate, _RATE, example="kFixed")
     _check_conf(findings, rate, LRGenProto.ChangeMethod, _RATE_CONF)
     if rate.type == LRGenProto.kFixedStep and rate.HasField("fixedstep_conf"):
         _check_fixed_steps(findings, list(rate.fixedstep_conf.step), list(rate.fixedstep_conf.step_lr))
