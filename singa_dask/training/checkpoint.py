@@ -23,6 +23,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError
 
 FORMAT = "singa_dask checkpoint 1"
@@ -65,10 +66,9 @@ def save(checkpoint: Checkpoint, path: Path) -> Path:
         image = _image(checkpoint)
         with open(temporary, "wb") as file:
             file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
+        sync(temporary)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise CheckpointError(
             f"{path}: could not be written: {error}. Free space or choose another --workspace."
@@ -275,11 +275,3 @@ def _digest(file: h5py.File) -> str:
         digest.update(f"{name} {dataset.dtype.str} {dataset.shape}\n".encode())
         digest.update(np.ascontiguousarray(dataset[()]).data.cast("B") if dataset.size else b"")
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
