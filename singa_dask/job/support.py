@@ -1,7 +1,7 @@
 """SINGA features that a job may name and this version lacks.
 
-Two more refusals need what the message alone does not show: `training/prepare.py` refuses the user's own input layers,
-which only their class reveals, and `data/store.py` refuses SINGA's data stores and `encoded` images.
+Two other files refuse more: `training/prepare.py` the user's own input layers, which only their class reveals, and
+`data/store.py` SINGA's data stores and `encoded` images.
 """
 
 from __future__ import annotations

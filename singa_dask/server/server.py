@@ -29,13 +29,13 @@ LEAST_RATE = 8e6
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The settings of a server. key: unique; updater: serialised UpdaterProto; entries: of all parameters; code: user
-    code; the rest: as in ServerProtocol."""
+    """The settings of a server. updater: serialised UpdaterProto; entries: of all parameters; key: unique, "" for a
+    server in the worker's process; code: user code; the rest: as in ServerProtocol."""
 
-    key: str
     updater: bytes
     entries: tuple[Entry, ...]
     slices: tuple[Slice, ...]
+    key: str = ""
     groups: tuple[int, ...] = (0,)
     max_staleness: int | None = None
     sync_freq: int = 1

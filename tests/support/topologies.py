@@ -76,8 +76,8 @@ def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
                 prepared.job,
                 prepared.entries,
                 cut.of_server(i),
-                f"{group}/{i}",
-                tuple(topology.worker_groups_of(group)),
+                key=f"{group}/{i}",
+                groups=tuple(topology.worker_groups_of(group)),
                 accounts={side: (0, 0) for side, there in sides.items() if there},
                 code=prepared.code,
             )
