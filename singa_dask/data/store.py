@@ -114,11 +114,8 @@ def _statistic(store: StoreProto, name: str, manifest: Manifest) -> float | np.n
         )
     if store.HasField(f"{name}_value"):
         if not math.isfinite(value) or (name == "std" and value == 0):
-            raise ConfigError(
-                Problem(
-                    f"store_conf.{name}_value", "must be finite, and not 0 for std", str(value), "Use 1 for no change."
-                )
-            )
+            key, message = f"store_conf.{name}_value", "must be finite, and not 0 for std"
+            raise ConfigError(Problem(key, message, str(value), "Use 1 for no change."))
         return float(value)
     return read_statistic(file, name, manifest) if file else None
 

@@ -142,10 +142,8 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
         received = f"{len(store.batchsize)} entries"
         findings.add((*where, "batchsize"), "must have one entry per worker group, or one for all", received, hint)
     if store.sequence > 0 and store.shuffle:
-        hint = "Leave out shuffle or sequence."
-        findings.add(
-            (*where, "shuffle"), "sequences cannot be shuffled: they keep the order of the records", "true", hint
-        )
+        message = "sequences cannot be shuffled: they keep the order of the records"
+        findings.add((*where, "shuffle"), message, "true", "Leave out shuffle or sequence.")
     if store.lookahead > 0 and store.sequence == 0:
         hint = "Give the number of records per row, for example sequence: 50."
         findings.add((*where, "lookahead"), "needs sequence", str(store.lookahead), hint)

@@ -43,11 +43,8 @@ def check_updater(findings: Findings) -> None:
     if updater.clip_low != updater.clip_high and not updater.clip_low < 0 < updater.clip_high:
         given = "clip_low" if updater.HasField("clip_low") else "clip_high"
         received = f"clip_low={updater.clip_low:g}, clip_high={updater.clip_high:g}"
-        message, hint = (
-            "gradients need a range that contains 0: clip_low below 0, clip_high above 0",
-            "Write clip_low: -5 clip_high: 5.",
-        )
-        findings.add(("updater", given), message, received, hint)
+        message = "gradients need a range that contains 0: clip_low below 0, clip_high above 0"
+        findings.add(("updater", given), message, received, "Write clip_low: -5 clip_high: 5.")
     if not updater.HasField("learning_rate"):
         findings.missing(_RATE, _EXAMPLE_RATE)
     else:

@@ -49,12 +49,8 @@ def _check_run(findings: Findings, training: bool) -> None:
     if not job.name.strip():
         findings.missing(("name",), 'name: "my-job"')
     elif "/" in job.name or job.name in (".", ".."):
-        findings.add(
-            ("name",),
-            "is used as a folder name: it must not contain a slash or be . or ..",
-            job.name,
-            "Rename the job.",
-        )
+        message = "is used as a folder name: it must not contain a slash or be . or .."
+        findings.add(("name",), message, job.name, "Rename the job.")
     if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     for kind in ("test", "validate"):

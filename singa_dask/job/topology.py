@@ -92,33 +92,23 @@ class ClusterTopology:
     def _wrong_divisions(self) -> Iterator[Problem]:
         groups, copies = self.nworker_groups, self.nserver_groups
         if copies > groups:
-            yield Problem(
-                "cluster.nserver_groups",
-                f"must not exceed nworker_groups, which is {groups}",
-                str(copies),
-                f"Use at most {groups}, or more worker groups.",
-            )
+            message = f"must not exceed nworker_groups, which is {groups}"
+            hint = f"Use at most {groups}, or more worker groups."
+            yield Problem("cluster.nserver_groups", message, str(copies), hint)
         elif groups % copies:
             below = copies * (groups // copies)
-            yield Problem(
-                "cluster.nworker_groups",
-                f"{groups} worker groups cannot be divided evenly among {copies} server groups",
-                str(groups),
-                f"Use a multiple of nserver_groups: {below} or {below + copies}.",
-            )
+            message = f"{groups} worker groups cannot be divided evenly among {copies} server groups"
+            hint = f"Use a multiple of nserver_groups: {below} or {below + copies}."
+            yield Problem("cluster.nworker_groups", message, str(groups), hint)
         if copies > 1 and self.max_staleness is not None:
-            yield Problem(
-                "cluster.max_staleness",
-                "bounds the worker groups of one server group, and there are several server groups",
-                str(self.max_staleness),
-                "Use nserver_groups: 1, or leave it out.",
-            )
+            message = "bounds the worker groups of one server group, and there are several server groups"
+            hint = "Use nserver_groups: 1, or leave it out."
+            yield Problem("cluster.max_staleness", message, str(self.max_staleness), hint)
         if groups == 1 and (self.one_behind or self.max_staleness is not None):
             name, received = ("one_behind", "true") if self.one_behind else ("max_staleness", str(self.max_staleness))
+            message = "needs several worker groups: a single one is synchronous"
             hint = "Use nworker_groups: 2, or leave it out."
-            yield Problem(
-                f"cluster.{name}", "needs several worker groups: a single one is synchronous", received, hint
-            )
+            yield Problem(f"cluster.{name}", message, received, hint)
         yield from self._wrong_packing()
 
     def _wrong_packing(self) -> Iterator[Problem]:
@@ -127,12 +117,9 @@ class ClusterTopology:
         whole_processes = size % per_process == 0
         whole_groups = per_process % size == 0 and ngroups % (per_process // size) == 0
         if not (whole_processes or whole_groups):
-            yield Problem(
-                "cluster.nservers_per_procs",
-                f"{_groups(ngroups, size, 'server')} cannot be packed into processes of {per_process} servers",
-                str(per_process),
-                "Use a divisor of nservers_per_group, or whole groups; leave it out for 1.",
-            )
+            message = f"{_groups(ngroups, size, 'server')} cannot be packed into processes of {per_process} servers"
+            hint = "Use a divisor of nservers_per_group, or whole groups; leave it out for 1."
+            yield Problem("cluster.nservers_per_procs", message, str(per_process), hint)
 
     def _useless_codec(self) -> Iterator[Problem]:
         if self.codec != "kFull" and self.stays_in_process:

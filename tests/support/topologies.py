@@ -93,7 +93,7 @@ def _exchange(left: Server, right: Server, busy: threading.Lock, force: bool = F
     if not busy.acquire(blocking=False):
         return
     try:
-        for index in left.protocol.indices:
+        for index in left.protocol.slices:
             sync = left.begin_sync(index, force=force)
             if sync is not None:
                 left.finish_sync(sync, right.call(sync).result(timeout=10))

@@ -487,7 +487,7 @@ def test_after_draining_parameters_are_the_servers_and_nothing_is_under_way():
         under_way = len(replica.stub._under_way)
         held = np.empty(_size(), np.float32)
         for link in links.values():
-            for index in link._server.protocol.indices:
+            for index in link._server.protocol.slices:
                 state = link.send(Inspect(index)).result(1)
                 s = next(s for s in cut.slices if s.index == index)
                 held[s.start : s.stop] = state.values
