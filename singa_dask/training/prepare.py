@@ -141,10 +141,8 @@ def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
     for net in nets.values():
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):
-                raise net.layers[name].problem(
-                    f"reads no shards; user-defined input layers: {NOT_YET}",
-                    hint="Let your layer read a kRecordInput.",
-                )
+                message, hint = f"reads no shards; user-defined input layers: {NOT_YET}", "Let it read a kRecordInput."
+                raise net.layers[name].problem(message, hint=hint)
     return nets
 
 
