@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, job_options, load, prepare_for, reports_errors
+from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, job_options, load, reports_errors, trained
 
 
 @click.command()
@@ -43,14 +44,12 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
 def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, validation: bool) -> None:
     """Evaluate a checkpoint of JOB on its test data."""
     from singa_dask.job.job_pb2 import Phase
-    from singa_dask.monitor.progress import format_metrics
+    from singa_dask.monitor.lines import format_metrics
     from singa_dask.training import evaluate
-    from singa_dask.training.checkpoint import find
 
     phase = Phase.kVal if validation else Phase.kTest
-    prepared = prepare_for(job, overrides, cluster, phase)
-    path = find(checkpoint)
-    metrics = evaluate.measure(prepared.job, path, phase)
+    prepared, path = trained(job, overrides, cluster, phase, checkpoint)
+    metrics = evaluate.measure(prepared, path, phase)
     click.echo(f"{'validate' if validation else 'test'} {format_metrics(metrics)}; {path}")
 
 
@@ -63,11 +62,9 @@ def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpo
     """Write predictions for the test data of JOB as CSV."""
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.training import evaluate
-    from singa_dask.training.checkpoint import find
 
-    prepared = prepare_for(job, overrides, cluster, Phase.kTest)
-    path = find(checkpoint)
-    lines = evaluate.predict(prepared.job, path, out)
+    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint)
+    lines = evaluate.predict(prepared, path, out)
     click.echo(f"{path}: wrote {lines} predictions to {out}")
 
 
@@ -86,20 +83,12 @@ def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpo
 @click.option("--primer", default="", metavar="TEXT", help="Text that the net reads first [default: a random symbol].")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
 @reports_errors
-def sample(
-    job: Path,
-    overrides: tuple[str, ...],
-    checkpoint: Path | None,
-    length: int,
-    temperature: float,
-    primer: str,
-    seed: int,
-) -> None:
+def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, primer: str, **drawing: Any) -> None:
     """Generate text with a recurrent net that was trained on text."""
     from singa_dask.training.sample import Sampler
 
     sampler = Sampler(load(job, overrides, None), [checkpoint] if checkpoint else [])
-    written = sampler.write(length, temperature=temperature, primer=primer, seed=seed)
+    written = sampler.write(primer=primer, **drawing)
     click.echo(primer + (sampler.separator if primer else ""), nl=False)
     for symbol in written:
         click.echo(symbol + sampler.separator, nl=False)
@@ -129,7 +118,6 @@ def export(
     from singa_dask.errors import ConfigError, Problem
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.training import evaluate
-    from singa_dask.training.checkpoint import find
 
     try:
         import onnx
@@ -138,10 +126,9 @@ def export(
     except ImportError as error:
         hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
         raise ConfigError(Problem("--onnx", str(error), hint=hint)) from error
-    prepared = prepare_for(job, overrides, cluster, Phase.kTest)
-    path = find(checkpoint)
-    net = evaluate.restore_net(prepared.job, Phase.kTest, path)
-    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], prepared.job.name)
+    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint)
+    net = evaluate.restore_net(prepared, Phase.kTest, path)
+    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], prepared.name)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, out)

@@ -13,8 +13,7 @@ import click
 from singa_dask.errors import ConfigError, SingaError
 
 if TYPE_CHECKING:
-    from singa_dask.job import Job
-    from singa_dask.training.prepare import Prepared
+    from singa_dask.job import Job, JobProto
 
 PATH = click.Path(path_type=Path)
 JOB = click.argument("job", type=PATH)
@@ -81,8 +80,11 @@ def load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
     return Job.from_file(path, overrides=overrides, cluster=cluster)
 
 
-def prepare_for(path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int) -> Prepared:
-    """The job of a file, prepared for one phase."""
+def trained(
+    path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int, checkpoint: Path
+) -> tuple[JobProto, Path]:
+    """The job of a file, prepared for one phase, and the checkpoint file of --checkpoint."""
+    from singa_dask.training.checkpoint import find
     from singa_dask.training.prepare import prepare
 
-    return prepare(load(path, overrides, cluster), phases=[phase])
+    return prepare(load(path, overrides, cluster), phases=[phase]).job, find(checkpoint)

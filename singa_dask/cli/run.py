@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import RUN, interrupt, job_options, load, reports_errors, scheduler_options
+from singa_dask.cli.options import PATH, RUN, interrupt, job_options, load, reports_errors, scheduler_options
 
 CONNECT_S = 10.0
 _PYTHONS_THRESHOLD = gc.get_threshold()
@@ -22,9 +22,7 @@ _PYTHONS_THRESHOLD = gc.get_threshold()
 
 @click.command()
 @job_options
-@click.option(
-    "--workspace", type=click.Path(path_type=Path), help="Folder for the results [default: runs/<job>-<framework>]."
-)
+@click.option("--workspace", type=PATH, help="Folder for the results [default: runs/<job>-<framework>].")
 @click.option("--resume", is_flag=True, help="Resume from the newest valid checkpoint in the workspace.")
 @scheduler_options
 @click.option("--mpi", is_flag=True, help="Run inside mpiexec or srun: rank 0 is the driver, the others are workers.")
@@ -45,13 +43,11 @@ def train(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
-    workspace: Path | None,
-    resume: bool,
     scheduler: str | None,
     scheduler_file: Path | None,
     mpi: bool,
     interface: str | None,
-    max_restarts: int,
+    **driving: Any,
 ) -> None:
     """Train the net of JOB, a job file.
 
@@ -83,9 +79,7 @@ def train(
 
         # MPI launchers may give their ranks a terminal that nobody watches.
         display = LineDisplay() if mpi else None
-        result = driver.train(
-            loaded(), client, workspace=workspace, resume=resume, max_restarts=max_restarts, display=display
-        )
+        result = driver.train(loaded(), client, display=display, **driving)
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)

@@ -27,12 +27,6 @@ class BufferPool:
         nbytes = math.prod(shape) * dtype.itemsize
         return np.asarray(_Lease(self, self._take(nbytes), shape, dtype))
 
-    @property
-    def free_nbytes(self) -> int:
-        """Bytes of unused memory."""
-        with self._lock:
-            return sum(memory.nbytes for memory in self._free)
-
     def _take(self, nbytes: int) -> np.ndarray:
         with self._lock:
             for index, memory in enumerate(self._free):

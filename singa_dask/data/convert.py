@@ -53,42 +53,36 @@ def shard(
     options: of the format. csv: label, header, separator. images: resize. text: vocab, unit, vocab_size, validation.
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
+    writing: dict[str, Any] = {"window": window, "shuffle": shuffle, "overwrite": overwrite}
     if what in FILE_FORMATS:
         load = FILE_FORMATS[what]
         _check_options(what, options, load)
         if source is None:
             raise ConfigError(Problem("source", f"is missing: {what} needs a file or folder to read", "nothing"))
         splits = load(Path(source).expanduser().absolute(), **options)
-        return _write(splits, Path(out), nshards, window, shuffle, overwrite)
+        return _write(splits, Path(out), nshards, **writing)
     names = recipe_names()
     if what not in names:
         valid = [*names, *FILE_FORMATS]
-        raise ConfigError(
-            Problem("shard", "is neither a named data set nor a format", repr(what), nearest(what, valid))
-        )
+        message = "is neither a named data set nor a format"
+        raise ConfigError(Problem("shard", message, repr(what), nearest(what, valid)))
     _check_options(what, options, None)
-    return shard_recipe(
-        load_recipe(what), Path(out), nshards, source=source, window=window, shuffle=shuffle, overwrite=overwrite
-    )
+    return shard_recipe(load_recipe(what), Path(out), nshards, source, **writing)
 
 
 def shard_recipe(
-    recipe: Recipe,
-    out: Path,
-    nshards: int,
-    *,
-    source: str | Path | None = None,
-    window: int | None = None,
-    shuffle: bool | None = None,
-    overwrite: bool = False,
+    recipe: Recipe, out: Path, nshards: int, source: str | Path | None = None, **writing: Any
 ) -> dict[str, Manifest]:
-    """Write a named data set as shards to out/<split>. Raises DataError."""
+    """Write a named data set as shards to out/<split>. writing: window, shuffle and overwrite of `shard`.
+
+    Raises DataError.
+    """
     if recipe.format not in RECIPE_FORMATS:
         raise DataError(
             f"{recipe.name}.toml: format {recipe.format!r} is unknown. {nearest(recipe.format, RECIPE_FORMATS)}"
         )
     splits = RECIPE_FORMATS[recipe.format](recipe, raw_files(recipe, source))
-    return _write(splits, out, nshards, window, shuffle, overwrite)
+    return _write(splits, out, nshards, **writing)
 
 
 def _check_options(what: str, options: Mapping[str, Any], load: Callable[..., Any] | None) -> None:
@@ -100,7 +94,12 @@ def _check_options(what: str, options: Mapping[str, Any], load: Callable[..., An
 
 
 def _write(
-    splits: Mapping[str, Split], out: Path, nshards: int, window: int | None, shuffle: bool | None, overwrite: bool
+    splits: Mapping[str, Split],
+    out: Path,
+    nshards: int,
+    window: int | None = None,
+    shuffle: bool | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Manifest]:
     out = out.absolute()
     if shuffle and any(split.ordered for split in splits.values()):

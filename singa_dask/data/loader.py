@@ -93,14 +93,9 @@ class Loader:
         timeout_s: float = 30.0,
     ):
         if stream.batchsize < nranks:
-            raise ConfigError(
-                Problem(
-                    "store_conf.batchsize",
-                    f"a mini-batch of {stream.batchsize} rows cannot be shared by {nranks} workers",
-                    str(stream.batchsize),
-                    f"Use at least {nranks}: it is the mini-batch of the whole worker group.",
-                )
-            )
+            message = f"a mini-batch of {stream.batchsize} rows cannot be shared by {nranks} workers"
+            hint = f"Use at least {nranks}: it is the mini-batch of the whole worker group."
+            raise ConfigError(Problem("store_conf.batchsize", message, str(stream.batchsize), hint))
         self.stream = stream
         self.rank, self.nranks = rank, nranks
         self.step = start_step

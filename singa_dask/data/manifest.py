@@ -143,7 +143,7 @@ class Manifest:
         path = folder / MANIFEST_FILE
         try:
             if path.stat().st_size > MAX_MANIFEST_NBYTES:
-                raise DataError(f"{path}: is larger than {MAX_MANIFEST_NBYTES >> 20} MiB. {_WAY_OUT}")
+                raise DataError(f"{path}: is larger than {MAX_MANIFEST_NBYTES >> 20} MiB. {WAY_OUT}")
             fields = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
@@ -154,11 +154,11 @@ class Manifest:
                 f"{path}: cannot be read ({error.strerror}). Check the path and its permissions."
             ) from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: is not JSON ({error}). {_WAY_OUT}") from error
+            raise DataError(f"{path}: is not JSON ({error}). {WAY_OUT}") from error
         return _Reader(path, fields).manifest()
 
 
-_WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
+WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
 
 
 class _Reader:
@@ -173,7 +173,7 @@ class _Reader:
     def fault(self, key: str, expected: str, received: object) -> DataError:
         text = repr(received)
         return DataError(
-            f"{self.path}: {key} {expected}. Received: {text if len(text) < 80 else text[:77] + '...'}. {_WAY_OUT}"
+            f"{self.path}: {key} {expected}. Received: {text if len(text) < 80 else text[:77] + '...'}. {WAY_OUT}"
         )
 
     def take(self, key: str, valid: Callable[[Any], bool], expected: str) -> Any:

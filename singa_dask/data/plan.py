@@ -43,23 +43,54 @@ class StreamConf:
     lookahead: int = 0
 
 
-class Stream:
+class BaseStream:
     """The endless sequence of mini-batches of one worker group.
+
+    Its contents depend on (manifest, conf) only, not on the number of workers. A stream has no state: resuming at a
+    step means requesting that step. samples: of the group.
+    """
+
+    samples: int
+
+    def __init__(self, manifest: Manifest, conf: StreamConf):
+        check_conf(conf)
+        self.manifest, self.conf = manifest, conf
+
+    @property
+    def batchsize(self) -> int:
+        return self.conf.batchsize
+
+    @property
+    def block_samples(self) -> int:
+        """Samples in the unit of reading ahead."""
+        return min(self.samples, BLOCK_WINDOWS * self.manifest.window)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal if and only if every step has the same samples. A checkpoint stores it with the step."""
+        return hashlib.blake2b(json.dumps(self._order()).encode(), digest_size=16).hexdigest()
+
+    def _order(self) -> list[Any]:
+        """What the order of the samples depends on."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.manifest, self.conf)
+
+
+class Stream(BaseStream):
+    """The stream of single samples.
 
     The group's windows are concatenated epoch after epoch, each epoch in a different order. Mini-batch k has the
     samples [skip + k B, skip + (k + 1) B) of this sequence, where B is the group's batch size. A mini-batch may span
     epochs.
-    Its contents depend on (manifest, conf) only, not on the number of workers. A stream has no state: resuming at a
-    step means requesting that step.
 
     Raises ConfigError if the batch size is not positive or there are fewer windows than groups.
     """
 
     def __init__(self, manifest: Manifest, conf: StreamConf):
-        check_conf(conf)
+        super().__init__(manifest, conf)
         _check_windows(manifest, conf)
-        self.manifest = manifest
-        self.conf = conf
         self.windows = group_windows(manifest.windows, conf)
         self.samples = sum(window.samples for window in self.windows)
         self._starts = np.array([window.start for window in self.windows], dtype=np.int64)
@@ -68,10 +99,6 @@ class Stream:
         # A mini-batch needs one or two epochs and a few blocks, mostly the same as the next ones.
         self._epoch = lru_cache(maxsize=4)(self._plan_epoch)
         self._block = lru_cache(maxsize=8)(self._plan_block)
-
-    @property
-    def batchsize(self) -> int:
-        return self.conf.batchsize
 
     @property
     def row_records(self) -> int:
@@ -83,18 +110,10 @@ class Stream:
         """Steps per epoch: the epoch's samples over the batch size, rounded up."""
         return -(-self.samples // self.batchsize)
 
-    @property
-    def block_samples(self) -> int:
-        """Samples of a typical block, the unit of reading ahead."""
-        return min(self.samples, BLOCK_WINDOWS * self.manifest.window)
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal if and only if every step has the same samples. A checkpoint stores it with the step."""
+    def _order(self) -> list[Any]:
         conf = self.conf
         fields = [RULE, BLOCK_WINDOWS, self.manifest.digest, conf.batchsize, conf.seed, conf.group, conf.ngroups]
-        text = json.dumps([*fields, conf.shuffle, conf.random_skip])
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return [*fields, conf.shuffle, conf.random_skip]
 
     def batch(self, step: int) -> np.ndarray:
         """The sample numbers of the group's mini-batch at `step`, in the order of the files: (batchsize,) int64."""
@@ -140,9 +159,6 @@ class Stream:
         if self.conf.shuffle:
             rows = rows[permutation((self.conf.seed, _SAMPLES, self.conf.group, epoch, block), rows.size)]
         return rows
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.manifest, self.conf)
 
 
 def draw_skip(conf: StreamConf) -> int:
@@ -200,11 +216,6 @@ def check_conf(conf: StreamConf) -> None:
 
 def _check_windows(manifest: Manifest, conf: StreamConf) -> None:
     if len(manifest.windows) < conf.ngroups:
-        raise ConfigError(
-            Problem(
-                "cluster.nworker_groups",
-                f"{conf.ngroups} worker groups cannot share the {len(manifest.windows)} windows of {manifest.folder}",
-                str(conf.ngroups),
-                "Use fewer groups, or write the shards again with a smaller --window.",
-            )
-        )
+        message = f"{conf.ngroups} worker groups cannot share the {len(manifest.windows)} windows of {manifest.folder}"
+        hint = "Use fewer groups, or write the shards again with a smaller --window."
+        raise ConfigError(Problem("cluster.nworker_groups", message, str(conf.ngroups), hint))

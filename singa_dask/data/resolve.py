@@ -48,9 +48,6 @@ def _hint(folder: Path, path: str) -> str:
 
 def _named(path: str) -> Path:
     name, _, split = path.removeprefix(SCHEME).strip("/").partition("/")
-    names = recipe_names()
-    if name not in names:
-        raise DataError(f"{path}: no data set is named {name!r}. {nearest(name, names)}")
     recipe = load_recipe(name)
     if split not in recipe.splits:
         hint = nearest(split, recipe.splits) if split else f"Name one: {SCHEME}{name}/{recipe.splits[0]}."

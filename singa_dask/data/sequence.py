@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.manifest import Manifest
-from singa_dask.data.plan import BLOCK_WINDOWS, StreamConf, check_conf, draw_skip, share_rows
+from singa_dask.data.plan import BaseStream, StreamConf, draw_skip, share_rows
 from singa_dask.errors import ConfigError, Problem
 
 RULE = 1  # of the order of records: increase it with every change of the order, so that old checkpoints are refused
 
 
-class SequenceStream:
-    """The endless sequence of mini-batches of one worker group, for nets that carry their state from step to step.
+class SequenceStream(BaseStream):
+    """The stream of sequences, for nets that carry their state from step to step.
 
     T = sequence, L = lookahead, B = batch size. Group g of G has the records [N g // G, N (g + 1) // G) of all N
     records, as a ring of n. Row b starts at record start_b = (n // B) b. Position t of T + L in row b of mini-batch k
@@ -24,27 +22,20 @@ class SequenceStream:
 
         record (skip + start_b + k T + t) mod n
 
-    Row b of mini-batch k + 1 thus continues after the first T records of row b of mini-batch k. Nothing is shuffled. A
-    stream has no state: resuming at a step means requesting that step.
+    Row b of mini-batch k + 1 thus continues after the first T records of row b of mini-batch k. Nothing is shuffled.
 
     Raises ConfigError for values out of range, and if the group has fewer than B (T + L) records: a mini-batch would
     contain a record twice.
     """
 
     def __init__(self, manifest: Manifest, conf: StreamConf):
-        check_conf(conf)
+        super().__init__(manifest, conf)
         _check_sequence(conf)
-        self.manifest = manifest
-        self.conf = conf
         self.first = manifest.total * conf.group // conf.ngroups
         self.samples = manifest.total * (conf.group + 1) // conf.ngroups - self.first
         self._check_room()
         self.skip = draw_skip(conf) % self.samples
         self._starts = self.samples // conf.batchsize * np.arange(conf.batchsize, dtype=np.int64)
-
-    @property
-    def batchsize(self) -> int:
-        return self.conf.batchsize
 
     @property
     def row_records(self) -> int:
@@ -57,18 +48,10 @@ class SequenceStream:
         longest = self.samples - int(self._starts[-1])
         return -(-longest // self.conf.sequence)
 
-    @property
-    def block_samples(self) -> int:
-        """Records in the unit of reading ahead."""
-        return min(self.samples, BLOCK_WINDOWS * self.manifest.window)
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal if and only if every step has the same records. A checkpoint stores it with the step."""
+    def _order(self) -> list[Any]:
         conf = self.conf
         fields = ["sequence", RULE, self.manifest.digest, conf.batchsize, conf.sequence, conf.lookahead]
-        text = json.dumps([*fields, conf.group, conf.ngroups, self.skip])
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return [*fields, conf.group, conf.ngroups, self.skip]
 
     def batch(self, step: int) -> np.ndarray:
         """The record numbers of the group's mini-batch at `step`: (batchsize, T + L) int64."""
@@ -92,17 +75,9 @@ class SequenceStream:
         if conf.ngroups > 1:
             part += f" of one of {conf.ngroups} worker groups"
         most = total // self.row_records
-        raise ConfigError(
-            Problem(
-                "store_conf.batchsize",
-                f"{conf.batchsize} rows of {self.row_records} records do not fit into {part}",
-                str(conf.batchsize),
-                f"Use at most {most}, or a shorter sequence." if most else "Use a shorter sequence, or more data.",
-            )
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.manifest, self.conf)
+        message = f"{conf.batchsize} rows of {self.row_records} records do not fit into {part}"
+        hint = f"Use at most {most}, or a shorter sequence." if most else "Use a shorter sequence, or more data."
+        raise ConfigError(Problem("store_conf.batchsize", message, str(conf.batchsize), hint))
 
 
 def _check_sequence(conf: StreamConf) -> None:
@@ -111,9 +86,5 @@ def _check_sequence(conf: StreamConf) -> None:
     if conf.lookahead < 0:
         raise ConfigError(Problem("store_conf.lookahead", "must not be negative", str(conf.lookahead)))
     if conf.shuffle:
-        hint = "Leave out shuffle or sequence."
-        raise ConfigError(
-            Problem(
-                "store_conf.shuffle", "sequences cannot be shuffled: they keep the order of the records", "true", hint
-            )
-        )
+        message = "sequences cannot be shuffled: they keep the order of the records"
+        raise ConfigError(Problem("store_conf.shuffle", message, "true", "Leave out shuffle or sequence."))

@@ -12,10 +12,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, Manifest, Shard
+from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, WAY_OUT, Manifest, Shard
 from singa_dask.errors import DataError
-
-_WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
 
 
 class ShardReader:
@@ -45,7 +43,7 @@ class ShardReader:
         try:
             return np.asarray(np.memmap(self.path, dtype, "r", offset, shape))
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {_WAY_OUT}") from error
+            raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {WAY_OUT}") from error
 
     def check_windows(self, windows: np.ndarray) -> None:
         """Compare the hash of each of these windows with the manifest, once per reader.
@@ -59,7 +57,7 @@ class ShardReader:
                 last = min(rows.stop, self.shard.samples) - 1
                 raise DataError(
                     f"{self.path}: window {window} (samples {rows.start} to {last}) is damaged: "
-                    f"its hash differs from {MANIFEST_FILE}. {_WAY_OUT}"
+                    f"its hash differs from {MANIFEST_FILE}. {WAY_OUT}"
                 )
             self._check_labels(labels, int(window))
             self._checked[window] = True
@@ -72,7 +70,7 @@ class ShardReader:
             bad = labels[(labels < 0) | (labels >= classes)][0]
             raise DataError(
                 f"{self.path}: window {window} has the label {bad}, but the data set has {classes} classes "
-                f"(0 to {classes - 1}). {_WAY_OUT}"
+                f"(0 to {classes - 1}). {WAY_OUT}"
             )
 
 
@@ -119,12 +117,12 @@ def open_untrusted(path: Path) -> h5py.File:
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise DataError(f"{path}: is not a regular file. {_WAY_OUT}")
+            raise DataError(f"{path}: is not a regular file. {WAY_OUT}")
         return h5py.File(path, "r", locking=False)
     except FileNotFoundError:
-        raise DataError(f"{path}: does not exist. {_WAY_OUT}") from None
+        raise DataError(f"{path}: does not exist. {WAY_OUT}") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be opened as HDF5 ({_first_line(error)}). {_WAY_OUT}") from error
+        raise DataError(f"{path}: cannot be opened as HDF5 ({_first_line(error)}). {WAY_OUT}") from error
 
 
 def contiguous_range(
@@ -139,24 +137,24 @@ def contiguous_range(
     dataset = _own_dataset(file, path, name)
     plist = dataset.get_create_plist()
     if plist.get_layout() == h5py.h5d.VIRTUAL:
-        raise DataError(f"{path}: {name!r} is a virtual dataset, which may read other files. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} is a virtual dataset, which may read other files. {WAY_OUT}")
     if plist.get_layout() == h5py.h5d.CONTIGUOUS and plist.get_external_count():
-        raise DataError(f"{path}: {name!r} is stored in another file (external storage). {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} is stored in another file (external storage). {WAY_OUT}")
     if plist.get_layout() != h5py.h5d.CONTIGUOUS or plist.get_nfilters():
-        raise DataError(f"{path}: {name!r} is chunked, compact or filtered; it must be contiguous. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} is chunked, compact or filtered; it must be contiguous. {WAY_OUT}")
     kind = dataset.get_type()
     if not isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
-        raise DataError(f"{path}: {name!r} holds {type(kind).__name__}; only plain numbers are allowed. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} holds {type(kind).__name__}; only plain numbers are allowed. {WAY_OUT}")
     if dtype is not None and kind.dtype != dtype:
-        raise DataError(f"{path}: {name!r} holds {kind.dtype}, but must hold {dtype}. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} holds {kind.dtype}, but must hold {dtype}. {WAY_OUT}")
     if shape is not None and dataset.shape != shape:
-        raise DataError(f"{path}: {name!r} has the shape {dataset.shape}, but must have {shape}. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} has the shape {dataset.shape}, but must have {shape}. {WAY_OUT}")
     nbytes = math.prod(dataset.shape) * kind.get_size()
     size = path.stat().st_size
     offset = dataset.get_offset()
     if offset is None or offset + nbytes > size:
         raise DataError(
-            f"{path}: {name!r} ({nbytes:,} bytes) ends beyond the file ({size:,} bytes): it is truncated. {_WAY_OUT}"
+            f"{path}: {name!r} ({nbytes:,} bytes) ends beyond the file ({size:,} bytes): it is truncated. {WAY_OUT}"
         )
     return offset
 
@@ -165,15 +163,15 @@ def _own_dataset(file: h5py.File, path: Path, name: str) -> h5py.h5d.DatasetID:
     # The low-level calls inspect the link itself; `name in file` would follow it.
     links = file.id.links
     if not links.exists(name.encode()):
-        raise DataError(f"{path}: has no dataset {name!r}. {_WAY_OUT}")
+        raise DataError(f"{path}: has no dataset {name!r}. {WAY_OUT}")
     if links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise DataError(f"{path}: {name!r} is a soft or external link, which may lead to other files. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} is a soft or external link, which may lead to other files. {WAY_OUT}")
     try:
         dataset = h5py.h5o.open(file.id, name.encode())
     except (KeyError, OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"{path}: {name!r} cannot be read ({_first_line(error)}). {_WAY_OUT}") from error
+        raise DataError(f"{path}: {name!r} cannot be read ({_first_line(error)}). {WAY_OUT}") from error
     if not isinstance(dataset, h5py.h5d.DatasetID):
-        raise DataError(f"{path}: {name!r} is not a dataset. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} is not a dataset. {WAY_OUT}")
     return dataset
 
 
@@ -184,7 +182,7 @@ def read_small(path: Path, name: str, max_nbytes: int) -> np.ndarray:
         dataset = h5py.h5d.open(file.id, name.encode())
         dtype, shape = dataset.dtype, dataset.shape
     if math.prod(shape) * dtype.itemsize > max_nbytes:
-        raise DataError(f"{path}: {name!r} is larger than {max_nbytes:,} bytes. {_WAY_OUT}")
+        raise DataError(f"{path}: {name!r} is larger than {max_nbytes:,} bytes. {WAY_OUT}")
     array = np.fromfile(path, dtype, math.prod(shape), offset=offset)
     return array.reshape(shape)
 

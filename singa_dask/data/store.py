@@ -35,51 +35,41 @@ class StoreInfo:
     sample_shape: tuple[int, ...]
 
 
-def store_info(store: StoreProto, key: str = "store_conf") -> StoreInfo:
-    """Find the shards of `store`, open every file, and check that they match the job. key: of `store`, for errors.
+def store_info(store: StoreProto) -> StoreInfo:
+    """Find the shards of `store`, open every file, and check that they match the job.
 
     Builds a named data set that is not in the cache. Raises ConfigError for faults of the job, DataError for faults of
     the shards.
     """
     if store.backend and store.backend != "hdf5":
-        raise ConfigError(_backend_problem(store, key))
+        raise ConfigError(_backend_problem(store))
     if not store.path:
-        raise ConfigError(
-            Problem(f"{key}.path", "is missing", hint='Name a folder of shards, or "dataset:digits/train".')
-        )
+        hint = 'Name a folder of shards, or "dataset:digits/train".'
+        raise ConfigError(Problem("store_conf.path", "is missing", hint=hint))
     if store.encoded:
-        raise ConfigError(
-            Problem(f"{key}.encoded", "is not supported: shards hold raw pixels", "true", "Leave it out.")
-        )
+        message = "is not supported: shards hold raw pixels"
+        raise ConfigError(Problem("store_conf.encoded", message, "true", "Leave it out."))
     path = resolve(store.path)
     manifest = Manifest.load(path)
     for note in manifest.notes:
         warn_of_note(path.parent, note)
     if store.has_label and not manifest.has_labels:
-        raise ConfigError(
-            Problem(
-                f"{key}.has_label",
-                f"{path} has no labels",
-                "true",
-                "Set has_label: false, or write shards with labels.",
-            )
-        )
-    shape, sample_shape = sample_shapes(tuple(store.shape), manifest, key)
-    make_normaliser(store, manifest, key=key)
+        hint = "Set has_label: false, or write shards with labels."
+        raise ConfigError(Problem("store_conf.has_label", f"{path} has no labels", "true", hint))
+    shape, sample_shape = sample_shapes(tuple(store.shape), manifest)
+    make_normaliser(store, manifest)
     ShardFolder(manifest).check()
     return StoreInfo(path, manifest, shape, sample_shape)
 
 
-def _backend_problem(store: StoreProto, key: str) -> Problem:
+def _backend_problem(store: StoreProto) -> Problem:
     if store.backend in _SINGA_BACKENDS:
         hint = 'Convert the data with `singa-dask shard` and set backend: "hdf5".'
-        return Problem(f"{key}.backend", "SINGA's stores are not supported", repr(store.backend), hint)
-    return Problem(f"{key}.backend", "is unknown", repr(store.backend), nearest(store.backend, ["hdf5"]))
+        return Problem("store_conf.backend", "SINGA's stores are not supported", repr(store.backend), hint)
+    return Problem("store_conf.backend", "is unknown", repr(store.backend), nearest(store.backend, ["hdf5"]))
 
 
-def sample_shapes(
-    given: tuple[int, ...], manifest: Manifest, key: str = "store_conf"
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def sample_shapes(given: tuple[int, ...], manifest: Manifest) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(job's shape, net's shape) of a sample.
 
     A flat job shape accepts images with the same number of values, in the stored order (height, width, channels). Flat
@@ -96,47 +86,36 @@ def sample_shapes(
         as_image = (height, width, channels)
         if stored == as_image or (len(stored) == 1 and channels == 1):
             return given, as_image
-    raise ConfigError(
-        Problem(
-            f"{key}.shape",
-            f"does not match the samples of {manifest.folder}, whose shape is {_spell(natural)}",
-            _spell(given),
-            f"Leave it out, or write {_spell(natural)}. Images are channels, height, width.",
-        )
-    )
+    message = f"does not match the samples of {manifest.folder}, whose shape is {_spell(natural)}"
+    hint = f"Leave it out, or write {_spell(natural)}. Images are channels, height, width."
+    raise ConfigError(Problem("store_conf.shape", message, _spell(given), hint))
 
 
 def _spell(shape: tuple[int, ...]) -> str:
     return " ".join(f"shape: {size}" for size in shape)
 
 
-def make_normaliser(
-    store: StoreProto, manifest: Manifest, dtype: Any = np.float32, key: str = "store_conf"
-) -> Normaliser:
+def make_normaliser(store: StoreProto, manifest: Manifest, dtype: Any = np.float32) -> Normaliser:
     """(x - mean) / std with the job's mean_file and std_file, or mean_value and std_value.
 
     Raises ConfigError if both a file and a value are given or a std is 0, DataError for a bad file.
     """
-    mean, std = (_statistic(store, name, manifest, key) for name in ("mean", "std"))
+    given = (_statistic(store, name, manifest) for name in ("mean", "std"))
     dtype = np.dtype(dtype).type
-    return Normaliser(
-        mean.astype(dtype) if isinstance(mean, np.ndarray) else mean,
-        std.astype(dtype) if isinstance(std, np.ndarray) else std,
-        dtype,
-    )
+    mean, std = (value.astype(dtype) if isinstance(value, np.ndarray) else value for value in given)
+    return Normaliser(mean, std, dtype)
 
 
-def _statistic(store: StoreProto, name: str, manifest: Manifest, key: str) -> float | np.ndarray | None:
+def _statistic(store: StoreProto, name: str, manifest: Manifest) -> float | np.ndarray | None:
     file, value = getattr(store, f"{name}_file"), getattr(store, f"{name}_value")
     if file and store.HasField(f"{name}_value"):
         raise ConfigError(
-            Problem(f"{key}.{name}_file", f"excludes {name}_value", repr(file), "Leave one of them out.")
+            Problem(f"store_conf.{name}_file", f"excludes {name}_value", repr(file), "Leave one of them out.")
         )
     if store.HasField(f"{name}_value"):
         if not math.isfinite(value) or (name == "std" and value == 0):
-            raise ConfigError(
-                Problem(f"{key}.{name}_value", "must be finite, and not 0 for std", str(value), "Use 1 for no change.")
-            )
+            key, message = f"store_conf.{name}_value", "must be finite, and not 0 for std"
+            raise ConfigError(Problem(key, message, str(value), "Use 1 for no change."))
         return float(value)
     return read_statistic(file, name, manifest) if file else None
 
@@ -177,7 +156,6 @@ def make_stream(
     phase: int = Phase.kTrain,
     group: int = 0,
     ngroups: int = 1,
-    key: str = "store_conf",
 ) -> AnyStream:
     """The stream of mini-batches of worker group `group` of `ngroups` from `store`.
 
@@ -186,17 +164,12 @@ def make_stream(
     """
     sizes = list(store.batchsize)
     if len(sizes) not in (1, ngroups):
-        raise ConfigError(
-            Problem(
-                f"{key}.batchsize",
-                f"must be given once, or once per worker group ({ngroups})",
-                str(sizes),
-                "It is the mini-batch of a whole worker group.",
-            )
+        message, hint = (
+            f"must be given once, or once per worker group ({ngroups})",
+            "It is the mini-batch of a whole worker group.",
         )
+        raise ConfigError(Problem("store_conf.batchsize", message, str(sizes), hint))
     shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain and not store.sequence
     batchsize = sizes[group if len(sizes) > 1 else 0]
-    return stream_of(
-        manifest,
-        StreamConf(batchsize, seed, group, ngroups, shuffle, store.random_skip, store.sequence, store.lookahead),
-    )
+    order = shuffle, store.random_skip, store.sequence, store.lookahead
+    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order))

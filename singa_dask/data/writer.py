@@ -82,7 +82,7 @@ def write_shards(
             hashes = _write_shard(folder / name, features, labels, rows, window, shape, dtype, statistics)
             shards.append(Shard(name, rows.size, hashes))
         images = len(shape) == 3
-        mean, std = statistics.per_channel() if images else statistics.overall()
+        mean, std = statistics.over((0, 1) if images else None)
         manifest = Manifest(
             total,
             shape,
@@ -99,7 +99,7 @@ def write_shards(
         )
         statistics.write(folder / STATISTICS_FILE)
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-        _sync(folder / MANIFEST_FILE)
+        sync(folder / MANIFEST_FILE)
         Manifest.load(folder)  # check that the result can be read
     return Manifest.load(out)
 
@@ -171,7 +171,7 @@ def _write_shard(
                 stored_labels[start : start + window] = part_labels
             hashes.append(window_hash(part, part_labels))
             statistics.add(part)
-    _sync(path)
+    sync(path)
     return tuple(hashes)
 
 
@@ -193,15 +193,11 @@ class _Statistics:
         self.mean += delta * (count / total)
         self.count = total
 
-    def per_channel(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        mean = self.mean.mean(axis=(0, 1))
-        variance = (self.squares / self.count + np.square(self.mean - mean)).mean(axis=(0, 1))
-        return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
-
-    def overall(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        mean = self.mean.mean()
-        variance = (self.squares / self.count + np.square(self.mean - mean)).mean()
-        return (float(mean),), (float(np.sqrt(variance)),)
+    def over(self, axes: tuple[int, ...] | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation over these axes of a sample too; None: over all."""
+        mean = self.mean.mean(axis=axes)
+        variance = (self.squares / self.count + np.square(self.mean - mean)).mean(axis=axes)
+        return tuple(np.atleast_1d(mean).tolist()), tuple(np.sqrt(np.atleast_1d(variance)).tolist())
 
     def write(self, path: Path) -> None:
         """`mean` and `std`, float32, in the sample's shape. std is 1 at constant positions, where (x - mean) / std is
@@ -210,7 +206,7 @@ class _Statistics:
         with h5py.File(path, "w") as file:
             file.create_dataset("mean", data=self.mean.astype("<f4"))
             file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4"))
-        _sync(path)
+        sync(path)
 
 
 @contextmanager
@@ -228,7 +224,7 @@ def replace_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
-        _sync(temporary)
+        sync(temporary)
         _check_free(out, overwrite)
         if out.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
@@ -237,7 +233,7 @@ def replace_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         else:
             temporary.rename(out)
-        _sync(out.parent)
+        sync(out.parent)
     except OSError as error:
         raise DataError(f"{out}: could not be written ({error}). Is the disk full?") from error
     finally:
@@ -254,7 +250,7 @@ def _check_free(out: Path, overwrite: bool) -> None:
         raise DataError(f"{out}: is not a folder of shards and is not overwritten. Choose another folder.")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

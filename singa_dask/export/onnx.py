@@ -100,15 +100,13 @@ def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
 def _refuse_unrolled(layers: Sequence[Layer]) -> None:
     unrolled = [layer for layer in layers if layer.proto.num_instances > 1]
     if unrolled:
-        raise ConfigError(
-            Problem(
-                f"layer {origin(unrolled[0].proto)!r}",
-                "is unrolled into one layer per time step, but a model must take any number of steps",
-                ", ".join(layer.name for layer in unrolled[:3]) + (", ..." if len(unrolled) > 3 else ""),
-                "Time steps can be folded if all unrolled layers have the same unroll_len, are rowwise and read the "
-                "same step of each other.",
-            )
+        message = "is unrolled into one layer per time step, but a model must take any number of steps"
+        received = ", ".join(layer.name for layer in unrolled[:3]) + (", ..." if len(unrolled) > 3 else "")
+        hint = (
+            "Time steps can be folded if all unrolled layers have the same unroll_len, are rowwise and read the same "
+            "step of each other."
         )
+        raise ConfigError(Problem(f"layer {origin(unrolled[0].proto)!r}", message, received, hint))
 
 
 def _features(layer: Layer) -> dict[int, str]:

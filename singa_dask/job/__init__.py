@@ -5,7 +5,7 @@ A job file (`load_job`) and Python (`Job`) build the same protobuf message, with
 
 from singa_dask.job.checks import check_job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.job.locate import Positions, locate_problems
+from singa_dask.job.locate import locate_problems
 from singa_dask.job.overrides import apply_overrides
 from singa_dask.job.phases import active_phases, runs_in
 from singa_dask.job.spec import Job
@@ -17,7 +17,6 @@ __all__ = [
     "Framework",
     "Job",
     "JobProto",
-    "Positions",
     "active_phases",
     "apply_overrides",
     "check_job",

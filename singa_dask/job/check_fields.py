@@ -31,92 +31,28 @@ PORT = Range("must be from 0 to 65535", lambda x: 0 <= x <= 65535)
 DIMENSION = Range("must be 0 (over the batch) or 1 (over the features)", lambda x: x in (0, 1))
 LAYER_DIMENSION = Range("must be 0, 1, or -1 for the net's", lambda x: x in (-1, 0, 1))
 
-_WINDOW = ("kernel", "stride", "kernel_x", "kernel_y", "stride_x", "stride_y")
-
-_RANGES: dict[str, tuple[Range, tuple[str, ...]]] = {
-    "JobProto": (
-        NOT_NEGATIVE,
-        (
-            *("disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq"),
-            *("warmup_steps", "checkpoint_after", "disp_after", "test_after", "validate_after", "step"),
-        ),
-    ),
-    "ClusterProto": (NOT_NEGATIVE, ("poll_time",)),
-    "CDProto": (POSITIVE, ("cd_k",)),
-    "NetProto": (POSITIVE, ("unroll_len",)),
-    "LayerProto": (POSITIVE, ("unroll_len", "num_partitions")),
-    "ParamProto": (POSITIVE, ("shape",)),
-    "ParamGenProto": (NOT_NEGATIVE, ("std",)),
-    "UpdaterProto": (NOT_NEGATIVE, ("weight_decay", "delta")),
-    "RMSPropProto": (FRACTION, ("rho",)),
-    "AdaDeltaProto": (FRACTION, ("rho",)),
-    "AdamProto": (FRACTION, ("beta1", "beta2")),
-    "AdamMaxProto": (FRACTION, ("beta1", "beta2")),
-    "LRGenProto": (NOT_NEGATIVE, ("base_lr",)),
-    "StepProto": (POSITIVE, ("change_freq",)),
-    "LinearProto": (POSITIVE, ("change_freq",)),
-    "ExponentialProto": (POSITIVE, ("change_freq",)),
-    "InverseProto": (NOT_NEGATIVE, ("gamma",)),
-    "InverseTProto": (ABOVE_ZERO, ("final_lr",)),
-    "FixedStepProto": (NOT_NEGATIVE, ("step", "step_lr")),
-    "StoreProto": (POSITIVE, ("batchsize", "shape")),
-    "RGBImageProto": (NOT_NEGATIVE, ("cropsize",)),
-    "CharRNNProto": (POSITIVE, ("unroll_len", "batchsize")),
-    "OneHotProto": (POSITIVE, ("vocab_size",)),
-    "ConvolutionProto": (POSITIVE, ("num_filters", *_WINDOW)),
-    "PoolingProto": (POSITIVE, _WINDOW),
-    "LRNProto": (ODD, ("local_size",)),
-    "DropoutProto": (FRACTION, ("dropout_ratio",)),
-    "DummyProto": (POSITIVE, ("shape",)),
-    "InnerProductProto": (POSITIVE, ("num_output",)),
-    "RBMProto": (POSITIVE, ("hdim",)),
-    "SoftmaxProto": (POSITIVE, ("num_softmax_per_instance",)),
-    "GRUProto": (POSITIVE, ("dim_hidden",)),
-    "LSTMProto": (POSITIVE, ("dim_hidden",)),
-    "RNNProto": (POSITIVE, ("dim_hidden",)),
-    "EmbeddingProto": (POSITIVE, ("vocab_size", "feature_dim")),
-    "SoftmaxLossProto": (POSITIVE, ("topk",)),
-    "ArgSortProto": (POSITIVE, ("topk",)),
-    "ConcateProto": (NOT_NEGATIVE, ("concate_dim",)),
-    "SliceProto": (NOT_NEGATIVE, ("slice_dim",)),
-    "SplitProto": (POSITIVE, ("num_splits",)),
-    "RNNDummyProto": (POSITIVE, ("shape",)),
+# The range of a field, whichever block has it; "Block.field" where blocks differ.
+_FIELDS: dict[Range, str] = {
+    POSITIVE: """
+        train_steps num_openblas_threads bucket_size cd_k unroll_len num_partitions change_freq batchsize shape
+        kernel kernel_x kernel_y stride stride_x stride_y num_filters num_output num_splits num_slices num_concates
+        num_softmax_per_instance topk hdim dim_hidden vocab_size feature_dim
+    """,
+    NOT_NEGATIVE: """
+        step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps
+        validate_after checkpoint_freq checkpoint_after gpu poll_time unroll_index lr_scale wd_scale std weight_decay
+        delta base_lr gamma step_lr LinearProto.final_lr random_skip sequence lookahead cropsize pad pad_x pad_y
+        workspace_byte_limit knorm concate_dim slice_dim
+    """,
+    ABOVE_ZERO: "InverseTProto.final_lr",
+    NOT_ZERO: "std_value RGBImageProto.scale",
+    FRACTION: "rho beta1 beta2 momentum dropout_ratio",
+    ODD: "local_size",
+    PORT: "start_port",
+    DIMENSION: "NetProto.partition_dim",
+    LAYER_DIMENSION: "LayerProto.partition_dim ParamProto.partition_dim",
 }
-
-_MORE: dict[str, Range] = {
-    "JobProto.train_steps": POSITIVE,
-    "JobProto.num_openblas_threads": POSITIVE,
-    "ClusterProto.start_port": PORT,
-    "ClusterProto.bucket_size": POSITIVE,
-    "NetProto.partition_dim": DIMENSION,
-    "LayerProto.partition_dim": LAYER_DIMENSION,
-    "LayerProto.unroll_index": NOT_NEGATIVE,
-    "ParamProto.partition_dim": LAYER_DIMENSION,
-    "StepProto.gamma": NOT_NEGATIVE,
-    "LinearProto.final_lr": NOT_NEGATIVE,
-    "ParamProto.lr_scale": NOT_NEGATIVE,
-    "ParamProto.wd_scale": NOT_NEGATIVE,
-    "UpdaterProto.momentum": FRACTION,
-    "StoreProto.random_skip": NOT_NEGATIVE,
-    "StoreProto.sequence": NOT_NEGATIVE,
-    "StoreProto.lookahead": NOT_NEGATIVE,
-    "StoreProto.std_value": NOT_ZERO,
-    "RGBImageProto.scale": NOT_ZERO,
-    "ConvolutionProto.pad": NOT_NEGATIVE,
-    "ConvolutionProto.pad_x": NOT_NEGATIVE,
-    "ConvolutionProto.pad_y": NOT_NEGATIVE,
-    "ConvolutionProto.workspace_byte_limit": NOT_NEGATIVE,
-    "PoolingProto.pad": NOT_NEGATIVE,
-    "PoolingProto.pad_x": NOT_NEGATIVE,
-    "PoolingProto.pad_y": NOT_NEGATIVE,
-    "LRNProto.knorm": NOT_NEGATIVE,
-    "ConcateProto.num_concates": POSITIVE,
-    "SliceProto.num_slices": POSITIVE,
-}
-
-RANGES: dict[str, Range] = {
-    f"{message}.{field}": range_ for message, (range_, names) in _RANGES.items() for field in names
-} | _MORE
+RANGES: dict[str, Range] = {name: range_ for range_, names in _FIELDS.items() for name in names.split()}
 
 
 def check_fields(findings: Findings) -> None:
@@ -135,7 +71,7 @@ def check_numbers(message: Message, key: str) -> None:
 def _faults(message: Message) -> Iterator[tuple[Path, str, str]]:
     """The numbers of a message that are out of range: path, expected range, value."""
     for path, field, value in _values(message, ()):
-        range_ = RANGES.get(f"{field.containing_type.name}.{field.name}")
+        range_ = RANGES.get(field.name) or RANGES.get(f"{field.containing_type.name}.{field.name}")
         if isinstance(value, float) and not math.isfinite(value):
             yield path, "must be a finite number", str(value)
         elif range_ is not None and not range_.holds(value):

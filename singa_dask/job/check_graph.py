@@ -74,10 +74,8 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
         return
     for path, layer in present:
         if layer.type == LayerType.kRNNDummy and not layer.srclayers:
-            message, hint = (
-                "feeds a net its own output, which cannot train it",
-                "Train with a kCharRNN and use this layer for sampling.",
-            )
+            message = "feeds a net its own output, which cannot train it"
+            hint = "Train with a kCharRNN and use this layer for sampling."
             findings.add((*path, "type"), message, "kRNNDummy", hint)
     alg = findings.job.train_one_batch.alg
     if alg == AlgProto.kCD and not types >= ENERGY:

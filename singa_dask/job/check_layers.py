@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import LayerProto, LayerType, ParamGenProto, Phase, StoreProto
+from singa_dask.job.job_pb2 import LayerProto, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
@@ -50,10 +50,7 @@ def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
     if type_name(layer) in DEPRECATED:
         message = "SINGA deprecated this layer type; singa_dask does not have it"
         findings.add((*path, "type"), message, type_name(layer), DEPRECATED[type_name(layer)])
-    if layer.type == LayerType.kUserLayer and not layer.user_type:
-        findings.missing((*path, "type"), 'type: kReLU, or another, or user_type: "module:Class"')
-    check_user(findings, layer, path, "type", "user_type")
-    check_user_conf(findings, layer, path)
+    check_user(findings, layer, path, example="kReLU")
 
 
 def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
@@ -76,8 +73,8 @@ def _check_phases(findings: Findings, path: Path, layer: LayerProto) -> None:
 def _check_confs(findings: Findings, path: Path, layer: LayerProto) -> None:
     """Check that required fields are given, and that no block is given that the type does not read."""
     name = type_name(layer)
-    for conf, field, example in REQUIRED.get(name, ()):
-        block = getattr(layer, conf)
+    for field, example in REQUIRED.get(name, {}).items():
+        conf, block = CONF[name], getattr(layer, CONF[name])
         given = field in (f.name for f, _ in block.ListFields())
         if not given or getattr(block, field) == "":
             why = f"is missing: {name} needs it"
@@ -117,9 +114,7 @@ def _check_params(findings: Findings, path: Path, layer: LayerProto) -> None:
         if not param.HasField("init"):
             continue
         init, where = param.init, (*path, "param", i, "init")
-        if init.type == ParamGenProto.kUserInit and not init.user_type:
-            findings.missing((*where, "type"), 'type: kGaussian, or another, or user_type: "module:function"')
-        check_user(findings, init, where, "type", "user_type")
+        check_user(findings, init, where, example="kGaussian", kind="function")
         if init.type in _UNIFORM and init.low > init.high:
             findings.add((*where, "low"), "must not be above high", f"low={init.low:g}, high={init.high:g}")
 
@@ -147,10 +142,8 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
         received = f"{len(store.batchsize)} entries"
         findings.add((*where, "batchsize"), "must have one entry per worker group, or one for all", received, hint)
     if store.sequence > 0 and store.shuffle:
-        hint = "Leave out shuffle or sequence."
-        findings.add(
-            (*where, "shuffle"), "sequences cannot be shuffled: they keep the order of the records", "true", hint
-        )
+        message = "sequences cannot be shuffled: they keep the order of the records"
+        findings.add((*where, "shuffle"), message, "true", "Leave out shuffle or sequence.")
     if store.lookahead > 0 and store.sequence == 0:
         hint = "Give the number of records per row, for example sequence: 50."
         findings.add((*where, "lookahead"), "needs sequence", str(store.lookahead), hint)

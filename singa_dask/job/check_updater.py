@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import LRGenProto, UpdaterProto
 
@@ -35,10 +35,7 @@ _RATE_CONF: dict[int, _Conf] = {
 def check_updater(findings: Findings) -> None:
     """Check the updater's type, settings and learning rate."""
     updater = findings.job.updater
-    if updater.type == UpdaterProto.kUserUpdater and not updater.user_type:
-        findings.missing(("updater", "type"), 'type: kSGD, or another, or user_type: "module:Class"')
-    check_user(findings, updater, ("updater",), "type", "user_type")
-    check_user_conf(findings, updater, ("updater",))
+    check_user(findings, updater, ("updater",), example="kSGD")
     _check_conf(findings, updater, UpdaterProto.UpdaterType, _UPDATER_CONF)
     divides = (UpdaterProto.kAdaGrad, UpdaterProto.kRMSProp, UpdaterProto.kAdaDelta, UpdaterProto.kAdam)
     if updater.type in (*divides, UpdaterProto.kAdamMax) and updater.delta == 0:
@@ -46,11 +43,8 @@ def check_updater(findings: Findings) -> None:
     if updater.clip_low != updater.clip_high and not updater.clip_low < 0 < updater.clip_high:
         given = "clip_low" if updater.HasField("clip_low") else "clip_high"
         received = f"clip_low={updater.clip_low:g}, clip_high={updater.clip_high:g}"
-        message, hint = (
-            "gradients need a range that contains 0: clip_low below 0, clip_high above 0",
-            "Write clip_low: -5 clip_high: 5.",
-        )
-        findings.add(("updater", given), message, received, hint)
+        message = "gradients need a range that contains 0: clip_low below 0, clip_high above 0"
+        findings.add(("updater", given), message, received, "Write clip_low: -5 clip_high: 5.")
     if not updater.HasField("learning_rate"):
         findings.missing(_RATE, _EXAMPLE_RATE)
     else:
@@ -58,10 +52,7 @@ def check_updater(findings: Findings) -> None:
 
 
 def _check_rate(findings: Findings, rate: LRGenProto) -> None:
-    if rate.type == LRGenProto.kUserChange and not rate.user_type:
-        findings.missing((*_RATE, "type"), 'type: kFixed, or another, or user_type: "module:Class"')
-    check_user(findings, rate, _RATE, "type", "user_type")
-    check_user_conf(findings, rate, _RATE)
+    check_user(findings, rate, _RATE, example="kFixed")
     _check_conf(findings, rate, LRGenProto.ChangeMethod, _RATE_CONF)
     if rate.type == LRGenProto.kFixedStep and rate.HasField("fixedstep_conf"):
         _check_fixed_steps(findings, list(rate.fixedstep_conf.step), list(rate.fixedstep_conf.step_lr))

@@ -13,23 +13,34 @@ from singa_dask.job.user_code import is_defined
 _CODE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-def check_user(findings: Findings, message: Any, path: Path, type_field: str, user_field: str) -> None:
-    """Check that a block does not name both a built-in `type_field` and user code in `user_field`.
+def check_user(
+    findings: Findings,
+    message: Any,
+    path: Path,
+    type_field: str = "type",
+    user_field: str = "user_type",
+    *,
+    example: str = "",
+    kind: str = "Class",
+) -> None:
+    """Check a block that names either a built-in `type_field` or user code in `user_field`, and its `user_conf`.
 
-    The first value of such an enum stands for user code and is the default. The caller checks that one of the two
-    fields is given.
+    The first value of such an enum stands for user code and is the default. example: a built-in type, for the hint if
+    both are missing; without it the caller checks that. kind: of user code, "Class" or "function".
     """
-    code = getattr(message, user_field)
+    code, given = getattr(message, user_field), getattr(message, type_field)
+    if hasattr(message, "user_conf"):
+        _check_conf(findings, message.user_conf, path, "" if code else user_field)
     if not code:
+        if example and given == 0:
+            hint = f'{type_field}: {example}, or another, or {user_field}: "module:{kind}"'
+            findings.missing((*path, type_field), hint)
         return
-    kind = message.DESCRIPTOR.fields_by_name[type_field].enum_type
-    given = getattr(message, type_field)
+    names = message.DESCRIPTOR.fields_by_name[type_field].enum_type.values_by_number
     if given != 0:
-        received = kind.values_by_number[given].name
-        hint = f"Leave out {type_field}, or write {kind.values_by_number[0].name}."
-        findings.add(
-            (*path, type_field), f"excludes {user_field}: one is built in, the other is user code", received, hint
-        )
+        hint = f"Leave out {type_field}, or write {names[0].name}."
+        why = f"excludes {user_field}: one is built in, the other is user code"
+        findings.add((*path, type_field), why, names[given].name, hint)
     if is_defined(code):
         return
     if "<locals>" in code:
@@ -40,13 +51,12 @@ def check_user(findings: Findings, message: Any, path: Path, type_field: str, us
         findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)
 
 
-def check_user_conf(findings: Findings, message: Any, path: Path, user_field: str = "user_type") -> None:
-    """Check that keyword arguments are a JSON object and belong to user code."""
-    text = message.user_conf
+def _check_conf(findings: Findings, text: str, path: Path, missing: str) -> None:
+    """Check that keyword arguments are a JSON object and belong to user code. missing: the field that lacks it."""
     if not text:
         return
-    if not getattr(message, user_field):
-        findings.add((*path, "user_conf"), f"needs {user_field}", hint=f"Leave it out, or name a {user_field}.")
+    if missing:
+        findings.add((*path, "user_conf"), f"needs {missing}", hint=f"Leave it out, or name a {missing}.")
     try:
         value = json.loads(text)
     except ValueError as error:

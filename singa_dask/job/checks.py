@@ -9,13 +9,13 @@ from singa_dask.job.check_fields import check_fields
 from singa_dask.job.check_graph import check_graph
 from singa_dask.job.check_layers import check_layers
 from singa_dask.job.check_updater import check_updater
-from singa_dask.job.check_user import check_user, check_user_conf
+from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
 from singa_dask.job.phases import active_phases
-from singa_dask.job.support import job_gaps
+from singa_dask.job.support import check_support
 from singa_dask.job.topology import ClusterTopology
 
 
@@ -39,8 +39,7 @@ def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = T
     else:
         check_layers(findings)
         check_graph(findings, active_phases(job) if training else [Phase.kTest])
-    for gap in job_gaps(job):
-        findings.gap(gap)
+    check_support(findings)
     findings.raise_any()
 
 
@@ -50,12 +49,8 @@ def _check_run(findings: Findings, training: bool) -> None:
     if not job.name.strip():
         findings.missing(("name",), 'name: "my-job"')
     elif "/" in job.name or job.name in (".", ".."):
-        findings.add(
-            ("name",),
-            "is used as a folder name: it must not contain a slash or be . or ..",
-            job.name,
-            "Rename the job.",
-        )
+        message = "is used as a folder name: it must not contain a slash or be . or .."
+        findings.add(("name",), message, job.name, "Rename the job.")
     if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     for kind in ("test", "validate"):
@@ -71,7 +66,6 @@ def _check_run(findings: Findings, training: bool) -> None:
         path: Path = ("train_one_batch", "alg") if job.HasField("train_one_batch") else ("train_one_batch",)
         findings.missing(path, "train_one_batch { alg: kBP }")
     check_user(findings, job.train_one_batch, ("train_one_batch",), "alg", "user_alg")
-    check_user_conf(findings, job.train_one_batch, ("train_one_batch",), "user_alg")
     if job.train_one_batch.HasField("cd_conf") and job.train_one_batch.alg in (AlgProto.kBP, AlgProto.kBPTT):
         name = AlgProto.AlgType.Name(job.train_one_batch.alg)
         findings.add(("train_one_batch", "cd_conf"), f"needs alg: kCD, not {name}", hint="Leave it out.")

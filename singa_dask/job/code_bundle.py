@@ -71,19 +71,16 @@ def unpacked(bundle: CodeBundle | None) -> Iterator[None]:
 def _load(bundle: CodeBundle) -> Mapping[str, Any]:
     import cloudpickle
 
-    key = "user code"
     if bundle.python != _PYTHON:
+        message = f"was pickled by Python {bundle.python}, and this worker runs {_PYTHON}"
         hint = "Use the same version, or install your code on the workers."
-        raise ConfigError(
-            Problem(key, f"was pickled by Python {bundle.python}, and this worker runs {_PYTHON}", hint=hint)
-        )
+        raise ConfigError(Problem("user code", message, hint=hint))
     try:
         return cloudpickle.loads(bundle.pickled)
     except (ImportError, AttributeError) as error:
+        message = f"needs a module or name that this worker lacks: {error}"
         hint = "Install it there, or put it in the folder of the job file."
-        raise ConfigError(
-            Problem(key, f"needs a module or name that this worker lacks: {error}", hint=hint)
-        ) from error
+        raise ConfigError(Problem("user code", message, hint=hint)) from error
 
 
 def _named(message: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -8,7 +8,6 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.locate import Locate, Place
 from singa_dask.job.paths import Path, format_path, layer_names
-from singa_dask.job.support import NOT_YET, Gap
 
 
 class Findings:
@@ -30,10 +29,6 @@ class Findings:
     def missing(self, path: Path, example: str, why: str = "is missing") -> None:
         """Add a required field that is missing; `example` shows how to write it."""
         self.add(path, why, hint=f"Write {example}.")
-
-    def gap(self, gap: Gap) -> None:
-        """Add a feature that this version does not support."""
-        self.add(gap.path, f"{gap.what}: {NOT_YET}", gap.received, gap.hint)
 
     def raise_any(self) -> None:
         """Raise ConfigError with all problems, in the order of the job's text, if there are any."""

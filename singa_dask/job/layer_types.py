@@ -4,70 +4,18 @@ from __future__ import annotations
 
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 
-# Type -> its settings block.
-CONF: dict[str, str] = {
-    "kCSVInput": "store_conf",
-    "kRecordInput": "store_conf",
-    "kImagePreprocess": "rgbimage_conf",
-    "kCharRNN": "char_rnn_conf",
-    "kOneHot": "onehot_conf",
-    "kConvolution": "convolution_conf",
-    "kCConvolution": "convolution_conf",
-    "kCudnnConv": "convolution_conf",
-    "kDropout": "dropout_conf",
-    "kDummy": "dummy_conf",
-    "kInnerProduct": "innerproduct_conf",
-    "kLRN": "lrn_conf",
-    "kCudnnLRN": "lrn_conf",
-    "kPooling": "pooling_conf",
-    "kCPooling": "pooling_conf",
-    "kCudnnPool": "pooling_conf",
-    "kRBMHid": "rbm_conf",
-    "kRBMVis": "rbm_conf",
-    "kReLU": "relu_conf",
-    "kSoftmax": "softmax_conf",
-    "kCudnnSoftmax": "softmax_conf",
-    "kGRU": "gru_conf",
-    "kLSTM": "lstm_conf",
-    "kRNN": "rnn_conf",
-    "kEmbedding": "embedding_conf",
-    "kActivation": "activation_conf",
-    "kCudnnActivation": "activation_conf",
-    "kBM": "bm_conf",
-    "kCudnnBM": "bm_conf",
-    "kSoftmaxLoss": "softmaxloss_conf",
-    "kCudnnSoftmaxLoss": "softmaxloss_conf",
-    "kAccuracy": "argsort_conf",
-    "kArgSort": "argsort_conf",
-    "kCSVOutput": "store_conf",
-    "kRecordOutput": "store_conf",
-    "kConcate": "concate_conf",
-    "kSlice": "slice_conf",
-    "kSplit": "split_conf",
-    "kRNNDummy": "rnn_dummy_conf",
-    "kCharRNNOutput": "char_rnn_conf",
+# SINGA's device-specific names of one layer; here `get_ops` chooses the device.
+SPELLINGS: dict[str, str] = {
+    "kCConvolution": "kConvolution",
+    "kCPooling": "kPooling",
+    "kCudnnActivation": "kActivation",
+    "kCudnnBM": "kBM",
+    "kCudnnConv": "kConvolution",
+    "kCudnnLRN": "kLRN",
+    "kCudnnPool": "kPooling",
+    "kCudnnSoftmax": "kSoftmax",
+    "kCudnnSoftmaxLoss": "kSoftmaxLoss",
 }
-
-# Type -> required fields, with an example each.
-REQUIRED: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "kCSVInput": (("store_conf", "path", '"shards/train"'), ("store_conf", "batchsize", "64")),
-    "kRecordInput": (("store_conf", "path", '"dataset:digits/train"'), ("store_conf", "batchsize", "64")),
-    "kCharRNN": (("char_rnn_conf", "path", '"dataset:tinyshakespeare/train"'),),
-    "kOneHot": (("onehot_conf", "vocab_size", "100"),),
-    "kConvolution": (("convolution_conf", "num_filters", "32"),),
-    "kInnerProduct": (("innerproduct_conf", "num_output", "10"),),
-    "kRBMHid": (("rbm_conf", "hdim", "500"),),
-    "kRBMVis": (("rbm_conf", "hdim", "500"),),
-    "kGRU": (("gru_conf", "dim_hidden", "512"),),
-    "kLSTM": (("lstm_conf", "dim_hidden", "512"),),
-    "kRNN": (("rnn_conf", "dim_hidden", "512"),),
-    "kCharRNNOutput": (("char_rnn_conf", "vocab_path", '"vocab.txt"'),),
-    "kEmbedding": (("embedding_conf", "vocab_size", "1000"),),
-    "kCSVOutput": (("store_conf", "path", '"out.csv"'),),
-    "kRecordOutput": (("store_conf", "path", '"out"'),),
-}
-for _spelling in ("kCConvolution", "kCudnnConv"):
-    REQUIRED[_spelling] = REQUIRED["kConvolution"]
 
 _SHARDS = "Use kRecordInput over HDF5 shards, written by `singa-dask shard`"
 
@@ -79,6 +27,37 @@ DEPRECATED: dict[str, str] = {
     "kRGBImage": f"{_SHARDS}, then kImagePreprocess to crop and mirror.",
     "kLabel": f"{_SHARDS}; it also provides the labels: make it the second source of the loss.",
 }
+
+# Type -> its settings block. It is named after the type, except for these.
+CONF: dict[str, str] = {
+    **dict.fromkeys(("kCSVInput", "kRecordInput", "kCSVOutput", "kRecordOutput"), "store_conf"),
+    **dict.fromkeys(("kCharRNN", "kCharRNNOutput"), "char_rnn_conf"),
+    **dict.fromkeys(("kRBMHid", "kRBMVis"), "rbm_conf"),
+    "kAccuracy": "argsort_conf",
+    "kImagePreprocess": "rgbimage_conf",
+    "kRNNDummy": "rnn_dummy_conf",
+}
+for _type in LayerType.keys() - DEPRECATED.keys() - CONF.keys():
+    _conf = f"{SPELLINGS.get(_type, _type)[1:].lower()}_conf"
+    if _conf in LayerProto.DESCRIPTOR.fields_by_name:
+        CONF[_type] = _conf
+
+# Type -> required fields of its settings block, with an example each.
+REQUIRED: dict[str, dict[str, str]] = {
+    "kCSVInput": {"path": '"shards/train"', "batchsize": "64"},
+    "kRecordInput": {"path": '"dataset:digits/train"', "batchsize": "64"},
+    "kCharRNN": {"path": '"dataset:tinyshakespeare/train"'},
+    "kOneHot": {"vocab_size": "100"},
+    "kConvolution": {"num_filters": "32"},
+    "kInnerProduct": {"num_output": "10"},
+    "kCharRNNOutput": {"vocab_path": '"vocab.txt"'},
+    "kEmbedding": {"vocab_size": "1000"},
+    "kCSVOutput": {"path": '"out.csv"'},
+    "kRecordOutput": {"path": '"out"'},
+    **{kind: {"hdim": "500"} for kind in ("kRBMHid", "kRBMVis")},
+    **{kind: {"dim_hidden": "512"} for kind in ("kGRU", "kLSTM", "kRNN")},
+}
+REQUIRED |= {spelling: REQUIRED[kind] for spelling, kind in SPELLINGS.items() if kind in REQUIRED}
 
 ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers

@@ -31,34 +31,29 @@ from singa_dask.job.scan import field_hint, scan
 _PART = re.compile(r"(?P<name>[^.\[\]]*)(?P<index>\[[^\[\]]*\])?(?:\.|$)")
 
 
-def apply_overrides(job: JobProto, overrides: Iterable[str]) -> JobProto:
+def apply_overrides(job: JobProto, overrides: Iterable[str], positions: Positions | None = None) -> JobProto:
     """Set fields of `job` in place, in order ("updater.momentum=0.9"), and return it.
 
-    Raises ConfigError with the problem of every override that names an unknown field or gives a wrong value. `job` is
-    then unchanged.
+    positions: of the fields; those of changed ones then point to the overrides. Raises ConfigError with the problem of
+    every override that names an unknown field or gives a wrong value. `job` is then unchanged.
     """
-    override(job, overrides, Positions())
-    return job
-
-
-def override(job: JobProto, overrides: Iterable[str], positions: Positions) -> None:
-    """As apply_overrides; the positions of the fields then point to the overrides."""
     if isinstance(overrides, str):
         overrides = [overrides]
     changed = JobProto()
     changed.CopyFrom(job)
     problems: list[Problem] = []
     for text in overrides:
-        place = Place(file="override")
         try:
             path = _apply(changed, text)
         except ConfigError as error:
-            problems += [replace(p, line=None, column=None, file=place.file) for p in error.problems]
+            problems += [replace(p, line=None, column=None, file="override") for p in error.problems]
         else:
-            positions.replace(path, Positions({path: place}))
+            if positions is not None:
+                positions.replace(path, Positions({path: Place("override")}))
     if problems:
         raise ConfigError(problems)
     job.CopyFrom(changed)
+    return job
 
 
 @dataclass(frozen=True)

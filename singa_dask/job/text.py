@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.locate import Place, Positions
-from singa_dask.job.overrides import override
+from singa_dask.job.overrides import apply_overrides
 from singa_dask.job.scan import scan
 
 # A str is a text, not a path, if it has several lines or starts like a field, a block or a comment.
@@ -39,7 +39,7 @@ def read_job(
     job, positions = _parse(source)
     if cluster is not None:
         _replace_cluster(job, positions, cluster)
-    override(job, overrides, positions)
+    apply_overrides(job, overrides, positions)
     return job, positions
 
 

@@ -71,59 +71,44 @@ class ClusterTopology:
             raise ConfigError(problems)
 
     def _wrong_values(self) -> Iterator[Problem]:
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            if name == "sparsity" or (name == "max_staleness" and value is None):
-                continue  # the codec checks its own setting
-            if name == "codec":
-                valid = sorted({*ClusterProto.Codec.keys()} - {"kThreshold"})
-                if value == "kThreshold":
-                    yield Problem("cluster.codec", "only DistOpt has this codec, jobs do not", value, "Use kTopK.")
-                elif value not in valid:
-                    yield Problem("cluster.codec", "unknown codec", repr(value), nearest(str(value), valid))
+        for field in fields(self):
+            name, value, default = f"cluster.{field.name}", getattr(self, field.name), field.default
+            if field.name in ("codec", "sparsity") or (value is None and default is None):
                 continue
-            if name in ("server_worker_separate", "one_behind"):
+            if isinstance(default, bool):
                 if not isinstance(value, bool):
-                    yield Problem(f"cluster.{name}", "must be true or false", repr(value))
+                    yield Problem(name, "must be true or false", repr(value))
             elif not isinstance(value, int) or isinstance(value, bool):
-                yield Problem(f"cluster.{name}", "must be a whole number", repr(value))
-            elif name == "max_staleness":
-                if value < 0:
-                    yield Problem(f"cluster.{name}", "must be at least 0", str(value), "Leave it out for no bound.")
-            elif value < 1:
-                default = next(f.default for f in fields(self) if f.name == name)
-                yield Problem(f"cluster.{name}", "must be at least 1", str(value), f"Leave it out for {default}.")
+                yield Problem(name, "must be a whole number", repr(value))
+            elif value < (0 if default is None else 1):
+                least, without = (0, "no bound") if default is None else (1, default)
+                yield Problem(name, f"must be at least {least}", str(value), f"Leave it out for {without}.")
+        valid = sorted({*ClusterProto.Codec.keys()} - {"kThreshold"})
+        if self.codec == "kThreshold":
+            yield Problem("cluster.codec", "only DistOpt has this codec, jobs do not", self.codec, "Use kTopK.")
+        elif self.codec not in valid:
+            yield Problem("cluster.codec", "unknown codec", repr(self.codec), nearest(str(self.codec), valid))
 
     def _wrong_divisions(self) -> Iterator[Problem]:
         groups, copies = self.nworker_groups, self.nserver_groups
         if copies > groups:
-            yield Problem(
-                "cluster.nserver_groups",
-                f"must not exceed nworker_groups, which is {groups}",
-                str(copies),
-                f"Use at most {groups}, or more worker groups.",
-            )
+            message = f"must not exceed nworker_groups, which is {groups}"
+            hint = f"Use at most {groups}, or more worker groups."
+            yield Problem("cluster.nserver_groups", message, str(copies), hint)
         elif groups % copies:
             below = copies * (groups // copies)
-            yield Problem(
-                "cluster.nworker_groups",
-                f"{groups} worker groups cannot be divided evenly among {copies} server groups",
-                str(groups),
-                f"Use a multiple of nserver_groups: {below} or {below + copies}.",
-            )
+            message = f"{groups} worker groups cannot be divided evenly among {copies} server groups"
+            hint = f"Use a multiple of nserver_groups: {below} or {below + copies}."
+            yield Problem("cluster.nworker_groups", message, str(groups), hint)
         if copies > 1 and self.max_staleness is not None:
-            yield Problem(
-                "cluster.max_staleness",
-                "bounds the worker groups of one server group, and there are several server groups",
-                str(self.max_staleness),
-                "Use nserver_groups: 1, or leave it out.",
-            )
+            message = "bounds the worker groups of one server group, and there are several server groups"
+            hint = "Use nserver_groups: 1, or leave it out."
+            yield Problem("cluster.max_staleness", message, str(self.max_staleness), hint)
         if groups == 1 and (self.one_behind or self.max_staleness is not None):
             name, received = ("one_behind", "true") if self.one_behind else ("max_staleness", str(self.max_staleness))
+            message = "needs several worker groups: a single one is synchronous"
             hint = "Use nworker_groups: 2, or leave it out."
-            yield Problem(
-                f"cluster.{name}", "needs several worker groups: a single one is synchronous", received, hint
-            )
+            yield Problem(f"cluster.{name}", message, received, hint)
         yield from self._wrong_packing()
 
     def _wrong_packing(self) -> Iterator[Problem]:
@@ -132,12 +117,9 @@ class ClusterTopology:
         whole_processes = size % per_process == 0
         whole_groups = per_process % size == 0 and ngroups % (per_process // size) == 0
         if not (whole_processes or whole_groups):
-            yield Problem(
-                "cluster.nservers_per_procs",
-                f"{_groups(ngroups, size, 'server')} cannot be packed into processes of {per_process} servers",
-                str(per_process),
-                "Use a divisor of nservers_per_group, or whole groups; leave it out for 1.",
-            )
+            message = f"{_groups(ngroups, size, 'server')} cannot be packed into processes of {per_process} servers"
+            hint = "Use a divisor of nservers_per_group, or whole groups; leave it out for 1."
+            yield Problem("cluster.nservers_per_procs", message, str(per_process), hint)
 
     def _useless_codec(self) -> Iterator[Problem]:
         if self.codec != "kFull" and self.stays_in_process:
@@ -174,19 +156,17 @@ class ClusterTopology:
     @classmethod
     def downpour(cls, nworker_groups: int = 2, nworkers_per_group: int = 2, nservers: int = 2) -> ClusterTopology:
         """Several worker groups around one server group in separate processes."""
-        topology = cls(
+        return cls(
             nworker_groups=nworker_groups,
             nworkers_per_group=nworkers_per_group,
             nservers_per_group=nservers,
             server_worker_separate=True,
-        )
-        return topology._called(Framework.DOWNPOUR)
+        )._called(Framework.DOWNPOUR)
 
     @classmethod
     def hogwild(cls, nworkers: int = 3, sync_freq: int = 1) -> ClusterTopology:
         """Single workers, each with all parameters in its process. The copies exchange every `sync_freq` updates."""
-        topology = cls(nworker_groups=nworkers, nserver_groups=nworkers, sync_freq=sync_freq)
-        return topology._called(Framework.HOGWILD)
+        return cls(nworker_groups=nworkers, nserver_groups=nworkers, sync_freq=sync_freq)._called(Framework.HOGWILD)
 
     @classmethod
     def hybrid(
@@ -200,15 +180,14 @@ class ClusterTopology:
         sync_freq: int = 1,
     ) -> ClusterTopology:
         """Several worker groups and several server groups."""
-        topology = cls(
+        return cls(
             nworker_groups=nworker_groups,
             nserver_groups=nserver_groups,
             nworkers_per_group=nworkers_per_group,
             nservers_per_group=nservers_per_group,
             server_worker_separate=server_worker_separate,
             sync_freq=sync_freq,
-        )
-        return topology._called(Framework.HYBRID)
+        )._called(Framework.HYBRID)
 
     def _called(self, framework: Framework) -> ClusterTopology:
         if self.framework is not framework:

@@ -149,13 +149,8 @@ def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
         hint = "Choose a name without @ that does not start with a number and #."
         yield Fault("name", "is reserved for the time steps of unrolled layers", layer.name, hint)
     if layer.type == LayerType.kRNNDummy and layer.unroll_len > 1:
-        hint = "Set unroll_len: 1 for its net."
-        yield Fault(
-            "unroll_len",
-            "a kRNNDummy reads the output of the previous call and cannot be unrolled",
-            str(layer.unroll_len),
-            hint,
-        )
+        message = "a kRNNDummy reads the output of the previous call and cannot be unrolled"
+        yield Fault("unroll_len", message, str(layer.unroll_len), "Set unroll_len: 1 for its net.")
         return
     kinds = layer.unroll_conn_type
     wanted = layer.unroll_len * sum(kind == UnrollConnType.kUnrollCustomized for kind in kinds[:sources])

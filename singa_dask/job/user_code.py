@@ -135,7 +135,7 @@ def _module(name: str, spec: str, key: str) -> Any:
     if not beside or beside.origin is None:
         return importlib.import_module(name)
     other = getattr(sys.modules.get(top), "__file__", None)
-    if top in sys.modules and (other is None or not _same(other, beside.origin)):
+    if top in sys.modules and (other is None or os.path.realpath(other) != os.path.realpath(beside.origin)):
         why = f"this process has already imported another module {top!r}: {other or 'a built-in one'}"
         hint = f"Rename {beside.origin}, or train in another process."
         raise ConfigError(Problem(key, why, repr(spec), hint))
@@ -144,7 +144,3 @@ def _module(name: str, spec: str, key: str) -> Any:
         return importlib.import_module(name)
     finally:
         sys.path.remove(str(folder))
-
-
-def _same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)

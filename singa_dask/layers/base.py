@@ -175,9 +175,8 @@ class Layer(Description):
         least, most = self.num_sources
         if len(src) < least or (most is not None and len(src) > most):
             wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-            raise self.problem(
-                f"{type(self).__name__} takes {wanted} srclayers", received=", ".join(self.proto.srclayers) or "none"
-            )
+            received = ", ".join(self.proto.srclayers) or "none"
+            raise self.problem(f"{type(self).__name__} takes {wanted} srclayers", received)
         return src
 
     def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
@@ -246,11 +245,9 @@ class InputLayer(Layer):
         """
         shape = tuple(self.proto.store_conf.shape)
         if not 1 <= len(shape) <= 3 or min(shape) < 1:
-            raise self.problem(
-                "store_conf.shape must be features; height, width; or channels, height, width",
-                received=list(shape) or "none",
-                hint="Set it, or take it from the shards: check without --no-data.",
-            )
+            message = "store_conf.shape must be features; height, width; or channels, height, width"
+            hint = "Set it, or take it from the shards: check without --no-data."
+            raise self.problem(message, list(shape) or "none", hint)
         if len(shape) == 3:
             return *shape[1:], shape[0]
         return (*shape, 1) if len(shape) == 2 else shape

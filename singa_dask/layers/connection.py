@@ -6,6 +6,7 @@ the width. Slicing or concatenating along the batch changes the number of rows f
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
@@ -112,8 +113,7 @@ class Concate(Layer):
         sizes = [piece.shape[self._axis] for piece in x]
         shape = list(x[0].shape)
         shape[self._axis] = sum(sizes)
-        stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-        bounds = [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+        bounds = list(pairwise(accumulate(sizes, initial=0)))
         y = ctx.buffer("y", tuple(shape))
         ctx.pieces = _cuts(y.shape, self._axis, bounds)
         for cut, piece in zip(ctx.pieces, x, strict=True):

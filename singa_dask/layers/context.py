@@ -45,10 +45,6 @@ class Metric:
         return self.total / self.count if self.count else float("nan")
 
 
-def _alone(array: Array) -> Array:
-    return array
-
-
 @dataclass
 class Memory:
     """The state of a recurrent layer between forward calls; the instances of an unrolled layer share it.
@@ -89,7 +85,7 @@ class Context:
     step: Step = field(default_factory=Step)
     labels: Array = None
     needs_input_grad: bool = True
-    group_sum: Callable[[Array], Array] = _alone
+    group_sum: Callable[[Array], Array] = lambda array: array
     memory: Memory = field(default_factory=Memory)
     last_output: Callable[[str], Array] | None = None
     scratch: Scratch = field(default_factory=Scratch)

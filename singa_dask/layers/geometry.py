@@ -16,21 +16,16 @@ def window_of(layer: Layer, shape: Shape) -> Window:
     Raises ConfigError if the source is not an image or the window does not fit.
     """
     if len(shape) != 3:
-        raise layer.problem(
-            f"{type(layer).__name__} needs images",
-            f"samples of shape {shape}",
-            "Give store_conf.shape as channels, height, width, and put no InnerProduct before this layer.",
-        )
+        hint = "Give store_conf.shape as channels, height, width, and put no InnerProduct before this layer."
+        raise layer.problem(f"{type(layer).__name__} needs images", f"samples of shape {shape}", hint)
     window = Window(_pair(layer.conf, "kernel"), _pair(layer.conf, "stride"), _pair(layer.conf, "pad"))
     if min(window.kernel) < 1 or min(window.stride) < 1:
         raise layer.problem("kernel and stride must be at least 1", window)
     if min(window.pad) < 0 or any(p >= k for p, k in zip(window.pad, window.kernel, strict=True)):
         raise layer.problem("pad must lie between 0 and kernel - 1", window)
     if min(window.output_size(*shape[:2])) < 1:
-        raise layer.problem(
-            f"a kernel of {window.kernel} is larger than the image, {shape[:2]} padded by {window.pad}",
-            hint="Use a smaller kernel or more padding.",
-        )
+        message = f"a kernel of {window.kernel} is larger than the image, {shape[:2]} padded by {window.pad}"
+        raise layer.problem(message, hint="Use a smaller kernel or more padding.")
     return window
 
 

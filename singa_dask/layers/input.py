@@ -105,15 +105,13 @@ def read_statistic(layer: Layer, path: str, name: str, shape: Shape) -> np.ndarr
     try:
         with h5py.File(path, "r") as file:
             if name not in file or not isinstance(file[name], h5py.Dataset):
-                raise layer.problem(
-                    f"the file has no data set {name!r}", path, f"It has: {', '.join(file) or 'none'}."
-                )
+                hint = f"It has: {', '.join(file) or 'none'}."
+                raise layer.problem(f"the file has no data set {name!r}", path, hint)
             array = file[name][()]
     except OSError as error:
         raise layer.problem(f"the file with the {name} cannot be read: {error}", path) from error
     try:
         return np.ascontiguousarray(arrange(np, np.asarray(array, np.float64)[None], shape)[0])
     except ValueError:
-        raise layer.problem(
-            f"the {name} must have the shape of a sample, {shape}", f"shape {np.shape(array)} in {path}"
-        ) from None
+        received = f"shape {np.shape(array)} in {path}"
+        raise layer.problem(f"the {name} must have the shape of a sample, {shape}", received) from None

@@ -32,10 +32,8 @@ class RNNDummy(Layer):
         if src:
             return self.sources(src)[0]
         if not conf.shape or not conf.low < conf.high:
-            raise self.problem(
-                "without a source, needs a shape and low < high to draw the first output",
-                f"shape {list(conf.shape)}, low {conf.low:g}, high {conf.high:g}",
-            )
+            message = "without a source, needs a shape and low < high to draw the first output"
+            raise self.problem(message, f"shape {list(conf.shape)}, low {conf.low:g}, high {conf.high:g}")
         if conf.shape[0] != 1:
             raise self.problem("generates one text: the first number of shape, the batch, must be 1", conf.shape[0])
         return tuple(conf.shape[1:]) or (1,)

@@ -32,11 +32,9 @@ class Frame(Layer):
         (shape,) = self.sources(src)
         self._first = self.proto.unroll_index + self.ahead
         if not shape or self._first + self.steps > shape[0]:
-            raise self.problem(
-                f"reads records {self._first} to {self._first + self.steps - 1} of each row",
-                f"rows of {shape[0] if shape else 0} records",
-                "Set lookahead: 1 if the label of a record is the next record.",
-            )
+            message = f"reads records {self._first} to {self._first + self.steps - 1} of each row"
+            hint = "Set lookahead: 1 if the label of a record is the next record."
+            raise self.problem(message, f"rows of {shape[0] if shape else 0} records", hint)
         return shape[1:] or (1,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:

@@ -21,8 +21,6 @@ from rich.text import Text
 
 from singa_dask.monitor.lines import Event, EventLines, duration, format_metrics, shares
 
-__all__ = ["Display", "LineDisplay", "LiveDisplay", "display_for", "duration", "format_metrics"]
-
 
 class Display:
     """Takes a run's events and shows nothing."""

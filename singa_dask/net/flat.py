@@ -75,7 +75,8 @@ class FlatParams:
 
     def named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views into a full-length flat host array (values, or a gathered updater state), by parameter name."""
-        self._check_length(flat)
+        if flat.shape != (self.size,):
+            raise CheckpointError(f"the flat array must have shape ({self.size},), not {flat.shape}")
         return {e.name: flat[e.start : e.stop].reshape(e.shape) for e in self.entries}
 
     def flattened(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -93,10 +94,6 @@ class FlatParams:
                 )
             flat[e.start : e.stop] = array.ravel()
         return flat
-
-    def _check_length(self, flat: np.ndarray) -> None:
-        if flat.shape != (self.size,):
-            raise CheckpointError(f"the flat array must have shape ({self.size},), not {flat.shape}")
 
     def _check_names(self, arrays: Mapping[str, np.ndarray]) -> None:
         own = [e.name for e in self.entries]

@@ -63,28 +63,18 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
 
 def _scale(param: Param, numerator: int, fan: int) -> float:
     if fan <= 0:
-        raise ConfigError(
-            Problem(
-                f"param {param.name!r}.init",
-                "the initialiser divides by the fan-in, and this parameter has none",
-                received=f"fan_in={param.fan_in}, fan_out={param.fan_out}",
-                hint="Use kConstant, kGaussian or kUniform.",
-            )
-        )
+        message = "the initialiser divides by the fan-in, and this parameter has none"
+        received, hint = f"fan_in={param.fan_in}, fan_out={param.fan_out}", "Use kConstant, kGaussian or kUniform."
+        raise ConfigError(Problem(f"param {param.name!r}.init", message, received, hint))
     return math.sqrt(numerator / fan)
 
 
 def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> np.ndarray:
     key = f"param {param.name!r}.init"
     if not init.user_type:
-        raise ConfigError(
-            Problem(
-                f"{key}.type",
-                "kUserInit needs user_type",
-                received="kUserInit" if init.HasField("type") else "no type",
-                hint='Write type: kGaussian (or another), or user_type: "module:function".',
-            )
-        )
+        received = "kUserInit" if init.HasField("type") else "no type"
+        hint = 'Write type: kGaussian (or another), or user_type: "module:function".'
+        raise ConfigError(Problem(f"{key}.type", "kUserInit needs user_type", received, hint))
     value = np.asarray(user_code(init.user_type, f"{key}.user_type")(param, rng), dtype=np.float64)
     if value.shape != param.shape:
         raise ConfigError(

@@ -256,10 +256,8 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
                 raise layer.problem("reads labels from a layer without labels", source, hint)
         pieces = len(graph.consumers[name])
         if _told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
-            raise layer.problem(
-                f"has {len(shapes[name])} outputs, but {pieces} layers read them",
-                hint="Make both numbers equal.",
-            )
+            message = f"has {len(shapes[name])} outputs, but {pieces} layers read them"
+            raise layer.problem(message, hint="Make both numbers equal.")
     return shapes
 
 

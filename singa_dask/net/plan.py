@@ -102,10 +102,9 @@ def make_plan(
     active = _below_a_loss(graph, layers, steps)
     for name, layer in layers.items():
         if active[name] and layer.stops_gradient and trains[name]:
+            message = "no gradient flows through this layer, so the parameters below it would not be trained"
             hint = "Let the layers above read its source, and train the layers below separately."
-            raise layer.problem(
-                "no gradient flows through this layer, so the parameters below it would not be trained", hint=hint
-            )
+            raise layer.problem(message, hint=hint)
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]

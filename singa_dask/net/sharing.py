@@ -20,13 +20,8 @@ def resolve_sharing(params: Iterable[Param], outer: Mapping[str, Param] | None =
     problems: list[Problem] = []
     for param in params:
         if param.name in own:
-            problems.append(
-                Problem(
-                    f"param {param.name!r}.name",
-                    "two parameters have this name",
-                    hint="Give each its own name. To share one array, name its parameter in share_from of the other.",
-                )
-            )
+            hint = "Give each its own name. To share one array, name its parameter in share_from of the other."
+            problems.append(Problem(f"param {param.name!r}.name", "two parameters have this name", hint=hint))
         own[param.name] = param
     for param in own.values():
         found = _outer_owner(param, outer) if outer is not None else _owner(param, own)
@@ -46,15 +41,11 @@ def _owner(param: Param, own: Mapping[str, Param]) -> Param | Problem:
     at, path = param, [param.name]
     while at.proto.share_from:
         source = at.proto.share_from
+        key = f"param {at.name!r}.share_from"
         if source not in own:
-            return Problem(
-                f"param {at.name!r}.share_from",
-                "no parameter has this name",
-                source,
-                nearest(source, set(own) - {at.name}),
-            )
+            return Problem(key, "no parameter has this name", source, nearest(source, set(own) - {at.name}))
         if source in path:
-            return Problem(f"param {at.name!r}.share_from", "share_from forms a cycle", " <- ".join([*path, source]))
+            return Problem(key, "share_from forms a cycle", " <- ".join([*path, source]))
         at = own[source]
         path.append(source)
     return at
@@ -64,19 +55,14 @@ def _outer_owner(param: Param, outer: Mapping[str, Param]) -> Param | Problem:
     for name in (param.name, param.proto.share_from):
         if name in outer:
             return outer[name].owner
-    return Problem(
-        f"param {param.name!r}",
-        "the training net has no such parameter, so it would not be trained",
-        hint=nearest(param.name, outer) + " Or include its layer in phase kTrain.",
-    )
+    message = "the training net has no such parameter, so it would not be trained"
+    hint = nearest(param.name, outer) + " Or include its layer in phase kTrain."
+    return Problem(f"param {param.name!r}", message, hint=hint)
 
 
 def _shapes_differ(param: Param, owner: Param) -> Problem:
     hint = "Shared parameters must have the same shape."
     if param.shape == owner.shape[::-1]:
         hint = "One is the other's transpose: set innerproduct_conf.transpose on one of the two layers."
-    return Problem(
-        f"param {param.name!r}",
-        f"its shape {param.shape} differs from that of {owner.name!r}, which it shares: {owner.shape}",
-        hint=hint,
-    )
+    message = f"its shape {param.shape} differs from that of {owner.name!r}, which it shares: {owner.shape}"
+    return Problem(f"param {param.name!r}", message, hint=hint)

@@ -51,7 +51,7 @@ class ServerActor:
         self._right: Address | None = None
         self._due = asyncio.Event()
         self._exchanging: asyncio.Task[None] | None = None
-        self._slices = self.server.protocol.indices
+        self._slices = tuple(self.server.protocol.slices)
         self._transfer_s = plan.transfer_s
         # One exchange at a time: a repeated message could otherwise arrive after the next one.
         self._turns = {index: asyncio.Lock() for index in self._slices}

@@ -116,8 +116,7 @@ async def ask(
         silence_s = timeout_s + transfer_s()
         if time.monotonic() - heard > silence_s:
             raise ClusterError(
-                f"the server at {where.worker} has not answered {type(request).__name__} for "
-                f"{silence_s:.3g} s "
+                f"the server at {where.worker} has not answered {type(request).__name__} for {silence_s:.3g} s "
                 f"({fault!r}); its process is lost, stopped or disconnected"
             )
         if fault is not None:

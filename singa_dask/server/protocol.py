@@ -95,53 +95,21 @@ class ServerProtocol:
         accounts: Mapping[str, tuple[int, int]] | None = None,
         copy: bool = True,
     ) -> None:
-        self._slices = {
-            s.index: _SliceState(
-                s.size, make_updater(s), ops, tuple(groups), max_staleness, sync_freq, dict(accounts or {}), copy
-            )
-            for s in slices
-        }
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        """The slices of this server."""
-        return tuple(self._slices)
+        shared = ops, tuple(groups), max_staleness, sync_freq, dict(accounts or {}), copy
+        self.slices = {s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared) for s in slices}
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """Take a message. Returns all replies that are now possible, to this or earlier messages."""
-        state = self._slices.get(request.slice)
-        if state is None:
-            return [
-                Answer(sender, Refused(f"slice {request.slice} is not on this server, which has {list(self._slices)}"))
-            ]
-        return state.handle(sender, request)
-
-    def withdraw(self, sender: Sender, index: int) -> bool:
-        """Forget a waiting request, which will be repeated. Returns False if it has been answered."""
-        return self._slices[index].withdraw(sender)
-
-    def part_with(self, index: int) -> None:
-        """Continue with a copy of the values and leave the current array unchanged."""
-        state = self._slices[index]
-        state.values = state.values.copy()
-
-    def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
-        """The next message to the right neighbour if an exchange is due or forced; the last one while it is
-        unanswered."""
-        return self._slices[index].begin_sync(index, force)
-
-    def finish_sync(self, sync: Sync, reply: Reply) -> None:
-        """Take the right neighbour's answer to `sync`. Raises ValueError if it refused."""
-        self._slices[sync.slice].finish_sync(sync, reply)
-
-    def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
-        """Open an account with a neighbour at the current values, or find the one of these generations. Returns its
-        opening values."""
-        return self._slices[index].reopen_account(side, generations).opening
+        if request.slice in self.slices:
+            return self.slices[request.slice].handle(sender, request)
+        return [Answer(sender, Refused(f"slice {request.slice} is not on this server, which has {list(self.slices)}"))]
 
 
 @dataclass
-class _SliceState:
+class SliceProtocol:
+    """The state of one slice, and its reactions to messages."""
+
+    index: int
     size: int
     updater: Updater
     ops: Ops
@@ -161,6 +129,7 @@ class _SliceState:
     arrived: dict[int, int] = field(default_factory=dict)  # clocks including waiting updates, at the start of a pass
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
+        """See ServerProtocol.handle."""
         self.waiting.append(_Waiting(sender, request))
         given: list[tuple[_Waiting, Reply]] = []
         while True:  # one request may make another one ready
@@ -184,6 +153,7 @@ class _SliceState:
         return sorted(self.waiting, key=lambda e: e.request.origin.group if isinstance(e.request, Update) else -1)
 
     def withdraw(self, sender: Sender) -> bool:
+        """Forget a waiting request, which will be repeated. Returns False if it has been answered."""
         before = len(self.waiting)
         self.waiting = [entry for entry in self.waiting if entry.sender != sender]
         return len(self.waiting) < before
@@ -320,16 +290,21 @@ class _SliceState:
 
     # Neighbours
 
-    def open_account(self, side: str, generations: tuple[int, int]) -> Account:
-        account = self.accounts[side] = Account(self.values, generations)
-        return account
-
-    def reopen_account(self, side: str, generations: tuple[int, int]) -> Account:
-        """The account of these generations, which a repeated request must not reopen."""
+    def open_account(self, side: str, generations: tuple[int, int]) -> Array:
+        """Open an account with a neighbour at the current values, unless there is one of these generations: a repeated
+        request must not reopen it. Returns its opening values."""
         account = self.accounts.get(side)
-        return account if account and account.generations == generations else self.open_account(side, generations)
+        if account is None or account.generations != generations:
+            account = self.accounts[side] = Account(self.values, generations)
+        return account.opening
 
-    def begin_sync(self, index: int, force: bool) -> Sync | None:
+    def part_with(self) -> None:
+        """Continue with a copy of the values and leave the current array unchanged."""
+        self.values = self.values.copy()
+
+    def begin_sync(self, *, force: bool = False) -> Sync | None:
+        """The next message to the right neighbour if an exchange is due or forced; the last one while it is
+        unanswered."""
         account = self.accounts.get(RIGHT)
         if self.values is None or account is None:
             return None
@@ -337,9 +312,10 @@ class _SliceState:
             if not (force or self.heard or self.untold >= self.sync_freq):
                 return None
             self.untold, self.heard = 0, False
-        return account.begin(index, self.values)
+        return account.begin(self.index, self.values)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
+        """Take the right neighbour's answer to `sync`. Raises ValueError if it refused."""
         if not isinstance(reply, Delta):
             raise ValueError(f"the right neighbour did not answer the exchange: {reply}")
         self.accounts[RIGHT].finish(self.values, sync, reply)
@@ -358,7 +334,7 @@ class _SliceState:
         ):
             return Refused(f"an opening of the account {request.account}, this one is {account.generations}")
         if request.values is None:
-            opening = self.reopen_account(request.side, request.account).opening
+            opening = self.open_account(request.side, request.account)
             return State(opening, self.updater.state, self.version)
         if account is not None and account.generations == request.account:
             return Done()  # repeated

@@ -29,13 +29,13 @@ LEAST_RATE = 8e6
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The settings of a server. key: unique; updater: serialised UpdaterProto; entries: of all parameters; code: user
-    code; the rest: as in ServerProtocol."""
+    """The settings of a server. updater: serialised UpdaterProto; entries: of all parameters; key: unique, "" for a
+    server in the worker's process; code: user code; the rest: as in ServerProtocol."""
 
-    key: str
     updater: bytes
     entries: tuple[Entry, ...]
     slices: tuple[Slice, ...]
+    key: str = ""
     groups: tuple[int, ...] = (0,)
     max_staleness: int | None = None
     sync_freq: int = 1
@@ -117,26 +117,26 @@ class Server:
         """Forget a request waiting in this slice, which will be repeated. Returns False if it has been answered."""
         with self._lock:
             number = next((number for number, (own, _) in self._open.items() if own is future), None)
-            if number is None or not self.protocol.withdraw(number, index):
+            if number is None or not self.protocol.slices[index].withdraw(number):
                 return False
             del self._open[number]
             return True
 
     def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
-        """See ServerProtocol."""
+        """See SliceProtocol."""
         with self._lock:
-            return self.protocol.begin_sync(index, force=force)
+            return self.protocol.slices[index].begin_sync(force=force)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
-        """See ServerProtocol."""
+        """See SliceProtocol."""
         with self._lock:
             self._part_with(sync.slice)
-            self.protocol.finish_sync(sync, reply)
+            self.protocol.slices[sync.slice].finish_sync(sync, reply)
 
     def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
-        """See ServerProtocol. Returns a copy."""
+        """See SliceProtocol. Returns a copy."""
         with self._lock:
-            return self.protocol.open_account(index, side, generations).copy()
+            return self.protocol.slices[index].open_account(side, generations).copy()
 
     def _detached(self, index: int, reply: Reply, out: Array | None) -> Reply:
         """The reply with arrays that later messages do not change."""
@@ -160,7 +160,7 @@ class Server:
     def _part_with(self, index: int) -> None:
         """Continue with a copy if the values are still in use."""
         if any(lent() is not None for lent in self._lent.pop(index, ())):
-            self.protocol.part_with(index)
+            self.protocol.slices[index].part_with()
 
 
 _here: WeakValueDictionary[str, Server] = WeakValueDictionary()

@@ -13,7 +13,8 @@ from singa_dask.cluster.local_dask import GUARD
 from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.monitor.progress import Display, display_for, duration, format_metrics
+from singa_dask.monitor.lines import duration, format_metrics
+from singa_dask.monitor.progress import Display, display_for
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import Prepared, prepare
 from singa_dask.training.workspace import Workspace

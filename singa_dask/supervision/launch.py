@@ -106,12 +106,10 @@ class GroupLauncher:
             launched.groups[workers.plan.number].tell("servers", up[workers.server_group].addresses)
 
     def _server_plans(self, group: ServerGroupRequest) -> list[ServerPlan]:
-        prepared = self.prepared
-        options = {"accounts": dict(group.accounts), "code": prepared.code}
-        return [
-            server_plan(prepared.job, prepared.entries, prepared.partition.of_server(i), "", group.groups, **options)
-            for i in range(len(group.where))
-        ]
+        made, partition = self.prepared, self.prepared.partition
+        options = {"groups": group.groups, "accounts": dict(group.accounts), "code": made.code}
+        slices = [partition.of_server(i) for i in range(len(group.where))]
+        return [server_plan(made.job, made.entries, own, **options) for own in slices]
 
 
 def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]:

@@ -23,6 +23,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError
 
 FORMAT = "singa_dask checkpoint 1"
@@ -35,7 +36,7 @@ class Checkpoint:
     """Everything that a run needs to continue as if it had never stopped.
 
     step: completed training steps. data: fingerprints of the order of samples, by phase and input layer. carried:
-    state of recurrent layers, by layer. unsent: residuals of codecs, by "rank <r>", and all ranks' "values".
+    state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", and all ranks' "values".
     """
 
     step: int
@@ -45,7 +46,7 @@ class Checkpoint:
     updater: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     carried: Mapping[str, list[np.ndarray]] = field(default_factory=dict)
-    unsent: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    residuals: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -65,10 +66,9 @@ def save(checkpoint: Checkpoint, path: Path) -> Path:
         image = _image(checkpoint)
         with open(temporary, "wb") as file:
             file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
+        sync(temporary)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise CheckpointError(
             f"{path}: could not be written: {error}. Free space or choose another --workspace."
@@ -206,7 +206,7 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     for layer, carried in checkpoint.carried.items():
         for i, value in enumerate(carried):
             file.create_dataset(f"carried/{layer}/{i}", data=value)
-    for key, arrays in checkpoint.unsent.items():
+    for key, arrays in checkpoint.residuals.items():
         for name, value in arrays.items():
             file.create_dataset(f"unsent/{key}/{name}", data=value)
     file.attrs["format"] = FORMAT
@@ -229,7 +229,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
     parameters: dict[str, np.ndarray] = {}
     updater: dict[str, dict[str, np.ndarray]] = {}
     carried: dict[str, list[np.ndarray]] = {}
-    unsent: dict[str, dict[str, np.ndarray]] = {}
+    residuals: dict[str, dict[str, np.ndarray]] = {}
     for key, dataset in arrays.items():
         kind, _, name = key.partition("/")
         if kind == "parameters":
@@ -241,7 +241,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
             carried.setdefault(name.rpartition("/")[0], []).append(dataset[()])
         elif kind == "unsent":
             key, _, name = name.partition("/")
-            unsent.setdefault(key, {})[name] = dataset[()]
+            residuals.setdefault(key, {})[name] = dataset[()]
     return Checkpoint(
         step=int(file.attrs["step"]),
         seed=int(file.attrs["seed"]),
@@ -250,7 +250,7 @@ def _read(file: h5py.File, path: Path) -> Checkpoint:
         updater=updater,
         data=json.loads(file.attrs["data"]),
         carried=carried,
-        unsent=unsent,
+        residuals=residuals,
     )
 
 
@@ -275,11 +275,3 @@ def _digest(file: h5py.File) -> str:
         digest.update(f"{name} {dataset.dtype.str} {dataset.shape}\n".encode())
         digest.update(np.ascontiguousarray(dataset[()]).data.cast("B") if dataset.size else b"")
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

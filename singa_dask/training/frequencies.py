@@ -11,26 +11,11 @@ def due(step: int, freq: int, after: int) -> bool:
     return freq > 0 and step >= after and (step - after) % freq == 0
 
 
-def display_due(job: JobProto, step: int) -> bool:
-    """Whether the training metrics are shown after `step` steps."""
-    return due(step, job.disp_freq, job.disp_after)
-
-
-def checkpoint_due(job: JobProto, step: int) -> bool:
-    """Whether the state is saved after `step` steps."""
-    return due(step, job.checkpoint_freq, job.checkpoint_after)
-
-
 def evaluations_due(job: JobProto, step: int) -> list[int]:
     """The phases (kVal, kTest) to evaluate after `step` steps; at the end, all phases of the job."""
+    rules = {Phase.kVal: (job.validate_freq, job.validate_after), Phase.kTest: (job.test_freq, job.test_after)}
     last = step >= job.train_steps
-    running = active_phases(job)
-    phases: list[int] = []
-    if Phase.kVal in running and (last or due(step, job.validate_freq, job.validate_after)):
-        phases.append(Phase.kVal)
-    if Phase.kTest in running and (last or due(step, job.test_freq, job.test_after)):
-        phases.append(Phase.kTest)
-    return phases
+    return [phase for phase, rule in rules.items() if phase in active_phases(job) and (last or due(step, *rule))]
 
 
 def batches_of(job: JobProto, phase: int) -> int:

@@ -17,38 +17,33 @@ from singa_dask.training.replica import Replica
 ASK_EVERY_S = 0.2
 
 
-class _Stopped(Exception):
-    """A rank was asked to stop."""
-
-
 def evaluate_group(
     replica: Replica, phase: int, feed: Feed, count: int, stop_requested: Callable[[], bool]
 ) -> dict[str, float] | None:
     """The mean metrics over `count` mini-batches; None where a rank was asked to stop before the end. Collective."""
-    comm, net = replica.comm, replica.nets[phase]
+    comm, net, stopped = replica.comm, replica.nets[phase], False
+
+    def numbers() -> Iterator[int]:
+        """The numbers from 0 to `count` - 1; they end early, on all ranks at the same number, if a rank is to stop."""
+        nonlocal stopped
+        began, ask_at = time.perf_counter(), 0
+        for number in range(count):
+            if number == ask_at:
+                ahead = _mini_batches_ahead(comm, number, time.perf_counter() - began, stop_requested())
+                stopped = not ahead
+                if stopped:
+                    return
+                ask_at += ahead
+            yield number
+
     net.forget()
-    try:
-        summed = Evaluator(net, replica.algorithm).measure(
-            feed.next(number) for number in _until_stopped(comm, count, stop_requested)
-        )
-    except _Stopped:
+    summed = Evaluator(net, replica.algorithm).measure(feed.next(number) for number in numbers())
+    if stopped:
         return None
     net.close()
     message = np.array([[metric.total, metric.count] for metric in summed.values()])
     comm.all_reduce(message.reshape(-1))
     return means({name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)})
-
-
-def _until_stopped(comm: Communicator, count: int, stop_requested: Callable[[], bool]) -> Iterator[int]:
-    """The numbers from 0 to `count` - 1. Raises _Stopped, on all ranks at the same number, if a rank is to stop."""
-    began, ask_at = time.perf_counter(), 0
-    for number in range(count):
-        if number == ask_at:
-            ahead = _mini_batches_ahead(comm, number, time.perf_counter() - began, stop_requested())
-            if not ahead:
-                raise _Stopped
-            ask_at += ahead
-        yield number
 
 
 def _mini_batches_ahead(comm: Communicator, done: int, seconds: float, stop: bool) -> int:

@@ -71,7 +71,7 @@ class GroupState:
         if not carry:
             return
         self._restored_step = int(step[0])
-        self._residuals = share_residuals(comm, {} if checkpoint is None else checkpoint.unsent, flat)
+        self._residuals = share_residuals(comm, {} if checkpoint is None else checkpoint.residuals, flat)
         if self._carries:
             self._share_carried(None if checkpoint is None else checkpoint.carried)
 

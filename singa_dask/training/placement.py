@@ -34,24 +34,15 @@ def parameter_partition(
     )
 
 
-def server_plan(
-    job: JobProto,
-    entries: tuple[Entry, ...],
-    slices: tuple[Slice, ...],
-    key: str,
-    groups: tuple[int, ...],
-    **more: Any,
-) -> ServerPlan:
-    """The plan of a server of this job for these worker groups."""
-    topology = ClusterTopology.from_proto(job.cluster)
+def server_plan(job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, ...], **more: Any) -> ServerPlan:
+    """The plan of a server of this job. more: further fields of ServerPlan."""
+    cluster = job.cluster
     return ServerPlan(
-        key=key,
         updater=job.updater.SerializeToString(),
         entries=entries,
         slices=slices,
-        groups=groups,
-        max_staleness=topology.max_staleness,
-        sync_freq=topology.sync_freq,
+        max_staleness=cluster.max_staleness if cluster.HasField("max_staleness") else None,
+        sync_freq=cluster.sync_freq,
         **more,
     )
 
@@ -81,5 +72,5 @@ def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
 def suits_device_comm(job: JobProto, *, in_process_servers: bool) -> bool:
     """Whether the buckets of this job can stay on GPUs: servers are in the workers' processes, and no codec is used
     between workers."""
-    topology = ClusterTopology.from_proto(job.cluster)
-    return bool(job.gpu) and in_process_servers and (topology.nworkers_per_group == 1 or topology.codec == "kFull")
+    cluster = job.cluster
+    return bool(job.gpu) and in_process_servers and (cluster.nworkers_per_group == 1 or cluster.codec == cluster.kFull)

@@ -141,10 +141,8 @@ def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
     for net in nets.values():
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):
-                raise net.layers[name].problem(
-                    f"reads no shards; user-defined input layers: {NOT_YET}",
-                    hint="Let your layer read a kRecordInput.",
-                )
+                message, hint = f"reads no shards; user-defined input layers: {NOT_YET}", "Let it read a kRecordInput."
+                raise net.layers[name].problem(message, hint=hint)
     return nets
 
 
@@ -167,16 +165,13 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             (first,) = net.labels_from(layer.name)
             if isinstance(first, Frame):  # the labels of a sequence
                 first = net.layers[first.proto.srclayers[0]]
-            source = first.name
-            if source not in net.input_layers:
-                continue
             folder = Path(first.proto.store_conf.path)
-            if not folder.is_absolute():  # checked without data
+            if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
                 continue
             classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
-                raise layer.problem(f"the data of {source!r} have {classes} classes", f"{outputs} outputs", hint)
+                raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)
 
 
 def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:

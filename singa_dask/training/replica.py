@@ -173,7 +173,7 @@ def _nets(job: JobProto, ops: Ops) -> dict[int, Net]:
 
 def _in_process(job: JobProto, ops: Ops, flat: FlatParams, slices: tuple[Slice, ...]) -> dict[int, Link]:
     """Links to a server in this process, which works on the worker's parameters in place."""
-    plan = server_plan(job, tuple(flat.entries), slices, "", (0,))
+    plan = server_plan(job, tuple(flat.entries), slices)
     return {s.server: LocalLink(Server(plan.protocol(ops, copy=False), live=True)) for s in slices}
 
 

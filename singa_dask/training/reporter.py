@@ -48,14 +48,9 @@ class Reporter:
             exchange=self._replica.exchange.transport,
         )
 
-    def add_step(self, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
-        """Add a step, from what `sum_over_ranks` has returned."""
-        self._shown.add_step(metrics, ranks)
-
-    def progress(self, step: int, seconds: float) -> None:
-        """A step has taken so long; `step` steps are done. Emits an event now and then."""
-        self._shown.steps += 1
-        self._shown.seconds += seconds
+    def add_step(self, step: int, seconds: float, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
+        """Add a step, after which `step` steps are done; see StepMetrics.add_step. Emits an event now and then."""
+        self._shown.add_step(seconds, metrics, ranks)
         now = time.perf_counter()
         if now - self._last_progress > PROGRESS_EVERY_S:
             self._last_progress = now

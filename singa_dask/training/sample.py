@@ -75,8 +75,9 @@ class Sampler:
         primer: text that the net reads first; without one it starts from a random symbol. seed: of all draws.
         Raises ConfigError for symbols that are not in the vocabulary, and a negative length or temperature.
         """
-        _check("length", length, length >= 0)
-        _check("temperature", temperature, temperature >= 0)
+        for key, value in (("length", length), ("temperature", temperature)):
+            if value < 0:
+                raise ConfigError(Problem(key, "must not be negative", str(value)))
         self._net.forget()
         draw = np.random.default_rng(seed)
         given = self._numbers(primer) or [int(draw.integers(len(self.symbols)))]
@@ -187,8 +188,3 @@ def _probabilities(net: Net) -> str:
         hint = "Add a kSoftmax: a loss layer of your own has no probabilities."
         raise ConfigError(Problem("neuralnet", "has no kSoftmaxLoss or kSoftmax to draw symbols from", hint=hint))
     return names[-1]
-
-
-def _check(key: str, value: float, holds: bool) -> None:
-    if not holds:
-        raise ConfigError(Problem(key, "must not be negative", str(value)))

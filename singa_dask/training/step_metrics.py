@@ -47,11 +47,11 @@ class StepMetrics:
     ranks: np.ndarray | float = 0.0
     staleness_max: int = 0
 
-    def add_step(self, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
-        """Add a step, from what `sum_over_ranks` has returned."""
+    def add_step(self, seconds: float, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
+        """Add a step of so many seconds, from what `sum_over_ranks` has returned."""
         self.metrics = {name: self.metrics.get(name, Metric()) + metric for name, metric in metrics.items()}
-        self.ranks = self.ranks + ranks
-        self.staleness_max = max(self.staleness_max, int(ranks[_PER_RANK.index("staleness_max")].max()))
+        stalest = int(ranks[_PER_RANK.index("staleness_max")].max())
+        self.add(StepMetrics(1, seconds, ranks=ranks, staleness_max=stalest))
 
     def add(self, other: StepMetrics) -> None:
         """Add the steps of another one, but not its metrics."""

@@ -24,7 +24,7 @@ from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.server import Link
 from singa_dask.training.feed import Feed
-from singa_dask.training.frequencies import batches_of, checkpoint_due, display_due, evaluations_due
+from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
@@ -150,36 +150,33 @@ class _TrainingLoop:
         self._step = 0
 
     def run(self) -> dict[str, Any]:
-        start = self._step = self._first_step()
+        job, group, group_state = self._job, self._group, self._replica.group_state
+        if group.puts:
+            put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
+        start = self._step = group_state.fetch(group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
         self._warm_up()
-        if self._job.cluster.nworker_groups > 1 and not self._replica.in_process_servers:
-            self._replica.group_state.fetch(start)  # other groups have gone on meanwhile
+        if job.cluster.nworker_groups > 1 and not self._replica.in_process_servers:
+            group_state.fetch(start)  # other groups have gone on meanwhile
         self._reporter.start(start)
         stopping = False
         while True:
-            ended = stopping or self._step >= self._job.train_steps
-            if self._step > start and (ended or display_due(self._job, self._step)):
+            ended = stopping or self._step >= job.train_steps
+            if self._step > start and (ended or due(self._step, job.disp_freq, job.disp_after)):
                 self._reporter.display(self._step)
             if ended:
                 self._leave()
-            interrupted = stopping and self._step < self._job.train_steps
-            for phase in evaluations_due(self._job, self._step) if self._group.leads else ():
+            interrupted = stopping and self._step < job.train_steps
+            for phase in evaluations_due(job, self._step) if group.leads else ():
                 interrupted = interrupted or not self._evaluate(phase)
             ended = ended or interrupted
-            if self._group.leads and (ended or checkpoint_due(self._job, self._step)):
-                self._save()
+            if group.leads and (ended or due(self._step, job.checkpoint_freq, job.checkpoint_after)):
+                plan = self._plan
+                save_checkpoint(self._replica, plan.checkpoints, self._step, plan.data, self._reporter.saved)
             if ended:
                 return self._reporter.end(self._step, interrupted=interrupted)
             stopping = self._train()
-
-    def _first_step(self) -> int:
-        """Put the parameters on the servers, if that is this group's task, and fetch them; returns the first step."""
-        group, replica = self._group, self._replica
-        if group.puts:
-            put_parameters(replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
-        return replica.group_state.fetch(group.first)
 
     def _warm_up(self) -> None:
         """Compile what a step needs, and wait until all ranks have."""
@@ -203,9 +200,8 @@ class _TrainingLoop:
             self._replica.stub.take_traffic(),
         )
         _check_finite(summed, self._step)
-        self._reporter.add_step(summed, ranks)
         self._step += 1
-        self._reporter.progress(self._step, time.perf_counter() - began)
+        self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
         return stopping
 
     def _leave(self) -> None:
@@ -233,9 +229,6 @@ class _TrainingLoop:
             return False
         self._reporter.evaluated(phase, self._step, means)
         return True
-
-    def _save(self) -> None:
-        save_checkpoint(self._replica, self._plan.checkpoints, self._step, self._plan.data, self._reporter.saved)
 
     def _open(self, net: Net, start: int, stop: int | None = None) -> Feed:
         comm, number = self._comm, self._group.number

@@ -127,11 +127,8 @@ class Workspace:
         _write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
 
     def _unwritable(self, error: OSError) -> ConfigError:
-        return ConfigError(
-            Problem(
-                "workspace", f"cannot be written ({error.strerror})", str(self.folder), "Pass another --workspace."
-            )
-        )
+        message, hint = f"cannot be written ({error.strerror})", "Pass another --workspace."
+        return ConfigError(Problem("workspace", message, str(self.folder), hint))
 
 
 def _write_whole(path: Path, text: str) -> None:

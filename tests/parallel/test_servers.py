@@ -101,7 +101,7 @@ def ask(address: Address, request, timeout_s: float = 20.0):
 
 
 def waiting_inside(key: str, dask_worker) -> int:
-    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.protocol._slices.values())
+    return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.protocol.slices.values())
 
 
 def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3):

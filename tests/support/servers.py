@@ -18,7 +18,7 @@ from singa_dask.updaters import SGD
 def server_plan(cut: Partition, server: int = 0, key: str = "server", **options: Any) -> ServerPlan:
     """The plan of one server of `cut`, with SGD of learning rate 1."""
     entries = (Entry("w", (cut.size,), 0, cut.size),)
-    return ServerPlan(key, SGD(lr=1.0).proto.SerializeToString(), entries, cut.of_server(server), **options)
+    return ServerPlan(SGD(lr=1.0).proto.SerializeToString(), entries, cut.of_server(server), key, **options)
 
 
 def protocol(size: int = 16, **options: Any) -> ServerProtocol:

@@ -76,8 +76,8 @@ def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
                 prepared.job,
                 prepared.entries,
                 cut.of_server(i),
-                f"{group}/{i}",
-                tuple(topology.worker_groups_of(group)),
+                key=f"{group}/{i}",
+                groups=tuple(topology.worker_groups_of(group)),
                 accounts={side: (0, 0) for side, there in sides.items() if there},
                 code=prepared.code,
             )
@@ -93,7 +93,7 @@ def _exchange(left: Server, right: Server, busy: threading.Lock, force: bool = F
     if not busy.acquire(blocking=False):
         return
     try:
-        for index in left.protocol.indices:
+        for index in left.protocol.slices:
             sync = left.begin_sync(index, force=force)
             if sync is not None:
                 left.finish_sync(sync, right.call(sync).result(timeout=10))

@@ -31,8 +31,7 @@ def load(
     """A UTF-8 text as the numbers of its symbols: (N, 1), uint8 for up to 256 symbols, else float32.
 
     vocab: a file with the characters of the vocabulary in order, or a folder of text shards to take it from. By
-    default
-        the vocabulary is the sorted characters of the text.
+        default the vocabulary is the sorted characters of the text.
     unit: "char", or "word" for words between white space. A vocabulary of words is sorted by frequency.
     vocab_size: for words, the size of the vocabulary. If the text has more words, the first symbol is "<unk>", which
         replaces the rare ones. By default the vocabulary has every word.

@@ -56,16 +56,16 @@ def test_flat_samples_of_several_channels_are_ambiguous(flat):
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"backend": "kvfile"}, r"data\.store_conf\.backend.*singa-dask shard"),
+        ({"backend": "kvfile"}, r"^store_conf\.backend.*singa-dask shard"),
         ({"backend": "textfile"}, r"SINGA's stores.*singa-dask shard"),
         ({"backend": "hdf"}, "Did you mean hdf5"),
-        ({"path": ""}, r"data\.store_conf\.path: is missing"),
+        ({"path": ""}, r"^store_conf\.path: is missing"),
         ({"encoded": True}, "encoded"),
     ],
 )
 def test_faults_of_the_job_name_the_key_and_the_way_out(images, fields, fault):
     with pytest.raises(ConfigError, match=fault):
-        store_info(store(images, **fields), key="data.store_conf")
+        store_info(store(images, **fields))
 
 
 def test_labels_that_are_not_there_are_an_error(flat):

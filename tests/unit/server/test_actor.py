@@ -116,7 +116,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def waiting_in(server: ServerActor) -> int:
-    return sum(len(state.waiting) for state in server.server.protocol._slices.values())
+    return sum(len(state.waiting) for state in server.server.protocol.slices.values())
 
 
 # Requests

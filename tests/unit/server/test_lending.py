@@ -21,13 +21,14 @@ ORIGIN = Origin(0)
 def server(monkeypatch) -> Server:
     made = Server(protocol())
     made.copies = 0
-    part_with = made.protocol.part_with
+    state = made.protocol.slices[0]
+    part_with = state.part_with
 
-    def counted(index: int) -> None:
+    def counted() -> None:
         made.copies += 1
-        part_with(index)
+        part_with()
 
-    monkeypatch.setattr(made.protocol, "part_with", counted)
+    monkeypatch.setattr(state, "part_with", counted)
     ask(made, Put(0, ones(0)))
     return made
 

@@ -70,7 +70,7 @@ class Line:
     # One exchange, as ServerActor makes it, message by message
 
     def begin(self, i: int, *, force: bool = True) -> Sync | None:
-        sync = self.posts[i].protocol.begin_sync(0, force=force)
+        sync = self.posts[i].protocol.slices[0].begin_sync(force=force)
         if sync is not None:
             self.syncs.append((i, sync))
         return sync
@@ -82,17 +82,17 @@ class Line:
     def finish(self, at: int, *, keep: bool = False) -> None:
         i, sync, reply = self.replies[at] if keep else self.replies.pop(at)
         if isinstance(reply, Delta):
-            self.posts[i].protocol.finish_sync(sync, reply)
+            self.posts[i].protocol.slices[0].finish_sync(sync, reply)
         else:
             with pytest.raises(ValueError, match="did not answer"):
-                self.posts[i].protocol.finish_sync(sync, reply)
+                self.posts[i].protocol.slices[0].finish_sync(sync, reply)
 
     def flush(self, i: int) -> None:
         for _ in range(2):
-            sync = self.posts[i].protocol.begin_sync(0, force=True)
+            sync = self.posts[i].protocol.slices[0].begin_sync(force=True)
             reply = detached(self.posts[i + 1].ask(sync))
             assert isinstance(reply, Delta)
-            self.posts[i].protocol.finish_sync(sync, reply)
+            self.posts[i].protocol.slices[0].finish_sync(sync, reply)
 
     def sweep(self) -> None:
         pairs = range(len(self) - 1)
@@ -115,11 +115,13 @@ class Line:
     def begin_as(self, i: int, neighbour: int, state: State) -> None:
         self.posts[i].say(Put(0, state.values, state.state, state.version))
         side = "right" if neighbour > i else "left"
-        self.posts[i].protocol.open_account(0, side, self.account(min(i, neighbour)))
+        self.posts[i].protocol.slices[0].open_account(side, self.account(min(i, neighbour)))
 
     def hand_on(self, i: int, neighbour: int) -> Reply:
         left = min(i, neighbour)
-        known = self.posts[i].protocol.open_account(0, "right" if i == left else "left", self.account(left)).copy()
+        known = (
+            self.posts[i].protocol.slices[0].open_account("right" if i == left else "left", self.account(left)).copy()
+        )
         request = OpenAccount(0, "left" if i == left else "right", self.account(left), known)
         return self.posts[neighbour].ask(request)
 
@@ -224,9 +226,9 @@ def test_an_exchange_is_due_after_sync_freq_updates():
     line.arrive(0)
     line.finish(0)
     for _ in range(2):
-        assert line.posts[0].protocol.begin_sync(0) is None, "by default none is forced"
+        assert line.posts[0].protocol.slices[0].begin_sync() is None, "by default none is forced"
         line.update(0)
-    assert line.posts[0].protocol.begin_sync(0) is None
+    assert line.posts[0].protocol.slices[0].begin_sync() is None
     line.update(0)
     assert line.begin(0, force=False) is not None
 
@@ -256,9 +258,11 @@ def test_a_message_stays_the_same_until_it_is_answered():
 
 def test_the_ends_of_the_line_have_nobody_to_talk_to():
     line = Line(2)
-    assert line.posts[1].protocol.begin_sync(0, force=True) is None
+    assert line.posts[1].protocol.slices[0].begin_sync(force=True) is None
     assert isinstance(line.posts[0].ask(Sync(0, (0, 0), 1, ones())), Refused)
-    assert Post(protocol(accounts={"right": (0, 0)})).protocol.begin_sync(0, force=True) is None  # before the Put
+    assert (
+        Post(protocol(accounts={"right": (0, 0)})).protocol.slices[0].begin_sync(force=True) is None
+    )  # before the Put
 
 
 def test_a_message_that_arrives_again_after_a_later_one_is_refused():
@@ -387,7 +391,7 @@ def test_exchanges_may_begin_before_the_openings_are_through():
     line.update(0)
     line.begin(0)
     line.arrive(len(line.syncs) - 1)
-    line.posts[1].protocol.open_account(0, "left", line.account(0))
+    line.posts[1].protocol.slices[0].open_account("left", line.account(0))
     line.finish(len(line.replies) - 1)
     line.sweep()
     np.testing.assert_array_equal(line.values(0), line.values(1))

@@ -136,7 +136,7 @@ def test_get_waits_for_its_version():
 def test_inspect_shows_values_state_and_version():
     plan = server_plan(partition(16, 1, 1, beside=False))
     proto = SGD(lr=1.0, momentum=0.5).proto.SerializeToString()
-    to = Post(type(plan)(plan.key, proto, plan.entries, plan.slices).protocol(Ops()))
+    to = Post(type(plan)(proto, plan.entries, plan.slices).protocol(Ops()))
     to.say(Put(0, ones(0.0)))
     to.say(update(0, 0))
     to.say(update(0, 1))
@@ -184,7 +184,7 @@ def test_updates_are_applied_in_the_order_of_their_steps():
     # With momentum the order shows: v1 = -g0, v2 = v1/2 - g1.
     plan = server_plan(partition(16, 1, 1, beside=False))
     proto = SGD(lr=1.0, momentum=0.5).proto.SerializeToString()
-    to = Post(type(plan)(plan.key, proto, plan.entries, plan.slices).protocol(Ops()))
+    to = Post(type(plan)(proto, plan.entries, plan.slices).protocol(Ops()))
     to.say(Put(0, ones(0.0)))
     numbers = [to.say(update(0, step, 2.0**step)) for step in (2, 1, 2, 0)]
     assert all(not to.waits(number) for number in numbers)
@@ -294,8 +294,8 @@ def test_a_held_reply_is_given_to_every_repetition():
 def test_a_withdrawn_request_is_not_answered_but_its_repetition_is():
     to = post(groups=(0, 1), max_staleness=0)
     first = to.say(update(0, 0))
-    assert to.protocol.withdraw(first, 0)
-    assert not to.protocol.withdraw(first, 0)
+    assert to.protocol.slices[0].withdraw(first)
+    assert not to.protocol.slices[0].withdraw(first)
     again = to.say(update(0, 0))
     to.say(update(1, 0))
     assert to.waits(first) and to.got[again].values[0] == -2

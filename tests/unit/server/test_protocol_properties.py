@@ -200,7 +200,7 @@ class Protocol(RuleBasedStateMachine):
         """The server tells a client to ask again."""
         ticket = list(self.inside.values())[pick % len(self.inside)]
         if isinstance(ticket.request, Update):
-            assert self.protocols[ticket.slice].withdraw(ticket.number, 0)
+            assert self.protocols[ticket.slice].slices[0].withdraw(ticket.number)
             del self.inside[ticket.number]
 
     @precondition(lambda self: self.clients)
@@ -242,7 +242,7 @@ class Protocol(RuleBasedStateMachine):
 
     def look(self, index: int) -> None:
         """Every update was applied once at most, and those of a group in order."""
-        state = self.protocols[index]._slices[0]
+        state = self.protocols[index].slices[0]
         if state.values is None:
             return
         for group, before in self.applied[index].items():

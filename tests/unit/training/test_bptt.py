@@ -116,7 +116,7 @@ def test_a_state_is_forgotten_where_the_servers_have_gone_on_since(prepared, tmp
     early, late = (checkpoints.load(checkpoints.path_of(tmp_path, step)) for step in (4, 8))
     entries, job = alone.entries, alone.job
     cut = parameter_partition(alone.topology, entries, alone.size)
-    links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0), "", (0,)).protocol(get_ops("cpu"))))}
+    links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0)).protocol(get_ops("cpu"))))}
     found = []
     for generation, checkpoint in enumerate((late, early)):
         replica = Replica.form(job, SoloCommunicator(), get_ops("cpu"), links, generation=generation)

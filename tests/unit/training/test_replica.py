@@ -239,7 +239,7 @@ def test_the_residuals_of_eleven_workers_find_their_way_back(tmp_path):
 def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_it(carry):
     job = coded(job_of(2, "SGD"), "kTopK")
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
-    plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(2)]
+    plans = [server_plan(job, _entries(), cut.of_server(i)) for i in range(2)]
     links = {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
     def member(comm):
@@ -270,7 +270,7 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
     if staleness is not None:
         job.cluster.max_staleness = staleness
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
-    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0), "", (0,)).protocol(get_ops("cpu"))))}
+    links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0)).protocol(get_ops("cpu"))))}
 
     def member(comm):
         replica = Replica.form(job, comm, get_ops("cpu"), links)
@@ -324,9 +324,7 @@ def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
         if beside:
             return [None] * 3
         cut = parameter_partition(ClusterTopology.from_proto(job.cluster), entries, size)
-        held = {
-            i: Server(server_plan(job, entries, cut.of_server(i), "", (0,)).protocol(get_ops("cpu"))) for i in range(3)
-        }
+        held = {i: Server(server_plan(job, entries, cut.of_server(i)).protocol(get_ops("cpu"))) for i in range(3)}
         return [{i: LocalLink(server) for i, server in held.items()}] * 3
 
     flat = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
@@ -384,7 +382,7 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
     alone.group_state.fetch()
     np.testing.assert_allclose(alone.stages.owed, total, rtol=1e-6, atol=1e-9)
     other = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
-    other.group_state.restore(replace(snapshot, unsent={}))
+    other.group_state.restore(replace(snapshot, residuals={}))
     other.group_state.fetch()
     for replica in (alone, other):
         advance(replica, SoloCommunicator(), 3, 4)
@@ -414,7 +412,7 @@ class FarLink:
 def far_links(job, groups=(0,)):
     cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
     servers = range(job.cluster.nservers_per_group)
-    plans = [server_plan(job, _entries(), cut.of_server(i), "", groups) for i in servers]
+    plans = [server_plan(job, _entries(), cut.of_server(i), groups=groups) for i in servers]
     return {i: FarLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
 
@@ -489,7 +487,7 @@ def test_after_draining_parameters_are_the_servers_and_nothing_is_under_way():
         under_way = len(replica.stub._under_way)
         held = np.empty(_size(), np.float32)
         for link in links.values():
-            for index in link._server.protocol.indices:
+            for index in link._server.protocol.slices:
                 state = link.send(Inspect(index)).result(1)
                 s = next(s for s in cut.slices if s.index == index)
                 held[s.start : s.stop] = state.values
@@ -577,7 +575,7 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
         if beside:
             return None
         cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
-        plans = [server_plan(job, _entries(), cut.of_server(i), "", (0,)) for i in range(3)]
+        plans = [server_plan(job, _entries(), cut.of_server(i)) for i in range(3)]
         return {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
     def whole(comm, first):

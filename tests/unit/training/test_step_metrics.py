@@ -26,9 +26,7 @@ def test_a_window_has_sums_and_means_of_its_steps():
     window, whole = StepMetrics(), StepMetrics()
     _, metrics, ranks = run_threads(2, _told)[0]
     for _ in range(2):
-        window.add_step(metrics, ranks)
-        window.steps += 1
-        window.seconds += 0.5
+        window.add_step(0.5, metrics, ranks)
     whole.add(window)
     assert window.means() == {"loss": 7.0 / 5.0} and whole.means() == {}
     for each in (window, whole):

@@ -67,7 +67,7 @@ def test_every_small_topology_is_refused_or_trains(folder, tmp_path, numbers, se
     assert final(tmp_path).step == 6
     if ran.servers:
         states = {key: server.protocol for key, server in ran.servers.items()}
-        versions = {s._slices[i].version for s in states.values() for i in s.indices}
+        versions = {s.slices[i].version for s in states.values() for i in s.slices}
         assert versions == {6 * worker_groups // server_groups}, "every update of every group was applied once"
 
 
@@ -113,6 +113,6 @@ def test_after_the_end_all_server_groups_hold_the_same(folder, tmp_path):
     cluster = "nworker_groups: 3 nserver_groups: 3 nservers_per_group: 2 sync_freq: 4"
     ran = run_topology(job(folder, cluster), tmp_path)
     for (_, i), server in ran.servers.items():
-        for index in server.protocol.indices:
-            mine, first = server.protocol._slices[index].values, ran.servers[0, i].protocol._slices[index].values
+        for index in server.protocol.slices:
+            mine, first = server.protocol.slices[index].values, ran.servers[0, i].protocol.slices[index].values
             np.testing.assert_allclose(mine, first, rtol=1e-5, atol=1e-6)
