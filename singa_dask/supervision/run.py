@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,23 +36,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Run:
     """A prepared job on its way. `to_end` is its only entrance."""
 
-    def __init__(
-        self, prepared: Prepared, workspace: Workspace, display: Display, *, max_restarts: int, patience_s: float
-    ):
-        self.prepared = prepared
-        self.workspace = workspace
-        self.display = display
-        self.max_restarts = max_restarts
-        self.patience_s = patience_s
-        self._started = time.monotonic()
-        self._supervisor: Supervisor | None = None
-        # What the worker groups have told so far: the record of a run that fails.
-        self._steps: dict[int, int] = {}
-        self._checkpoint: str | None = None
-        self._reports: dict[int, dict[str, Any]] = {}
+    prepared: Prepared
+    workspace: Workspace
+    display: Display
+    max_restarts: int
+    patience_s: float
+    _started: float = field(default_factory=time.monotonic)
+    _supervisor: Supervisor | None = None
+    # What the worker groups have told so far: the record of a run that fails.
+    _steps: dict[int, int] = field(default_factory=dict)
+    _checkpoint: str | None = None
+    _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
@@ -158,7 +156,7 @@ class Run:
                 newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
                 rewound=self._rewound,
             )
-            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor):
+            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
                 self._reports = supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:

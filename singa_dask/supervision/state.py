@@ -60,7 +60,7 @@ class Supervision:
         self._commands: list[ev.Command] = []
         self._losses: list[Loss] = []
         self._askers: list[Any] = []  # of a worker group that wants to join
-        self._flush_cause = ""
+        self._flush_fault = ""
         self._requests = 0
         self._surveys = Surveys()
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
@@ -87,12 +87,10 @@ class Supervision:
                 self._form_answered(event)
             case ev.Closed(replaced):
                 self._closed(replaced)
-            case ev.LeadTold(ended, heard):
+            case ev.LeadTold(ended, heard, fault):
+                self._flush_fault = fault
                 self._operation_done()
                 self.lead_told = ended if heard else self.lead_told
-            case ev.FlushFailed(cause):
-                self._operation_done()
-                self._flush_cause = cause
             case ev.StopAsked() if not self.interrupted:
                 self._stop()
             case ev.JoinAsked(asker):
@@ -114,7 +112,7 @@ class Supervision:
         if self.busy is None and gone:
             closed = tuple(m.number for m in gone if isinstance(m, WorkerGroup))
             self._do_alone(ev.Close(closed, tuple(m.number for m in gone if isinstance(m, ServerGroup))))
-        if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_cause:
+        if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_fault:
             if self.lead_told and not others_ended:
                 self._do_alone(ev.TellLead(False))
             elif others_ended and not (self.lead_told or self._pending()):
@@ -128,7 +126,7 @@ class Supervision:
 
     def _pending(self) -> bool:
         """Whether a decision waits for a survey, and for no operation."""
-        return self.busy is None and bool(self._losses or self._flush_cause or self._batch())
+        return self.busy is None and bool(self._losses or self._flush_fault or self._batch())
 
     # Events
 
@@ -138,7 +136,7 @@ class Supervision:
             return
         if isinstance(event, ev.WorkerGroupEnded):
             return self.members.move(group, "ended")
-        self.processes.replacing(event.replaced)
+        self.processes.replaced.update(event.replaced.items())
         if event.raised is None:
             self._lose(Loss(group, GroupLost(event.cause)))
         elif self._may_be_dropped(group):
@@ -160,14 +158,14 @@ class Supervision:
         self.members.relocate(members, event.moved)
         if isinstance(event, ev.NotFormed):
             return self._not_formed(members, event)
-        self.processes.remember(event.pids)
+        self.processes.pids.update(event.pids)
         for member in members:
             self.members.move(member, "formed")
             if self.interrupted and isinstance(member, WorkerGroup):
                 self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
-        self.processes.replacing(event.replaced)
+        self.processes.replaced.update(event.replaced.items())
         first, *others = members
         for member in others:
             self.members.move(member, "not formed")
@@ -180,7 +178,7 @@ class Supervision:
 
     def _closed(self, replaced: Mapping[str, int]) -> None:
         self._operation_done()
-        self.processes.replacing(replaced)
+        self.processes.replaced.update(replaced.items())
         self._checkpoint = None  # one more may have been saved until the end
         serving = [group.number for group in self.members.serving()]
         for member in self.members.all():
@@ -230,10 +228,10 @@ class Supervision:
         silent = self.members.used() - {info.address for info in there}
         if self.busy is None and not self._take_losses(silent):
             self._place(there, event.at)
-            if self._flush_cause and self.busy is None and not silent:  # else the loss is dealt with first
-                self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_cause}"))
+            if self._flush_fault and self.busy is None and not silent:  # else the loss is dealt with first
+                self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
                 self._do_alone(ev.TellLead(True))
-            self._flush_cause = ""
+            self._flush_fault = ""
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
@@ -327,7 +325,7 @@ class Supervision:
 
     def _kill(self, pids: Mapping[str, int]) -> None:
         if pids:
-            self.processes.replacing(pids)
+            self.processes.replaced.update(pids.items())
             self._do(ev.Kill(pids))
 
     def _form(self, batch: Sequence[Member]) -> None:
