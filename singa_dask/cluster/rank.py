@@ -65,7 +65,7 @@ class RankTask:
 
     def __init__(self, plan: RankPlan) -> None:
         self.plan = plan
-        self.group, self.rank, self.size = plan.group, plan.rank, plan.size
+        self.rank = plan.rank
         self.abort_event = threading.Event()
         self.abort_reason = ""
         self.told: dict[str, Any] = {}
@@ -125,20 +125,20 @@ def release_worker(group: str, dask_worker: Any = None) -> None:
 
 def rank_formed(group: str, dask_worker: Any = None) -> bool:
     """Whether this worker's rank has joined the group."""
-    task = _task_of(group, dask_worker)
+    task = leases.task_of(dask_worker.address, group)
     return task is not None and task.formed
 
 
 def abort_rank(group: str, reason: str, dask_worker: Any = None) -> None:
     """Tell this worker's rank of the group, if it is still there, to leave at once."""
-    task = _task_of(group, dask_worker)
+    task = leases.task_of(dask_worker.address, group)
     if task is not None:
         task.abort(reason)
 
 
 def tell_rank(group: str, name: str, value: Any, dask_worker: Any = None) -> None:
     """Tell this worker's rank of the group something."""
-    task = _task_of(group, dask_worker)
+    task = leases.task_of(dask_worker.address, group)
     if task is not None:
         task.told[name] = value
 
@@ -152,7 +152,11 @@ def clean_segments(kvsname: str) -> None:
 def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     """Join the group, then fn(comm, *args). The Dask task of a rank."""
     worker = get_worker()
-    task = _take_up(plan, worker.address)
+    task = RankTask(plan)
+    if not leases.take_up(worker.address, plan.group, task):
+        raise ClusterError(
+            f"rank {plan.rank}: the process at {worker.address} is not the one that was chosen for {plan.group}"
+        )
     watchdog = _Watchdog(task, worker)
     token = _current.set(task)
     comm: Communicator | None = None
@@ -184,16 +188,6 @@ def _collect_soon(worker: Any) -> None:
         loop.call_soon_threadsafe(loop.call_later, _SETTLED_S, gc.collect)
 
 
-def _take_up(plan: RankPlan, address: str) -> RankTask:
-    """Turn the worker's reservation into a task."""
-    task = RankTask(plan)
-    if not leases.take_up(address, plan.group, task):
-        raise ClusterError(
-            f"rank {plan.rank}: the process at {address} is not the one that was chosen for {plan.group}"
-        )
-    return task
-
-
 def _joined(task: RankTask) -> Communicator:
     """The communicator of the group. Raises MpiUnusable, or JoinFailed for any other error."""
     plan = task.plan
@@ -215,10 +209,6 @@ def _joined(task: RankTask) -> Communicator:
         raise JoinFailed(str(error)) from error
     task.joined(comm)
     return comm
-
-
-def _task_of(group: str, worker: Any) -> RankTask | None:
-    return leases.task_of(worker.address, group)
 
 
 class _Watchdog(threading.Thread):

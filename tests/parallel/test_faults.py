@@ -81,7 +81,7 @@ def test_processes_form_a_world_on_one_machine_and_across_machines(nodes, no_lea
     with PmiServer(nodes) as server:
         ranks = [_rank(server, rank, 3, own) for rank in range(3)]
         ended = [rank.communicate(timeout=30) for rank in ranks]
-    assert server.formed
+    assert server.state.formed
     assert [out.split() for out, _ in ended] == [["sum", "6.0", "6.0"]] * 3, ended
 
 
