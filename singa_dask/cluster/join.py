@@ -16,6 +16,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.bootstrap import enter_world, library_name, load_mpi
+from singa_dask.cluster.cores import added_variables
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
@@ -114,7 +115,7 @@ def join_launched(timeout_s: float) -> Any:
     """
     mpi = load_mpi(launched=True)
     if not mpi.Is_initialized():
-        with _added(_messages()), ended_by_alarm(time.monotonic() + timeout_s):
+        with added_variables(_messages()), ended_by_alarm(time.monotonic() + timeout_s):
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
@@ -206,17 +207,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     for name in hidden:
         del os.environ[name]
     try:
-        with _added(variables):
+        with added_variables(variables):
             yield
     finally:
         os.environ.update(hidden)
-
-
-@contextmanager
-def _added(variables: dict[str, str]) -> Iterator[None]:
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)

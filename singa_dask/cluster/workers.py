@@ -86,17 +86,6 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
     )
 
 
-def probe(client: Any, timeout_s: float = 10.0) -> list[WorkerInfo]:
-    """Every Dask worker of the cluster that answers within `timeout_s` seconds, in order of address.
-
-    Raises ClusterError when none does.
-    """
-    workers, silent = answering(client, timeout_s)
-    if not workers:
-        raise ClusterError(f"no Dask worker answers ({silent or 'the cluster has none'}); start workers first")
-    return workers
-
-
 def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[WorkerInfo]:
     """The Dask workers, once at least `count` of them answer; warns when that takes more than a few seconds.
 

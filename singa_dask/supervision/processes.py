@@ -5,37 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.events import Survey, Surveyed
 from singa_dask.supervision.members import Members, Phase
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
-
-
-class Surveys:
-    """Questions to all Dask workers, one at a time. under_way: the one that has no answer yet."""
-
-    def __init__(self) -> None:
-        self.under_way: Survey | None = None
-        self._asked = self._outdated = 0
-
-    def ask(self, *, checkpoint: bool, delay_s: float) -> Survey:
-        """The next question."""
-        self._asked += 1
-        self.under_way = Survey(self._asked, checkpoint, delay_s)
-        return self.under_way
-
-    def outdate(self) -> None:
-        """Something has happened that no question asked so far can know of."""
-        self._outdated = self._asked
-
-    def answered(self, event: Surveyed) -> Survey | None:
-        """The question, if this is its answer and not outdated."""
-        survey = self.under_way
-        if survey is None or survey.number != event.number:
-            return None
-        self.under_way = None
-        return survey if survey.number > self._outdated else None
 
 
 class Processes:

@@ -24,7 +24,7 @@ from singa_dask.supervision.members import (
     ServerGroup,
     WorkerGroup,
 )
-from singa_dask.supervision.processes import Processes, Surveys
+from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
@@ -62,7 +62,8 @@ class Supervision:
         self._askers: list[Any] = []  # of a worker group that wants to join
         self._flush_fault = ""
         self._requests = 0
-        self._surveys = Surveys()
+        self._survey: ev.Survey | None = None  # under way
+        self._surveys = self._outdated = 0
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
         self._needs_checkpoint = False
         self._replaced_by: float | None = None  # when replacements must have come
@@ -118,11 +119,13 @@ class Supervision:
             elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
-        if not self._surveys.under_way and (self._pending() or self._askers):
+        if self._survey is None and (self._pending() or self._askers):
             wanted = self._needs_checkpoint or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
             delay_s = 0.0 if self._replaced_by is None else _SURVEY_AGAIN_S
-            self._do(self._surveys.ask(checkpoint=checkpoint, delay_s=delay_s))
+            self._surveys += 1
+            self._survey = ev.Survey(self._surveys, checkpoint, delay_s)
+            self._do(self._survey)
 
     def _pending(self) -> bool:
         """Whether a decision waits for a survey, and for no operation."""
@@ -137,10 +140,8 @@ class Supervision:
         if isinstance(event, ev.WorkerGroupEnded):
             return self.members.move(group, "ended")
         self.processes.replaced.update(event.replaced.items())
-        if event.raised is None:
-            self._lose(Loss(group, GroupLost(event.cause)))
-        elif self._may_be_dropped(group):
-            self._lose(Loss(group, GroupLost(event.cause), refused=True))
+        if event.raised is None or self._may_be_dropped(group):
+            self._lose(Loss(group, GroupLost(event.cause), refused=event.raised is not None))
         else:
             self._end(event.raised)
 
@@ -200,7 +201,7 @@ class Supervision:
             why = synchronous if self.members.synchronous else "the run is ending"
             return self._do(ev.Reply(asker, f"refused: {why}"))
         self._askers.append(asker)
-        self._surveys.outdate()
+        self._outdated = self._surveys
 
     def _leave(self, number: int) -> str:
         group = next((group for group in self.members.working() if group.number == number), None)
@@ -217,8 +218,11 @@ class Supervision:
     # Decisions on a survey
 
     def _surveyed(self, event: ev.Surveyed) -> None:
-        survey = self._surveys.answered(event)
-        if survey is None:
+        survey = self._survey
+        if survey is None or survey.number != event.number:
+            return
+        self._survey = None
+        if survey.number <= self._outdated:
             return
         if survey.checkpoint:
             self._checkpoint = (event.found,)
@@ -363,7 +367,7 @@ class Supervision:
         self.members.move(loss.member, "lost")
         self._losses.append(loss)
         self._checkpoint = None
-        self._surveys.outdate()
+        self._outdated = self._surveys
 
     def _drop(self, member: Member, why: str = "") -> None:
         """Go on without a member."""
@@ -381,7 +385,7 @@ class Supervision:
 
     def _operation_done(self) -> None:
         self.busy = None
-        self._surveys.outdate()
+        self._outdated = self._surveys
 
     def _end(self, error: BaseException | None = None) -> None:
         """The run is over. An error of the cluster tells what happened before."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from support.leaks import leaks_forbidden
+from support.workers import probe
 
-from singa_dask.cluster import local_cluster, probe, wait_workers
+from singa_dask.cluster import local_cluster, wait_workers
 
 
 @pytest.fixture(scope="module")

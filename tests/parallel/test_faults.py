@@ -13,8 +13,9 @@ import cloudpickle
 import numpy as np
 import pytest
 from support.commands import first_line
+from support.workers import probe
 
-from singa_dask.cluster import GroupFailed, form_group, probe, wait_workers
+from singa_dask.cluster import GroupFailed, form_group, wait_workers
 from singa_dask.cluster.pmi_server import PmiServer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -12,8 +12,9 @@ import cloudpickle
 import numpy as np
 import pytest
 from distributed import Client
+from support.workers import probe
 
-from singa_dask.cluster import GroupFailed, current_task, form_group, probe, wait_workers
+from singa_dask.cluster import GroupFailed, current_task, form_group, wait_workers
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -12,24 +12,26 @@ import time
 import numpy as np
 import pytest
 from support.commands import first_line
+from support.workers import probe
 
-from singa_dask.cluster import local_cluster, probe
+from singa_dask.cluster import local_cluster
 
 _THREADS = "OMP_NUM_THREADS"
 
 _INTERRUPTED = """
 import os, signal, sys, time
-from singa_dask.cluster import local_cluster, probe
+from singa_dask.cluster import local_cluster
+from singa_dask.cluster.workers import answering
 
 with local_cluster(2) as client:
-    before = [worker.pid for worker in probe(client)]
+    before = [worker.pid for worker in answering(client, 10.0)[0]]
     try:
         print("ready", flush=True)
         time.sleep(20)
         print("never interrupted", flush=True)
     except KeyboardInterrupt:
         time.sleep(0.5)
-        same = [worker.pid for worker in probe(client)] == before
+        same = [worker.pid for worker in answering(client, 10.0)[0]] == before
         print("workers", "live" if same else "died", flush=True)
 """
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from distributed import get_worker, secede
 from support.servers import server_plan
+from support.workers import probe
 
-from singa_dask.cluster import form_group, local_cluster, probe, wait_workers
+from singa_dask.cluster import form_group, local_cluster, wait_workers
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, partition
 from singa_dask.server.actor import HOLD_S
