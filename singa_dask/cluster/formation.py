@@ -14,8 +14,9 @@ from distributed.utils import get_ip, get_ipv6
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.group import Group, GroupFailed
+from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import JoinFailed, RankPlan, rank_formed, rank_task, release_worker, reserve_worker
+from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
 from singa_dask.cluster.remote import alive, kill_processes, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, MpiUnusable

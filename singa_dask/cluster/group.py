@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, tell_rank
+from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, tell_rank
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, consequence, root_cause

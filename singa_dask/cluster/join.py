@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -26,37 +27,43 @@ from singa_dask.errors import ClusterError
 _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE|MPIEXEC)_")
 
 
-def join_group(
-    rank: int,
-    size: int,
-    name: str,
-    *,
-    endpoint: PmiEndpoint | None,
-    host: str = "",
-    world_ranks: Sequence[int] = (),
-    forming_s: float = 30.0,
-    timeout_s: float = 30.0,
-    abort: threading.Event | None = None,
-) -> Communicator:
+@dataclass(frozen=True)
+class RankPlan:
+    """What one rank must know to join its group.
+
+    world_ranks: of the group's members in the MPI world; endpoint: of the PMI server that makes the world, None where
+    the world exists already; host: the own address that other ranks can reach, "" when all ranks share a machine;
+    forming_s: the group forms within this time; comm_timeout_s: of the communicator's operations.
+    """
+
+    group: str
+    rank: int
+    size: int
+    world_ranks: tuple[int, ...] = ()
+    endpoint: PmiEndpoint | None = None
+    host: str = ""
+    forming_s: float = 30.0
+    comm_timeout_s: float = 30.0
+
+
+def join_group(plan: RankPlan, abort: threading.Event | None = None) -> Communicator:
     """The communicator of a group, after its ranks have met on it. Collective over them.
 
-    endpoint: of the PMI server that makes their world, None where it exists already; host: see join_world.
-    world_ranks: of the members in that world, by rank in the group. forming_s: the group forms within this time.
-    timeout_s: of the communicator's operations, which end when `abort` is set. Raises ClusterError.
+    abort: ends the communicator's operations when it is set. Raises ClusterError.
     """
-    if size == 1:
-        return SoloCommunicator(timeout_s)
-    deadline = time.monotonic() + forming_s
+    if plan.size == 1:
+        return SoloCommunicator(plan.comm_timeout_s)
+    endpoint, deadline = plan.endpoint, time.monotonic() + plan.forming_s
     mpi = load_mpi()
     if endpoint is not None:
         try:
-            join_world(endpoint, rank, size, host, deadline)
-            MpiCommunicator(mpi.COMM_WORLD, forming_s, abort).barrier()
+            join_world(endpoint, plan.rank, plan.size, plan.host, deadline)
+            MpiCommunicator(mpi.COMM_WORLD, plan.forming_s, abort).barrier()
         finally:
             unlink_segments(endpoint.kvsname)
     with ended_by_alarm(deadline) if endpoint is not None else nullcontext():
-        made = communicator(world_ranks or range(size), name)
-    comm = MpiCommunicator(made, timeout_s, abort)
+        made = communicator(plan.world_ranks or range(plan.size), plan.group)
+    comm = MpiCommunicator(made, plan.comm_timeout_s, abort)
     comm.barrier()
     return comm
 

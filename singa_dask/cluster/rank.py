@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from distributed import get_worker, secede
@@ -18,8 +17,7 @@ from distributed.core import Status
 
 from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import spend_world
-from singa_dask.cluster.join import join_group
-from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.segments import unlink_orphans, unlink_segments
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator
@@ -32,24 +30,6 @@ GRACE_S = 3.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
-
-
-@dataclass(frozen=True)
-class RankPlan:
-    """What one rank must know to join its group.
-
-    world_ranks: of the group's members in the MPI world; endpoint: of the PMI server that makes the world, None where
-    the world exists already; host: the worker's address for MPI's network, "" when all ranks share a machine.
-    """
-
-    group: str
-    rank: int
-    size: int
-    world_ranks: tuple[int, ...] = ()
-    endpoint: PmiEndpoint | None = None
-    host: str = ""
-    forming_s: float = 30.0
-    comm_timeout_s: float = 30.0
 
 
 class JoinFailed(ClusterError):
@@ -190,19 +170,8 @@ def _collect_soon(worker: Any) -> None:
 
 def _joined(task: RankTask) -> Communicator:
     """The communicator of the group. Raises MpiUnusable, or JoinFailed for any other error."""
-    plan = task.plan
     try:
-        comm = join_group(
-            plan.rank,
-            plan.size,
-            plan.group,
-            endpoint=plan.endpoint,
-            host=plan.host,
-            world_ranks=plan.world_ranks,
-            forming_s=plan.forming_s,
-            timeout_s=plan.comm_timeout_s,
-            abort=task.abort_event,
-        )
+        comm = join_group(task.plan, task.abort_event)
     except MpiUnusable:
         raise
     except Exception as error:
