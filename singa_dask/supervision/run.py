@@ -161,8 +161,7 @@ class Run:
                 self._reports = supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
-        for group in groups:
-            self._steps[group] = step or 0
+        self._steps |= dict.fromkeys(groups, step or 0)
         self.workspace.rewind(step, groups)
 
     # The record
