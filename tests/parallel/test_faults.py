@@ -13,10 +13,10 @@ import cloudpickle
 import numpy as np
 import pytest
 from support.commands import first_line
-from support.workers import probe
 
 from singa_dask.cluster import GroupFailed, form_group, wait_workers
 from singa_dask.cluster.pmi_server import PmiServer
+from singa_dask.cluster.workers import answering
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -103,7 +103,7 @@ def _die_in_init(delay_s):
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.04])
 def test_a_rank_that_dies_in_mpi_init_ends_its_group(cluster3, delay_s):
     """The others are in MPI_Init too, where only their nannies can reach them."""
-    cluster3.restart_workers([worker.address for worker in probe(cluster3)])
+    cluster3.restart_workers([worker.address for worker in answering(cluster3, 10.0)[0]])
     ranks = [worker.address for worker in wait_workers(cluster3, 3)]
     cluster3.run(_die_in_init, delay_s, workers=ranks[1:2])
     before = set(os.listdir("/dev/shm"))  # whatever else runs, or was killed, on this machine
