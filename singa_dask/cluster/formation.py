@@ -96,7 +96,11 @@ class _Forming:
         Reservations live in the workers and expire. Dask's MultiLock would stay locked for ever when its driver dies.
         """
         while True:
-            _must_be_alive(self.client, addresses)
+            there = alive(self.client)
+            gone = [address for address in addresses if address not in there]
+            if gone:
+                known = ", ".join(sorted(there)) or "none"
+                raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}.")
             left = max(0.1, deadline - time.monotonic())
             asked = dict.fromkeys(addresses, (self.group, self.run, _LEASE_S))
             answers = run_each(self.client, reserve_worker, asked, min(left, _RESERVE_S))
@@ -251,11 +255,3 @@ def _raise_unformed(client: Any, group: Group, server: PmiServer | None) -> None
         missing = {r: "did not join" for r, address in enumerate(group.addresses) if formed[address] is not True}
     names = "; ".join(f"rank {rank} on {group.workers[rank]} {what}" for rank, what in missing.items())
     raise ClusterError(f"{group.id} could not form: {names or (server and server.state.failure)}")
-
-
-def _must_be_alive(client: Any, addresses: Sequence[str]) -> None:
-    there = alive(client, addresses)
-    gone = [address for address in addresses if address not in there]
-    if gone:
-        known = ", ".join(sorted(alive(client))) or "none"
-        raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}.")

@@ -39,7 +39,6 @@ class WorkerInfo:
     address: str
     host: str = "127.0.0.1"
     node: str = ""
-    name: str = ""
     pid: int = 0
     cores: int = 1
     nanny: str = ""
@@ -76,7 +75,6 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         address=address,
         host=host_of(address),
         node=this_node(),
-        name=str(dask_worker.name),
         pid=os.getpid(),
         cores=len(os.sched_getaffinity(0)),
         cpus=frozenset(os.sched_getaffinity(0)),
