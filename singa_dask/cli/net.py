@@ -18,7 +18,7 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
     """Check JOB and print its net: shapes, parameters, partitioning."""
     from rich.console import Console
 
-    from singa_dask.cluster import mpi_library
+    from singa_dask.cluster.bootstrap import mpi_library
     from singa_dask.monitor.net_tables import net_tables
     from singa_dask.training.prepare import check_given, prepare
 

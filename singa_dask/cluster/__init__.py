@@ -6,43 +6,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from singa_dask.cluster.formation import form_group, restart_workers
+    from singa_dask.cluster.formation import form_group
     from singa_dask.cluster.group import Group, GroupFailed, RankFailure
-    from singa_dask.cluster.library import mpi_library
     from singa_dask.cluster.local_dask import local_cluster
     from singa_dask.cluster.rank import current_task
-    from singa_dask.cluster.workers import Placement, WorkerInfo, place, probe, wait_workers
+    from singa_dask.cluster.workers import WorkerInfo, wait_workers
 
 # Loaded when first used: processes that form their world without Dask (`launch`) must not wait for it.
 _HOMES = {
     "Group": "group",
     "GroupFailed": "group",
-    "Placement": "workers",
     "RankFailure": "group",
     "WorkerInfo": "workers",
     "current_task": "rank",
     "form_group": "formation",
     "local_cluster": "local_dask",
-    "mpi_library": "library",
-    "place": "workers",
-    "probe": "workers",
-    "restart_workers": "formation",
     "wait_workers": "workers",
 }
 
 __all__ = [
     "Group",
     "GroupFailed",
-    "Placement",
     "RankFailure",
     "WorkerInfo",
     "current_task",
     "form_group",
     "local_cluster",
-    "mpi_library",
-    "place",
-    "probe",
-    "restart_workers",
     "wait_workers",
 ]
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from singa_dask.errors import MpiUnusable
+from singa_dask.errors import ClusterError, MpiUnusable
 
 # How many processes a launcher says that it started: Hydra, Open MPI, SLURM, Cray PALS.
 _LAUNCHED_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS")
+
+_PROGRAM = """
+from singa_dask.cluster.bootstrap import library_name, load_mpi
+from singa_dask.errors import ClusterError
+try:
+    print("found", library_name(load_mpi()))
+except ClusterError as error:
+    print("fault", error)
+"""
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,21 @@ def load_mpi(*, launched: bool = False) -> Any:
 def library_name(mpi: Any) -> str:
     """What MPI calls itself, without the details of its build."""
     return mpi.Get_library_version().partition("\n")[0].partition(", package")[0].strip("\0 ")
+
+
+def mpi_library(timeout_s: float = 30.0) -> str:
+    """The name of the MPI library, asked in a process of its own, so that this one stays without MPI.
+
+    Raises ClusterError where there is none, or one that cannot form groups inside Dask workers.
+    """
+    try:
+        done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"MPI did not load within {timeout_s:g} s") from error
+    verdict, _, text = done.stdout.strip().partition(" ")
+    if verdict == "found":
+        return " ".join(text.split())
+    raise ClusterError(text or f"MPI cannot be loaded: {done.stderr.strip()[-500:]}")
 
 
 def _launched_world(size: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 
-from singa_dask.cluster.cores import THREAD_VARIABLES
+from singa_dask.cluster.cores import THREAD_VARIABLES, added_variables
 
 # What workers need.
 IMPORTED = ["singa_dask.training.forked"]
@@ -26,18 +26,15 @@ def fork_server() -> Iterator[None]:
 
     For the main thread of a process that is ours. Variables that the environment has already stay.
     """
-    missing = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    os.environ.update(missing)
     forkserver.set_forkserver_preload(IMPORTED)
     # A terminal sends Ctrl-C to it too: half-way through its imports it would die of it, with a traceback.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         try:
-            forkserver.ensure_running()
+            with added_variables(_ENVIRONMENT):
+                forkserver.ensure_running()
         finally:
             signal.signal(signal.SIGINT, handler)
-            for name in missing:
-                del os.environ[name]
         yield
     finally:
         _end()

@@ -7,14 +7,16 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from distributed.utils import get_ip, get_ipv6
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.group import Group, GroupFailed
+from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import JoinFailed, RankPlan, rank_formed, rank_task, release_worker, reserve_worker
+from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
 from singa_dask.cluster.remote import alive, kill_processes, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, MpiUnusable
@@ -49,16 +51,14 @@ def form_group(
     """
     if not ranks or len(set(ranks)) < len(ranks):
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
-    deadline = time.monotonic() + timeout_s
     group = f"{name}-{uuid.uuid4().hex[:8]}"
-    workers = _reserved(client, list(ranks), group, run, deadline)
+    forming = _Forming(client, group, fn, args, comm_timeout_s, run, {} if replaced is None else replaced)
+    workers = forming.reserved(list(ranks), time.monotonic() + timeout_s)
     deadline = time.monotonic() + timeout_s  # they may have been waited for
     try:
-        workers, world_ranks = _in_one_world(client, workers, group, run, deadline, replaced)
-        making = nullcontext() if world_ranks else _pmi_server(workers)
-        with making as server:
-            plans = _plans(group, workers, world_ranks, server, deadline, comm_timeout_s)
-            return _started(client, plans, workers, fn, args, server, deadline, replaced)
+        workers, world_ranks = forming.in_one_world(workers, deadline)
+        with nullcontext() if world_ranks else _pmi_server(workers) as server:
+            return forming.started(workers, world_ranks, server, deadline)
     except BaseException:
         run_each(client, release_worker, {worker.address: (group,) for worker in workers}, 2.0)
         raise
@@ -78,60 +78,122 @@ def shared_world(workers: Sequence[WorkerInfo]) -> tuple[int, ...] | None:
     return ranks if one_world and usable else None
 
 
-def _reserved(client: Any, addresses: list[str], group: str, run: str, deadline: float) -> list[WorkerInfo]:
-    """Reserve every worker or none: two groups that each hold half of their workers would wait for ever.
+@dataclass(frozen=True)
+class _Forming:
+    """A group on its way, as form_group was asked for it. group: its unique name."""
 
-    Reservations live in the workers and expire. Dask's MultiLock would stay locked for ever when its driver dies.
-    """
-    while True:
-        _must_be_alive(client, addresses)
-        left = max(0.1, deadline - time.monotonic())
-        answers = run_each(
-            client, reserve_worker, dict.fromkeys(addresses, (group, run, _LEASE_S)), min(left, _RESERVE_S)
+    client: Any
+    group: str
+    fn: Callable[..., Any]
+    args: tuple
+    comm_timeout_s: float
+    run: str
+    replaced: dict[str, int]
+
+    def reserved(self, addresses: list[str], deadline: float) -> list[WorkerInfo]:
+        """Reserve every worker or none: two groups that each hold half of their workers would wait for ever.
+
+        Reservations live in the workers and expire. Dask's MultiLock would stay locked for ever when its driver dies.
+        """
+        while True:
+            there = alive(self.client)
+            gone = [address for address in addresses if address not in there]
+            if gone:
+                known = ", ".join(sorted(there)) or "none"
+                raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}.")
+            left = max(0.1, deadline - time.monotonic())
+            asked = dict.fromkeys(addresses, (self.group, self.run, _LEASE_S))
+            answers = run_each(self.client, reserve_worker, asked, min(left, _RESERVE_S))
+            silent = [address for address, answer in answers.items() if isinstance(answer, Exception)]
+            busy = {address: answer for address, answer in answers.items() if isinstance(answer, str)}
+            if not silent and not busy:
+                return [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
+            run_each(self.client, release_worker, dict.fromkeys(set(addresses) - set(silent), (self.group,)), 2.0)
+            if silent:
+                causes = "; ".join(f"{address}: {answers[address]!r}" for address in silent)
+                raise self.error(f"Dask workers do not answer (stopped, or cut off): {causes}")
+            if time.monotonic() >= deadline:
+                held = ", ".join(f"{address} by {other}" for address, other in busy.items())
+                raise self.error(f"workers are still in use: {held}. Wait for that job, or stop it.")
+            time.sleep(random.uniform(0.1, 0.3))
+
+    def in_one_world(
+        self, workers: list[WorkerInfo], deadline: float
+    ) -> tuple[list[WorkerInfo], tuple[int, ...] | None]:
+        """The workers, fresh where they had to be, and their ranks in the world that they share: None, a new one."""
+        for attempt in range(2):
+            world_ranks = shared_world(workers)
+            stale = [worker for worker in workers if worker.mpi.world]
+            if world_ranks or not stale:
+                if world_ranks is None and len({(worker.node, worker.pid) for worker in workers}) < len(workers):
+                    raise self.error("ranks need a process each; use LocalCluster(processes=True)")
+                return workers, world_ranks
+            if attempt == 0:
+                self.replaced.update({worker.address: worker.pid for worker in stale if worker.nanny})
+                fresh = restart_workers(self.client, stale, max(5.0, deadline - time.monotonic()))
+                workers = self.reserved([fresh.get(worker.address, worker.address) for worker in workers], deadline)
+        names = ", ".join(str(worker) for worker in stale)
+        raise self.error(
+            f"MPI is initialised in fresh processes of {names}. "
+            "Import mpi4py.MPI inside functions, not where a module is imported."
         )
-        silent = [address for address, answer in answers.items() if isinstance(answer, Exception)]
-        busy = {address: answer for address, answer in answers.items() if isinstance(answer, str)}
-        if not silent and not busy:
-            return [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
-        run_each(client, release_worker, dict.fromkeys(set(addresses) - set(silent), (group,)), 2.0)
-        if silent:
-            causes = "; ".join(f"{address}: {answers[address]!r}" for address in silent)
-            raise ClusterError(f"{group} cannot form: Dask workers do not answer (stopped, or cut off): {causes}")
-        if time.monotonic() >= deadline:
-            held = ", ".join(f"{address} by {other}" for address, other in busy.items())
-            raise ClusterError(
-                f"{group} cannot form: workers are still in use: {held}. Wait for that job, or stop it."
+
+    def started(
+        self,
+        workers: Sequence[WorkerInfo],
+        world_ranks: tuple[int, ...] | None,
+        server: PmiServer | None,
+        deadline: float,
+    ) -> Group:
+        """Submit the ranks and wait until all have met."""
+        several = len({worker.node for worker in workers}) > 1
+        plans = [
+            RankPlan(
+                group=self.group,
+                rank=rank,
+                size=len(workers),
+                world_ranks=world_ranks or tuple(range(len(workers))),
+                endpoint=server.endpoint if server else None,
+                host=worker.host if several else "",
+                forming_s=max(1.0, deadline - time.monotonic()),
+                comm_timeout_s=self.comm_timeout_s,
             )
-        time.sleep(random.uniform(0.1, 0.3))
+            for rank, worker in enumerate(workers)
+        ]
+        futures = [
+            self.client.submit(
+                rank_task,
+                plan,
+                self.fn,
+                self.args,
+                key=f"{self.group}-rank{plan.rank}",
+                workers=[worker.address],
+                pure=False,
+                retries=0,
+            )
+            for plan, worker in zip(plans, workers, strict=True)
+        ]
+        group = Group(self.client, plans, workers, futures, server, self.replaced)
+        try:
+            while not group.poll() and not _all_formed(self.client, group):
+                if time.monotonic() >= deadline or (server and server.state.failure):
+                    _raise_unformed(self.client, group, server)
+                time.sleep(0.01)
+        except GroupFailed as error:
+            if isinstance(error.failure.exception, MpiUnusable):
+                where = f"rank {error.failure.rank} on {error.failure.worker}"
+                raise self.error(f"{where}: {error.failure.exception}") from None
+            if isinstance(error.failure.exception, JoinFailed):
+                raise
+        except BaseException as error:
+            group.abort(str(error))
+            raise
+        group.formed()
+        return group
 
-
-def _in_one_world(
-    client: Any,
-    workers: list[WorkerInfo],
-    group: str,
-    run: str,
-    deadline: float,
-    replaced: dict[str, int] | None,
-) -> tuple[list[WorkerInfo], tuple[int, ...] | None]:
-    """The workers, fresh where they had to be, and their ranks in the world that they share, None for a new one."""
-    for attempt in range(2):
-        world_ranks = shared_world(workers)
-        stale = [worker for worker in workers if worker.mpi.world]
-        if world_ranks or not stale:
-            if world_ranks is None and len({(worker.node, worker.pid) for worker in workers}) < len(workers):
-                raise ClusterError(f"{group} cannot form: ranks need a process each; use LocalCluster(processes=True)")
-            return workers, world_ranks
-        if attempt == 0:
-            if replaced is not None:
-                replaced |= {worker.address: worker.pid for worker in stale if worker.nanny}
-            fresh = restart_workers(client, stale, max(5.0, deadline - time.monotonic()))
-            addresses = [fresh.get(worker.address, worker.address) for worker in workers]
-            workers = _reserved(client, addresses, group, run, deadline)
-    names = ", ".join(str(worker) for worker in stale)
-    raise ClusterError(
-        f"{group} cannot form: MPI is initialised in fresh processes of {names}. "
-        "Import mpi4py.MPI inside functions, not where a module is imported."
-    )
+    def error(self, why: str) -> ClusterError:
+        """Why the group cannot form."""
+        return ClusterError(f"{self.group} cannot form: {why}")
 
 
 def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float = 30.0) -> dict[str, str]:
@@ -175,74 +237,6 @@ def _pmi_server(workers: Sequence[WorkerInfo]) -> PmiServer:
     return PmiServer(nodes, get_ipv6(elsewhere[0]) if ":" in elsewhere[0] else get_ip(elsewhere[0]))
 
 
-def _plans(
-    group: str,
-    workers: Sequence[WorkerInfo],
-    world_ranks: tuple[int, ...] | None,
-    server: PmiServer | None,
-    deadline: float,
-    comm_timeout_s: float,
-) -> list[RankPlan]:
-    several = len({worker.node for worker in workers}) > 1
-    size = len(workers)
-    return [
-        RankPlan(
-            group=group,
-            rank=rank,
-            size=size,
-            world_ranks=world_ranks or tuple(range(size)),
-            endpoint=server.endpoint if server else None,
-            host=worker.host if several else "",
-            forming_s=max(1.0, deadline - time.monotonic()),
-            comm_timeout_s=comm_timeout_s,
-        )
-        for rank, worker in enumerate(workers)
-    ]
-
-
-def _started(
-    client: Any,
-    plans: Sequence[RankPlan],
-    workers: Sequence[WorkerInfo],
-    fn: Callable[..., Any],
-    args: tuple,
-    server: PmiServer | None,
-    deadline: float,
-    replaced: dict[str, int] | None,
-) -> Group:
-    """Submit the ranks and wait until all have met."""
-    futures = [
-        client.submit(
-            rank_task,
-            plan,
-            fn,
-            args,
-            key=f"{plan.group}-rank{plan.rank}",
-            workers=[worker.address],
-            pure=False,
-            retries=0,
-        )
-        for plan, worker in zip(plans, workers, strict=True)
-    ]
-    group = Group(client, plans, workers, futures, server, replaced)
-    try:
-        while not group.poll() and not _all_formed(client, group):
-            if time.monotonic() >= deadline or (server and server.failure):
-                _raise_unformed(client, group, server)
-            time.sleep(0.01)
-    except GroupFailed as error:
-        if isinstance(error.failure.exception, MpiUnusable):
-            where = f"rank {error.failure.rank} on {error.failure.worker}"
-            raise ClusterError(f"{group.id} cannot form: {where}: {error.failure.exception}") from None
-        if isinstance(error.failure.exception, JoinFailed):
-            raise
-    except BaseException as error:
-        group.abort(str(error))
-        raise
-    group.formed()
-    return group
-
-
 def _all_formed(client: Any, group: Group) -> bool:
     """Whether every rank has met the others, or has already returned."""
     pairs = zip(group.addresses, group.futures, strict=True)
@@ -253,19 +247,11 @@ def _all_formed(client: Any, group: Group) -> bool:
 
 def _raise_unformed(client: Any, group: Group, server: PmiServer | None) -> None:
     # A rank that died takes a moment to be noticed, and is a better cause than the connection that it lost.
-    if server and server.failure:
+    if server and server.state.failure:
         group.wait(1.0)
     missing = server.missing() if server else {}
     formed = run_each(client, rank_formed, dict.fromkeys(group.addresses, (group.id,)), 1.0)
     if not missing:
         missing = {r: "did not join" for r, address in enumerate(group.addresses) if formed[address] is not True}
     names = "; ".join(f"rank {rank} on {group.workers[rank]} {what}" for rank, what in missing.items())
-    raise ClusterError(f"{group.id} could not form: {names or (server and server.failure)}")
-
-
-def _must_be_alive(client: Any, addresses: Sequence[str]) -> None:
-    there = alive(client, addresses)
-    gone = [address for address in addresses if address not in there]
-    if gone:
-        known = ", ".join(sorted(alive(client))) or "none"
-        raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}.")
+    raise ClusterError(f"{group.id} could not form: {names or (server and server.state.failure)}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import GRACE_S, RankPlan, abort_rank, clean_segments, tell_rank
+from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, tell_rank
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, consequence, root_cause
@@ -55,7 +57,7 @@ class GroupFailed(ClusterError):
         return type(self), (self.group, self.failure)
 
 
-class Group:
+class Group(AbstractContextManager["Group", None]):
     """The ranks of one group, running `fn`. Use as a context manager; leaving it ends the ranks that still run.
 
     id: unique; workers[rank]: where the rank runs (after restarts not always where it was wanted);
@@ -92,9 +94,6 @@ class Group:
     def formed(self) -> None:
         """Remember that every rank has met the others, so that nothing of the forming is left to clean up."""
         self._server = None
-
-    def __enter__(self) -> Group:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -156,7 +155,8 @@ class Group:
         self._replace(silent)
         self._await_end(GRACE_S + 2.0, without=set(silent))
         if self._server is not None:
-            self._clean(self._server.endpoint.kvsname)
+            there = dict.fromkeys(alive(self._client, self.addresses), (self._server.endpoint.kvsname,))
+            run_each(self._client, clean_segments, there, _ANSWER_S)
         self._client.cancel(list(self.futures), force=True)
 
     def close(self) -> None:
@@ -172,12 +172,10 @@ class Group:
 
     def _await_end(self, timeout_s: float, without: set[str]) -> None:
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if not (self._unfinished() - without) & alive(self._client, self.addresses):
-                return
+        while stuck := (self._unfinished() - without) & alive(self._client, self.addresses):
+            if time.monotonic() >= deadline:
+                return self._replace(sorted(stuck))
             time.sleep(0.02)
-        stuck = sorted((self._unfinished() - without) & alive(self._client, self.addresses))
-        self._replace(stuck)
 
     def _replace(self, addresses: list[str]) -> None:
         """Have nannies replace processes that do not react."""
@@ -187,10 +185,6 @@ class Group:
         nannied = {w.address: w.pid for w in self.workers if w.nanny and w.address in addresses}
         self.replaced |= nannied
         kill_processes(self._client, nannied)
-
-    def _clean(self, kvsname: str) -> None:
-        there = alive(self._client, self.addresses)
-        run_each(self._client, clean_segments, dict.fromkeys(there, (kvsname,)), _ANSWER_S)
 
     def _find_failure(self) -> RankFailure | None:
         errors = {rank: future for rank, future in enumerate(self.futures) if future.status == "error"}
@@ -221,14 +215,11 @@ class Group:
             if address not in self._heard or self._heard[address][0] != seen[address]:
                 self._heard[address] = (seen[address], now)
         overdue = {a: at for a, (_, at) in self._heard.items() if now - at > _HEARTBEAT_S and a in self._unfinished()}
-        if not overdue:
+        rank = self._silent(overdue, _MUTE_S) if overdue else None
+        if rank is None:
             return None
-        answers = run_each(self._client, describe, dict.fromkeys(overdue, ()), _MUTE_S)
-        for rank, worker in enumerate(self.workers):
-            if isinstance(answers.get(worker.address), Exception):
-                silence = time.monotonic() - overdue[worker.address]
-                return RankFailure(rank, worker, f"does not answer (stopped, or cut off) for {silence:.0f} s")
-        return None
+        silence = time.monotonic() - overdue[self.addresses[rank]]
+        return RankFailure(rank, self.workers[rank], f"does not answer (stopped, or cut off) for {silence:.0f} s")
 
     def _first_error(self, errors: Mapping[int, Any]) -> RankFailure:
         """The failure that caused the others: an error of the rank's own before one that other ranks gave it."""
@@ -237,14 +228,14 @@ class Group:
         error = raised[rank]
         if consequence(error):
             # MPI may miss a rank before Dask does.
-            silent = self._silent()
+            silent = self._silent(self.addresses, _ANSWER_S)
             if silent is not None:
                 cause = f"does not answer (stopped, or cut off), so {type(error).__name__} on the others: {error}"
                 return RankFailure(silent, self.workers[silent], cause, error)
         lines = traceback.format_exception(type(error), error, errors[rank].traceback(timeout=_ANSWER_S))
         return RankFailure(rank, self.workers[rank], f"{type(error).__name__}: {error}", error, "".join(lines))
 
-    def _silent(self) -> int | None:
-        """The first rank whose worker does not answer."""
-        answers = run_each(self._client, describe, dict.fromkeys(self.addresses, ()), _ANSWER_S)
-        return next((r for r, address in enumerate(self.addresses) if isinstance(answers[address], Exception)), None)
+    def _silent(self, addresses: Iterable[str], timeout_s: float) -> int | None:
+        """The first rank whose worker, of these, does not answer."""
+        answers = run_each(self._client, describe, dict.fromkeys(addresses, ()), timeout_s)
+        return next((r for r, a in enumerate(self.addresses) if isinstance(answers.get(a), Exception)), None)

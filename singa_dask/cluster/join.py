@@ -11,11 +11,13 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.bootstrap import enter_world, library_name, load_mpi
+from singa_dask.cluster.cores import added_variables
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
@@ -25,37 +27,43 @@ from singa_dask.errors import ClusterError
 _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE|MPIEXEC)_")
 
 
-def join_group(
-    rank: int,
-    size: int,
-    name: str,
-    *,
-    endpoint: PmiEndpoint | None,
-    host: str = "",
-    world_ranks: Sequence[int] = (),
-    forming_s: float = 30.0,
-    timeout_s: float = 30.0,
-    abort: threading.Event | None = None,
-) -> Communicator:
+@dataclass(frozen=True)
+class RankPlan:
+    """What one rank must know to join its group.
+
+    world_ranks: of the group's members in the MPI world; endpoint: of the PMI server that makes the world, None where
+    the world exists already; host: the own address that other ranks can reach, "" when all ranks share a machine;
+    forming_s: the group forms within this time; comm_timeout_s: of the communicator's operations.
+    """
+
+    group: str
+    rank: int
+    size: int
+    world_ranks: tuple[int, ...] = ()
+    endpoint: PmiEndpoint | None = None
+    host: str = ""
+    forming_s: float = 30.0
+    comm_timeout_s: float = 30.0
+
+
+def join_group(plan: RankPlan, abort: threading.Event | None = None) -> Communicator:
     """The communicator of a group, after its ranks have met on it. Collective over them.
 
-    endpoint: of the PMI server that makes their world, None where it exists already; host: see join_world.
-    world_ranks: of the members in that world, by rank in the group. forming_s: the group forms within this time.
-    timeout_s: of the communicator's operations, which end when `abort` is set. Raises ClusterError.
+    abort: ends the communicator's operations when it is set. Raises ClusterError.
     """
-    if size == 1:
-        return SoloCommunicator(timeout_s)
-    deadline = time.monotonic() + forming_s
+    if plan.size == 1:
+        return SoloCommunicator(plan.comm_timeout_s)
+    endpoint, deadline = plan.endpoint, time.monotonic() + plan.forming_s
     mpi = load_mpi()
     if endpoint is not None:
         try:
-            join_world(endpoint, rank, size, host, deadline)
-            MpiCommunicator(mpi.COMM_WORLD, forming_s, abort).barrier()
+            join_world(endpoint, plan.rank, plan.size, plan.host, deadline)
+            MpiCommunicator(mpi.COMM_WORLD, plan.forming_s, abort).barrier()
         finally:
             unlink_segments(endpoint.kvsname)
     with ended_by_alarm(deadline) if endpoint is not None else nullcontext():
-        made = communicator(world_ranks or range(size), name)
-    comm = MpiCommunicator(made, timeout_s, abort)
+        made = communicator(plan.world_ranks or range(plan.size), plan.group)
+    comm = MpiCommunicator(made, plan.comm_timeout_s, abort)
     comm.barrier()
     return comm
 
@@ -114,7 +122,7 @@ def join_launched(timeout_s: float) -> Any:
     """
     mpi = load_mpi(launched=True)
     if not mpi.Is_initialized():
-        with _added(_messages()), ended_by_alarm(time.monotonic() + timeout_s):
+        with added_variables(_messages()), ended_by_alarm(time.monotonic() + timeout_s):
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
@@ -206,17 +214,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     for name in hidden:
         del os.environ[name]
     try:
-        with _added(variables):
+        with added_variables(variables):
             yield
     finally:
         os.environ.update(hidden)
-
-
-@contextmanager
-def _added(variables: dict[str, str]) -> Iterator[None]:
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)

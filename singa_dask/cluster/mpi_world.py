@@ -61,7 +61,7 @@ def mpi_world(
     """
     initialised = bool(mpi_report().world)
     mpi = join_launched(start_s)
-    world = _World(mpi, mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size)
+    world = _World(mpi, mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size, interface, start_s)
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(log_level)
     # Launchers and batch systems signal every rank, but only the driver can end a job in order.
@@ -69,15 +69,15 @@ def mpi_world(
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     scheduler = ""
     try:
-        nodes, faults = world.inventory(interface, start_s)
+        nodes, faults = world.inventory()
         several = len(set(nodes)) > 1
         if world.rank == 0:
-            with _driving(world, needed, interface, faults, several, start_s, dashboard_address, log_level) as client:
+            with _driving(world, needed, faults, several, dashboard_address, log_level) as client:
                 yield client
         else:
-            scheduler = world.hear_address(start_s)
+            scheduler = world.hear_address()
             if scheduler:
-                _serve(world.rank, scheduler, interface, several, start_s)
+                _serve(world, scheduler, several)
             yield None
     finally:
         world.leave(scheduler, finalise=not initialised)
@@ -92,12 +92,14 @@ class _World:
     mpi: Any
     rank: int
     size: int
+    interface: str | None
+    start_s: float
 
-    def inventory(self, interface: str | None, timeout_s: float) -> tuple[list[str], list[str]]:
+    def inventory(self) -> tuple[list[str], list[str]]:
         """The machine of every rank, and what is wrong with the interface on any of them."""
         records = np.zeros((self.size, _RECORD), np.uint8)
-        mine = _packed(f"{this_node()}\n{_fault(interface)}")
-        self._wait(self.mpi.COMM_WORLD.Iallgather(mine, records), timeout_s, "the other ranks to start")
+        mine = _packed(f"{this_node()}\n{_fault(self.interface)}")
+        self._wait(self.mpi.COMM_WORLD.Iallgather(mine, records), self.start_s, "the other ranks to start")
         # Every rank has attached to MPICH's shared memory: its names serve nothing, and a killed job would leave them.
         unlink_segments()
         told = [_unpacked(record).partition("\n") for record in records]
@@ -108,10 +110,10 @@ class _World:
         """Rank 0: where the scheduler is, "" when it will not come."""
         self._wait(self.mpi.COMM_WORLD.Ibcast(_packed(address)), _CLOSING_S, "the other ranks to listen")
 
-    def hear_address(self, timeout_s: float) -> str:
+    def hear_address(self) -> str:
         """Other ranks: where the scheduler is, "" when it will not come."""
         record = _packed("")
-        self._wait(self.mpi.COMM_WORLD.Ibcast(record), timeout_s, "rank 0 to start the Dask scheduler")
+        self._wait(self.mpi.COMM_WORLD.Ibcast(record), self.start_s, "rank 0 to start the Dask scheduler")
         return _unpacked(record)
 
     def leave(self, scheduler: str, *, finalise: bool) -> None:
@@ -146,10 +148,8 @@ class _World:
 def _driving(
     world: _World,
     needed: Callable[[], int] | None,
-    interface: str | None,
     faults: list[str],
     several: bool,
-    start_s: float,
     dashboard_address: str,
     log_level: int,
 ) -> Iterator[Client]:
@@ -161,23 +161,23 @@ def _driving(
         check_size(world.size, needed() if needed else 1, library_name(world.mpi), os.environ)
         if faults:
             hint = "Name one that every machine has, or leave it out."
-            raise ConfigError(Problem("--interface", "; ".join(faults), interface, hint))
+            raise ConfigError(Problem("--interface", "; ".join(faults), world.interface, hint))
         with (
             dask.config.set(settings),
             LocalCluster(
                 n_workers=0,
                 processes=True,
-                host=None if interface else _default_host(several),
-                interface=interface,
+                host=None if world.interface else _default_host(several),
+                interface=world.interface,
                 dashboard_address=dashboard_address,
                 silence_logs=log_level,
             ) as cluster,
-            Client(cluster, timeout=start_s) as client,
+            Client(cluster, timeout=world.start_s) as client,
         ):
             world.tell_address(cluster.scheduler_address)
             told = True
             try:
-                wait_workers(client, world.size - 1, start_s)
+                wait_workers(client, world.size - 1, world.start_s)
                 yield client
             finally:
                 _close_workers(client)
@@ -187,7 +187,7 @@ def _driving(
                 world.tell_address("")
 
 
-def _serve(rank: int, scheduler: str, interface: str | None, several: bool, start_s: float) -> None:
+def _serve(world: _World, scheduler: str, several: bool) -> None:
     """Another rank: a Dask worker, until the scheduler closes it."""
 
     async def serve() -> None:
@@ -195,12 +195,12 @@ def _serve(rank: int, scheduler: str, interface: str | None, several: bool, star
             scheduler,
             nthreads=1,
             memory_limit=0,
-            name=f"mpi-{rank}",
+            name=f"mpi-{world.rank}",
             dashboard=False,
-            death_timeout=start_s,
+            death_timeout=world.start_s,
             preload=["singa_dask.cluster.worker_setup"],
-            interface=interface,
-            host=None if interface or several else "127.0.0.1",
+            interface=world.interface,
+            host=None if world.interface or several else "127.0.0.1",
         ) as worker:
             await worker.finished()
 
@@ -210,7 +210,7 @@ def _serve(rank: int, scheduler: str, interface: str | None, several: bool, star
     except (OSError, TimeoutError, RuntimeError) as error:
         # Rank 0 will miss this worker, and can not know why.
         logger.error(
-            "MPI rank %d on %s cannot serve the scheduler %s: %s", rank, socket.gethostname(), scheduler, error
+            "MPI rank %d on %s cannot serve the scheduler %s: %s", world.rank, socket.gethostname(), scheduler, error
         )
 
 

@@ -115,7 +115,8 @@ class PmiState:
         return next((rank for rank, state in self.ranks.items() if state.connection == connection), None)
 
     def _hello(self, connection: int, fields: dict[str, str]) -> list[Send | Drop]:
-        if fields.get("cmd") != "hello" or not _equal(fields.get("token", ""), self.token):
+        token = fields.get("token", "").encode("utf-8", "replace")
+        if fields.get("cmd") != "hello" or not hmac.compare_digest(token, self.token.encode()):
             return [Drop(connection, "not authenticated")]
         rank, size = _number(fields.get("rank")), _number(fields.get("size"))
         if size != self.size or rank is None or rank >= self.size or rank in self.ranks:
@@ -185,7 +186,3 @@ def _parse(line: str) -> dict[str, str]:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else None
-
-
-def _equal(received: str, token: str) -> bool:
-    return hmac.compare_digest(received.encode("utf-8", "replace"), token.encode())

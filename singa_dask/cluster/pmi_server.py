@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,7 +42,7 @@ class _Connection:
     authenticated: bool = False
 
 
-class PmiServer:
+class PmiServer(AbstractContextManager["PmiServer", None]):
     """Lets `size` processes form one MPI world. Use as a context manager; closing ends all its connections.
 
     nodes: for every rank, something equal for ranks that share a machine.
@@ -67,21 +68,8 @@ class PmiServer:
         self._thread = threading.Thread(target=self._serve, name="singa-pmi", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> PmiServer:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    @property
-    def formed(self) -> bool:
-        """Every rank is in the world."""
-        return self.state.formed
-
-    @property
-    def failure(self) -> str:
-        """Why the world cannot form, "" while it can."""
-        return self.state.failure
 
     def missing(self) -> dict[int, str]:
         """The ranks that keep the world from forming, and how."""
@@ -142,11 +130,8 @@ class PmiServer:
             return
         except OSError:
             received = b""
-        if not received:
-            self._drop(number)
-            return self._act(self.state.lost(number))
         *lines, connection.pending = (connection.pending + received).split(b"\n")
-        if any(len(line) > MAX_LINE for line in (*lines, connection.pending)):
+        if not received or any(len(line) > MAX_LINE for line in (*lines, connection.pending)):
             self._drop(number)
             return self._act(self.state.lost(number))
         for line in lines:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from distributed import get_worker, secede
@@ -18,8 +17,7 @@ from distributed.core import Status
 
 from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import spend_world
-from singa_dask.cluster.join import join_group
-from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.segments import unlink_orphans, unlink_segments
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator
@@ -32,24 +30,6 @@ GRACE_S = 3.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
-
-
-@dataclass(frozen=True)
-class RankPlan:
-    """What one rank must know to join its group.
-
-    world_ranks: of the group's members in the MPI world; endpoint: of the PMI server that makes the world, None where
-    the world exists already; host: the worker's address for MPI's network, "" when all ranks share a machine.
-    """
-
-    group: str
-    rank: int
-    size: int
-    world_ranks: tuple[int, ...] = ()
-    endpoint: PmiEndpoint | None = None
-    host: str = ""
-    forming_s: float = 30.0
-    comm_timeout_s: float = 30.0
 
 
 class JoinFailed(ClusterError):
@@ -65,7 +45,7 @@ class RankTask:
 
     def __init__(self, plan: RankPlan) -> None:
         self.plan = plan
-        self.group, self.rank, self.size = plan.group, plan.rank, plan.size
+        self.rank = plan.rank
         self.abort_event = threading.Event()
         self.abort_reason = ""
         self.told: dict[str, Any] = {}
@@ -125,20 +105,20 @@ def release_worker(group: str, dask_worker: Any = None) -> None:
 
 def rank_formed(group: str, dask_worker: Any = None) -> bool:
     """Whether this worker's rank has joined the group."""
-    task = _task_of(group, dask_worker)
+    task = leases.task_of(dask_worker.address, group)
     return task is not None and task.formed
 
 
 def abort_rank(group: str, reason: str, dask_worker: Any = None) -> None:
     """Tell this worker's rank of the group, if it is still there, to leave at once."""
-    task = _task_of(group, dask_worker)
+    task = leases.task_of(dask_worker.address, group)
     if task is not None:
         task.abort(reason)
 
 
 def tell_rank(group: str, name: str, value: Any, dask_worker: Any = None) -> None:
     """Tell this worker's rank of the group something."""
-    task = _task_of(group, dask_worker)
+    task = leases.task_of(dask_worker.address, group)
     if task is not None:
         task.told[name] = value
 
@@ -152,7 +132,11 @@ def clean_segments(kvsname: str) -> None:
 def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     """Join the group, then fn(comm, *args). The Dask task of a rank."""
     worker = get_worker()
-    task = _take_up(plan, worker.address)
+    task = RankTask(plan)
+    if not leases.take_up(worker.address, plan.group, task):
+        raise ClusterError(
+            f"rank {plan.rank}: the process at {worker.address} is not the one that was chosen for {plan.group}"
+        )
     watchdog = _Watchdog(task, worker)
     token = _current.set(task)
     comm: Communicator | None = None
@@ -184,41 +168,16 @@ def _collect_soon(worker: Any) -> None:
         loop.call_soon_threadsafe(loop.call_later, _SETTLED_S, gc.collect)
 
 
-def _take_up(plan: RankPlan, address: str) -> RankTask:
-    """Turn the worker's reservation into a task."""
-    task = RankTask(plan)
-    if not leases.take_up(address, plan.group, task):
-        raise ClusterError(
-            f"rank {plan.rank}: the process at {address} is not the one that was chosen for {plan.group}"
-        )
-    return task
-
-
 def _joined(task: RankTask) -> Communicator:
     """The communicator of the group. Raises MpiUnusable, or JoinFailed for any other error."""
-    plan = task.plan
     try:
-        comm = join_group(
-            plan.rank,
-            plan.size,
-            plan.group,
-            endpoint=plan.endpoint,
-            host=plan.host,
-            world_ranks=plan.world_ranks,
-            forming_s=plan.forming_s,
-            timeout_s=plan.comm_timeout_s,
-            abort=task.abort_event,
-        )
+        comm = join_group(task.plan, task.abort_event)
     except MpiUnusable:
         raise
     except Exception as error:
         raise JoinFailed(str(error)) from error
     task.joined(comm)
     return comm
-
-
-def _task_of(group: str, worker: Any) -> RankTask | None:
-    return leases.task_of(worker.address, group)
 
 
 class _Watchdog(threading.Thread):

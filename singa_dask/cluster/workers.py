@@ -39,7 +39,6 @@ class WorkerInfo:
     address: str
     host: str = "127.0.0.1"
     node: str = ""
-    name: str = ""
     pid: int = 0
     cores: int = 1
     nanny: str = ""
@@ -76,7 +75,6 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         address=address,
         host=host_of(address),
         node=this_node(),
-        name=str(dask_worker.name),
         pid=os.getpid(),
         cores=len(os.sched_getaffinity(0)),
         cpus=frozenset(os.sched_getaffinity(0)),
@@ -84,17 +82,6 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         mpi=mpi_report(),
         group=leases.holder(address) or next(iter(leases.servers(dask_worker.state.actors)), ""),
     )
-
-
-def probe(client: Any, timeout_s: float = 10.0) -> list[WorkerInfo]:
-    """Every Dask worker of the cluster that answers within `timeout_s` seconds, in order of address.
-
-    Raises ClusterError when none does.
-    """
-    workers, silent = answering(client, timeout_s)
-    if not workers:
-        raise ClusterError(f"no Dask worker answers ({silent or 'the cluster has none'}); start workers first")
-    return workers
 
 
 def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[WorkerInfo]:

@@ -78,7 +78,7 @@ class _Ranks:
             self._listen(_LOOK_EVERY_S)
             if any(isinstance(report, Failure) for report in self._reports.values()):
                 self._raise()
-            if self._server and not self._server.formed and time.monotonic() > self._forming_until:
+            if self._server and not self._server.state.formed and time.monotonic() > self._forming_until:
                 absent = "; ".join(f"rank {rank} {how}" for rank, how in self._server.missing().items())
                 raise ClusterError(f"launch: the MPI world did not form within {_FORMING_S:g} s: {absent}")
         return [cloudpickle.loads(self._returned(rank)) for rank in range(len(self._processes))]
@@ -151,6 +151,6 @@ def _death(exitcode: int | None, server: PmiServer | None) -> str:
     if exitcode is not None and exitcode < 0:
         return f"was killed by signal {-exitcode}"
     what = f"died with exit code {exitcode}"
-    if exitcode == 1 and server and not server.formed:
+    if exitcode == 1 and server and not server.state.formed:
         what += '. In a script the call must stand below `if __name__ == "__main__":`'
     return what

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from singa_dask.cluster.bootstrap import mpi_report
-from singa_dask.cluster.join import join_group
+from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import Communicator
 from singa_dask.distopt.worlds import LEAVING_S, enter
@@ -115,12 +115,14 @@ class _Line(threading.Thread):
 def _joined(plan: ProcessPlan) -> Communicator:
     try:
         return join_group(
-            plan.rank,
-            plan.size,
-            "launch",
-            endpoint=plan.endpoint,
-            forming_s=plan.forming_s,
-            timeout_s=plan.timeout_s,
+            RankPlan(
+                "launch",
+                plan.rank,
+                plan.size,
+                endpoint=plan.endpoint,
+                forming_s=plan.forming_s,
+                comm_timeout_s=plan.timeout_s,
+            )
         )
     except MpiUnusable as error:
         library = mpi_report().library

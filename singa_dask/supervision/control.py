@@ -9,9 +9,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ClusterError
+from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -22,41 +23,29 @@ _OTHERS_S = 0.5
 _LOOK_S = 0.05
 
 
-class Controlled(Protocol):
-    """What others may do with a run."""
-
-    def submit(self, action: Callable[[], None]) -> None:
-        """Have `action` called by the thread that supervises the run."""
-
-    def join(self, asker: Callable[[str], None]) -> None:
-        """Add a worker group; tells `asker` the result, "refused: ..." if it cannot."""
-
-    def leave(self, asker: Callable[[str], None], group: int) -> None:
-        """Let a worker group end; tells `asker` the result."""
-
-
 @contextmanager
-def listening(client: Client, name: str, workspace: str, run: Controlled) -> Iterator[None]:
-    """Take requests to `run` while the context is open."""
+def listening(
+    client: Client, name: str, workspace: str, post: Callable[[Event | Callable[[], None]], None]
+) -> Iterator[None]:
+    """Take requests to a run while the context is open. post: of its Supervisor."""
 
     def receive(stamped: tuple[float, dict[str, Any]]) -> None:
         message = stamped[1]
-        if "reply" in message and message.get("run") in (None, name, workspace):
-            run.submit(lambda: handle(message))
+        if "reply" not in message or message.get("run") not in (None, name, workspace):
+            return
 
-    def handle(message: dict[str, Any]) -> None:
         def reply(text: str) -> None:
             client.log_event(message["reply"], {"run": name, "workspace": workspace, "answer": text})
 
         match message:
             case {"op": "join"}:
-                run.join(reply)
+                post(JoinAsked(reply))
             case {"op": "leave", "group": int(group)}:
-                run.leave(reply, group)
+                post(LeaveAsked(reply, group))
             case {"op": "who"}:
-                reply("")
+                post(lambda: reply(""))
             case _:  # whoever asks must not end the run
-                reply(f"refused: not a request: {message}")
+                post(lambda: reply(f"refused: not a request: {message}"))
 
     client.subscribe_topic(TOPIC, receive)
     try:

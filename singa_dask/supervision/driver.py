@@ -16,7 +16,7 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
 from singa_dask.supervision.run import Run
-from singa_dask.training.prepare import Prepared, prepare
+from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -97,10 +97,16 @@ def train(
     elif not hasattr(client, "subscribe_topic"):
         hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
         raise ConfigError(Problem("client", "must be a Dask client", repr(client), hint))
-    prepared = prepare(_job(job))
-    folder = _workspace(prepared, workspace)
-    run = Run(prepared, folder, display or display_for(), max_restarts=max_restarts, patience_s=patience_s)
-    return Result(run.to_end(client, resume or prepared.job.resume), folder.folder)
+    if isinstance(job, JobProto):
+        job = Job.from_proto(job)
+    elif isinstance(job, str | Path):
+        job = Job.from_file(job)
+    prepared = prepare(job)
+    job = prepared.job
+    name = f"{job.name}-{prepared.topology.framework.name.lower()}"
+    folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
+    run = Run(prepared, folder, display or display_for(), max_restarts, patience_s)
+    return Result(run.to_end(client, resume or job.resume), folder.folder)
 
 
 def _refuse_copies() -> None:
@@ -113,17 +119,3 @@ def _refuse_copies() -> None:
             message = "says that mpiexec has started this several times, and each would train on its own"
             hint = "Give --mpi (in Python: singa_dask.cluster.mpi_world), or unset it where this is the only one."
             raise ConfigError(Problem(name, message, str(count), hint))
-
-
-def _job(job: Job | JobProto | str | Path) -> Job:
-    if isinstance(job, JobProto):
-        return Job.from_proto(job)
-    if isinstance(job, str | Path):
-        return Job.from_file(job)
-    return job
-
-
-def _workspace(prepared: Prepared, folder: str | Path | None) -> Workspace:
-    job = prepared.job
-    name = f"{job.name}-{prepared.topology.framework.name.lower()}"
-    return Workspace(Path(folder or job.cluster.workspace or Path("runs") / name))

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.worker import GroupPlan
 
-# Events
+
+class Event:
+    """Something that has happened."""
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class Surveyed(Event):
     """The answer to a Survey. at: when, by a monotonic clock; found: the newest checkpoint, if it was asked for."""
 
     number: int
@@ -25,7 +27,7 @@ class Surveyed:
 
 
 @dataclass(frozen=True)
-class Formed:
+class Formed(Event):
     """A request succeeded. moved: old addresses of restarted Dask workers -> new ones; pids: by address, of processes
     that have a nanny."""
 
@@ -35,7 +37,7 @@ class Formed:
 
 
 @dataclass(frozen=True)
-class NotFormed:
+class NotFormed(Event):
     """A request failed; nothing of it is left. raised: the error of a rank's own; lost: whether a process was lost for
     certain; replaced: processes that nannies were asked to replace, pid by address."""
 
@@ -48,14 +50,14 @@ class NotFormed:
 
 
 @dataclass(frozen=True)
-class Closed:
+class Closed(Event):
     """A Close is done. replaced: as for NotFormed."""
 
     replaced: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class WorkerGroupEnded:
+class WorkerGroupEnded(Event):
     """Every rank of a worker group has returned."""
 
     group: int
@@ -63,7 +65,7 @@ class WorkerGroupEnded:
 
 
 @dataclass(frozen=True)
-class WorkerGroupFailed:
+class WorkerGroupFailed(Event):
     """A rank failed. raised: the error of its own, None where its process was lost; replaced: as above."""
 
     group: int
@@ -74,14 +76,14 @@ class WorkerGroupFailed:
 
 
 @dataclass(frozen=True)
-class ServersLost:
+class ServersLost(Event):
     """These processes died."""
 
     addresses: frozenset[str]
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Event):
     """A worker group has made `step` steps."""
 
     group: int
@@ -89,55 +91,33 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class LeadTold:
-    """The lead was told whether all others have ended. heard: whether all its ranks were reached."""
+class LeadTold(Event):
+    """The answer to a TellLead. heard: whether all ranks of the lead were reached; fault: why server groups could not
+    exchange before, and the lead was not told."""
 
     ended: bool
     heard: bool
+    fault: str = ""
 
 
 @dataclass(frozen=True)
-class FlushFailed:
-    """The server groups could not exchange for the last time."""
-
-    cause: str
-
-
-@dataclass(frozen=True)
-class StopAsked:
+class StopAsked(Event):
     """Somebody wants the run to stop."""
 
 
 @dataclass(frozen=True)
-class JoinAsked:
+class JoinAsked(Event):
     """Somebody wants one more worker group. asker: gets the Reply."""
 
     asker: Any
 
 
 @dataclass(frozen=True)
-class LeaveAsked:
+class LeaveAsked(Event):
     """Somebody wants a worker group to end."""
 
     asker: Any
     group: int
-
-
-Event = (
-    Surveyed
-    | Formed
-    | NotFormed
-    | Closed
-    | WorkerGroupEnded
-    | WorkerGroupFailed
-    | ServersLost
-    | Progress
-    | LeadTold
-    | FlushFailed
-    | StopAsked
-    | JoinAsked
-    | LeaveAsked
-)
 
 
 def line(event: Event | None) -> str:
@@ -148,11 +128,12 @@ def line(event: Event | None) -> str:
     return " ".join([type(event).__name__, *(f"{name}={value}" for name, value in short.items())])
 
 
-# Commands. Survey, FormRequest, Close and TellLead are answered by an event; the others are not.
+class Command:
+    """Something to do. Survey, FormRequest, Close and TellLead are answered by an event; the others are not."""
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(Command):
     """Ask all Dask workers to describe themselves. checkpoint: look for the newest one too."""
 
     number: int
@@ -182,7 +163,7 @@ class ServerGroupRequest:
 
 
 @dataclass(frozen=True)
-class FormRequest:
+class FormRequest(Command):
     """Form these together. fresh: no server has parameters yet."""
 
     number: int
@@ -192,7 +173,7 @@ class FormRequest:
 
 
 @dataclass(frozen=True)
-class Close:
+class Close(Command):
     """End the ranks of these worker groups, and let these server groups go."""
 
     worker_groups: tuple[int, ...]
@@ -200,7 +181,7 @@ class Close:
 
 
 @dataclass(frozen=True)
-class TellLead:
+class TellLead(Command):
     """Tell the lead whether all others have ended, after these server groups have exchanged, in this order."""
 
     ended: bool
@@ -208,21 +189,21 @@ class TellLead:
 
 
 @dataclass(frozen=True)
-class Kill:
+class Kill(Command):
     """Have nannies replace these processes, pid by address."""
 
     pids: Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Command):
     """Ask a worker group to end after its step."""
 
     group: int
 
 
 @dataclass(frozen=True)
-class Dismiss:
+class Dismiss(Command):
     """Have a server group wait no more for a worker group."""
 
     server_group: int
@@ -231,7 +212,7 @@ class Dismiss:
 
 
 @dataclass(frozen=True)
-class Rewind:
+class Rewind(Command):
     """These worker groups go back to a step (None: the start); their later metrics are void."""
 
     groups: tuple[int, ...]
@@ -239,14 +220,14 @@ class Rewind:
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Command):
     """Tell the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Reply:
+class Reply(Command):
     """Answer a request to join or leave."""
 
     asker: Callable[[str], None]
@@ -254,10 +235,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class End:
+class End(Command):
     """The run is over. error: why it failed."""
 
     error: BaseException | None = None
-
-
-Command = Survey | FormRequest | Close | TellLead | Kill | Stop | Dismiss | Rewind | Note | Reply | End

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ class GroupLauncher:
             )
             waiting.remove(group)
             neighbours = [] if request.fresh else [up[n] for n in (group.number - 1, group.number + 1) if n in up]
-            where = _moved(group.where, launched.moved)
+            where = [launched.moved.get(address, address) for address in group.where]
             plans = self._server_plans(group)
             servers = make_servers(self.client, group.number, group.generation, where, plans, self.topic)
             up[group.number] = launched.servers[group.number] = servers
@@ -132,7 +132,3 @@ def own_error(error: ClusterError) -> BaseException | None:
     if raised is None or isinstance(raised, ClusterError):
         return None
     return raised if isinstance(raised, SingaError) else error
-
-
-def _moved(where: Sequence[str], moved: Mapping[str, str]) -> list[str]:
-    return [moved.get(address, address) for address in where]

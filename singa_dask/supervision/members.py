@@ -16,7 +16,7 @@ from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
-    from singa_dask.cluster import Placement, WorkerInfo
+    from singa_dask.cluster.workers import Placement, WorkerInfo
     from singa_dask.training.checkpoint import Found
 
 logger = logging.getLogger(__name__)

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.events import Survey, Surveyed
 from singa_dask.supervision.members import Members, Phase
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
 
 
-class Surveys:
-    """Questions to all Dask workers, one at a time. under_way: the one that has no answer yet."""
-
-    def __init__(self) -> None:
-        self.under_way: Survey | None = None
-        self._asked = self._outdated = 0
-
-    def ask(self, *, checkpoint: bool, delay_s: float) -> Survey:
-        """The next question."""
-        self._asked += 1
-        self.under_way = Survey(self._asked, checkpoint, delay_s)
-        return self.under_way
-
-    def outdate(self) -> None:
-        """Something has happened that no question asked so far can know of."""
-        self._outdated = self._asked
-
-    def answered(self, event: Surveyed) -> Survey | None:
-        """The question, if this is its answer and not outdated."""
-        survey = self.under_way
-        if survey is None or survey.number != event.number:
-            return None
-        self.under_way = None
-        return survey if survey.number > self._outdated else None
-
-
 class Processes:
-    """The processes of a run. replaced: those that nannies were asked to replace, by address and pid."""
+    """The processes of a run. pids: by address, of those that have a nanny; replaced: (address, pid) of those that
+    nannies were asked to replace."""
 
     def __init__(self) -> None:
+        self.pids: dict[str, int] = {}
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
-        self._pids: dict[str, int] = {}  # of processes that have a nanny
 
     def there(self, workers: Iterable[WorkerInfo]) -> tuple[list[WorkerInfo], dict[str, int]]:
         """The Dask workers to count on, of those that answer; and the processes, pid by address, that answer although
@@ -53,7 +27,7 @@ class Processes:
         back = {info.address: info.pid for info in workers if (info.address, info.pid) in self.replaced}
         there = [info for info in workers if info.address not in back]
         self._nannies |= {info.address: info.nanny for info in there if info.nanny}
-        self.remember({info.address: info.pid for info in there if info.nanny})
+        self.pids |= {info.address: info.pid for info in there if info.nanny}
         return there, back
 
     def free(self, there: Iterable[WorkerInfo], members: Members) -> list[WorkerInfo]:
@@ -63,16 +37,8 @@ class Processes:
         restarted = {self._nannies.get(address) for address in forming} - {None}
         return [i for i in there if i.address not in used and not i.group and i.nanny not in restarted]
 
-    def remember(self, pids: Mapping[str, int]) -> None:
-        """Processes that their nannies can replace, pid by address."""
-        self._pids |= pids
-
-    def replacing(self, pids: Mapping[str, int]) -> None:
-        """Nannies were asked to replace these processes."""
-        self.replaced |= set(pids.items())
-
     def stuck(self, missing: Iterable[str], *, again: bool) -> dict[str, int]:
         """Processes to replace among those that do not answer: a process that was stopped lives, and its nanny is
         content with it. again: also those that are being replaced."""
-        pids = {address: self._pids[address] for address in missing if address in self._pids}
+        pids = {address: self.pids[address] for address in missing if address in self.pids}
         return {address: pid for address, pid in pids.items() if again or (address, pid) not in self.replaced}

@@ -8,12 +8,13 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster import local_cluster, place, wait_workers
+from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster.workers import place
 from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
@@ -36,23 +37,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Run:
     """A prepared job on its way. `to_end` is its only entrance."""
 
-    def __init__(
-        self, prepared: Prepared, workspace: Workspace, display: Display, *, max_restarts: int, patience_s: float
-    ):
-        self.prepared = prepared
-        self.workspace = workspace
-        self.display = display
-        self.max_restarts = max_restarts
-        self.patience_s = patience_s
-        self._started = time.monotonic()
-        self._supervisor: Supervisor | None = None
-        # What the worker groups have told so far: the record of a run that fails.
-        self._steps: dict[int, int] = {}
-        self._checkpoint: str | None = None
-        self._reports: dict[int, dict[str, Any]] = {}
+    prepared: Prepared
+    workspace: Workspace
+    display: Display
+    max_restarts: int
+    patience_s: float
+    _started: float = field(default_factory=time.monotonic)
+    _supervisor: Supervisor | None = None
+    # What the worker groups have told so far: the record of a run that fails.
+    _steps: dict[int, int] = field(default_factory=dict)
+    _checkpoint: str | None = None
+    _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
@@ -158,12 +157,11 @@ class Run:
                 newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
                 rewound=self._rewound,
             )
-            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor):
+            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
                 self._reports = supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
-        for group in groups:
-            self._steps[group] = step or 0
+        self._steps |= dict.fromkeys(groups, step or 0)
         self.workspace.rewind(step, groups)
 
     # The record

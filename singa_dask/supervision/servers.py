@@ -59,7 +59,7 @@ class Servers:
         deadline, calls = time.monotonic() + _CLOSE_S, []
         with suppress(ClusterError):
             living = alive(self._client, self.where, _CLOSE_S)
-            for actor, where in zip(self._actors, self.where, strict=True):
+            for actor, where in zip(self._actors, self.where, strict=False):  # fewer if they could not all be made
                 if where in living:
                     with suppress(Exception):  # lost a moment ago
                         calls.append(actor.close())
@@ -111,15 +111,15 @@ def make_servers(
     addresses = tuple(Address(address, plan.key) for plan, address in zip(named, where, strict=True))
     call_s = _CALL_S + max(plan.transfer_s for plan in plans)
     actors: list[Any] = []
+    servers = Servers(number, generation, tuple(where), addresses, client, futures, actors, call_s)
     try:
         for future in futures:
             actors.append(_made(client, future, where))
     except Exception as error:
-        made = tuple(where)[: len(actors)]
-        Servers(number, generation, made, addresses, client, futures, actors, call_s).stop()
+        servers.stop()
         places = ", ".join(where)
         raise ClusterError(f"server group {number} could not be made on {places}: {error!r}") from error
-    return Servers(number, generation, tuple(where), addresses, client, futures, actors, call_s)
+    return servers
 
 
 def _made(client: Any, future: Any, where: Sequence[str]) -> Any:

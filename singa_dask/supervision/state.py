@@ -24,7 +24,7 @@ from singa_dask.supervision.members import (
     ServerGroup,
     WorkerGroup,
 )
-from singa_dask.supervision.processes import Processes, Surveys
+from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
@@ -60,9 +60,10 @@ class Supervision:
         self._commands: list[ev.Command] = []
         self._losses: list[Loss] = []
         self._askers: list[Any] = []  # of a worker group that wants to join
-        self._flush_cause = ""
+        self._flush_fault = ""
         self._requests = 0
-        self._surveys = Surveys()
+        self._survey: ev.Survey | None = None  # under way
+        self._surveys = self._outdated = 0
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
         self._needs_checkpoint = False
         self._replaced_by: float | None = None  # when replacements must have come
@@ -87,12 +88,10 @@ class Supervision:
                 self._form_answered(event)
             case ev.Closed(replaced):
                 self._closed(replaced)
-            case ev.LeadTold(ended, heard):
+            case ev.LeadTold(ended, heard, fault):
+                self._flush_fault = fault
                 self._operation_done()
                 self.lead_told = ended if heard else self.lead_told
-            case ev.FlushFailed(cause):
-                self._operation_done()
-                self._flush_cause = cause
             case ev.StopAsked() if not self.interrupted:
                 self._stop()
             case ev.JoinAsked(asker):
@@ -114,21 +113,23 @@ class Supervision:
         if self.busy is None and gone:
             closed = tuple(m.number for m in gone if isinstance(m, WorkerGroup))
             self._do_alone(ev.Close(closed, tuple(m.number for m in gone if isinstance(m, ServerGroup))))
-        if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_cause:
+        if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_fault:
             if self.lead_told and not others_ended:
                 self._do_alone(ev.TellLead(False))
             elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
-        if not self._surveys.under_way and (self._pending() or self._askers):
+        if self._survey is None and (self._pending() or self._askers):
             wanted = self._needs_checkpoint or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
             delay_s = 0.0 if self._replaced_by is None else _SURVEY_AGAIN_S
-            self._do(self._surveys.ask(checkpoint=checkpoint, delay_s=delay_s))
+            self._surveys += 1
+            self._survey = ev.Survey(self._surveys, checkpoint, delay_s)
+            self._do(self._survey)
 
     def _pending(self) -> bool:
         """Whether a decision waits for a survey, and for no operation."""
-        return self.busy is None and bool(self._losses or self._flush_cause or self._batch())
+        return self.busy is None and bool(self._losses or self._flush_fault or self._batch())
 
     # Events
 
@@ -138,11 +139,9 @@ class Supervision:
             return
         if isinstance(event, ev.WorkerGroupEnded):
             return self.members.move(group, "ended")
-        self.processes.replacing(event.replaced)
-        if event.raised is None:
-            self._lose(Loss(group, GroupLost(event.cause)))
-        elif self._may_be_dropped(group):
-            self._lose(Loss(group, GroupLost(event.cause), refused=True))
+        self.processes.replaced.update(event.replaced.items())
+        if event.raised is None or self._may_be_dropped(group):
+            self._lose(Loss(group, GroupLost(event.cause), refused=event.raised is not None))
         else:
             self._end(event.raised)
 
@@ -160,14 +159,14 @@ class Supervision:
         self.members.relocate(members, event.moved)
         if isinstance(event, ev.NotFormed):
             return self._not_formed(members, event)
-        self.processes.remember(event.pids)
+        self.processes.pids.update(event.pids)
         for member in members:
             self.members.move(member, "formed")
             if self.interrupted and isinstance(member, WorkerGroup):
                 self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
-        self.processes.replacing(event.replaced)
+        self.processes.replaced.update(event.replaced.items())
         first, *others = members
         for member in others:
             self.members.move(member, "not formed")
@@ -180,7 +179,7 @@ class Supervision:
 
     def _closed(self, replaced: Mapping[str, int]) -> None:
         self._operation_done()
-        self.processes.replacing(replaced)
+        self.processes.replaced.update(replaced.items())
         self._checkpoint = None  # one more may have been saved until the end
         serving = [group.number for group in self.members.serving()]
         for member in self.members.all():
@@ -202,7 +201,7 @@ class Supervision:
             why = synchronous if self.members.synchronous else "the run is ending"
             return self._do(ev.Reply(asker, f"refused: {why}"))
         self._askers.append(asker)
-        self._surveys.outdate()
+        self._outdated = self._surveys
 
     def _leave(self, number: int) -> str:
         group = next((group for group in self.members.working() if group.number == number), None)
@@ -219,8 +218,11 @@ class Supervision:
     # Decisions on a survey
 
     def _surveyed(self, event: ev.Surveyed) -> None:
-        survey = self._surveys.answered(event)
-        if survey is None:
+        survey = self._survey
+        if survey is None or survey.number != event.number:
+            return
+        self._survey = None
+        if survey.number <= self._outdated:
             return
         if survey.checkpoint:
             self._checkpoint = (event.found,)
@@ -230,10 +232,10 @@ class Supervision:
         silent = self.members.used() - {info.address for info in there}
         if self.busy is None and not self._take_losses(silent):
             self._place(there, event.at)
-            if self._flush_cause and self.busy is None and not silent:  # else the loss is dealt with first
-                self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_cause}"))
+            if self._flush_fault and self.busy is None and not silent:  # else the loss is dealt with first
+                self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
                 self._do_alone(ev.TellLead(True))
-            self._flush_cause = ""
+            self._flush_fault = ""
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
@@ -327,7 +329,7 @@ class Supervision:
 
     def _kill(self, pids: Mapping[str, int]) -> None:
         if pids:
-            self.processes.replacing(pids)
+            self.processes.replaced.update(pids.items())
             self._do(ev.Kill(pids))
 
     def _form(self, batch: Sequence[Member]) -> None:
@@ -365,7 +367,7 @@ class Supervision:
         self.members.move(loss.member, "lost")
         self._losses.append(loss)
         self._checkpoint = None
-        self._surveys.outdate()
+        self._outdated = self._surveys
 
     def _drop(self, member: Member, why: str = "") -> None:
         """Go on without a member."""
@@ -383,7 +385,7 @@ class Supervision:
 
     def _operation_done(self) -> None:
         self.busy = None
-        self._surveys.outdate()
+        self._outdated = self._surveys
 
     def _end(self, error: BaseException | None = None) -> None:
         """The run is over. An error of the cluster tells what happened before."""

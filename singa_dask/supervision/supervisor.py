@@ -69,21 +69,9 @@ class Supervisor:
         finally:
             self._close()
 
-    def post(self, event: ev.Event) -> None:
-        """Tell the supervisor of an event, from any thread."""
-        self._inbox.put(event)
-
-    def submit(self, action: Callable[[], None]) -> None:
-        """Have `action` called by the supervisor's thread."""
-        self._inbox.put(action)
-
-    def join(self, asker: Callable[[str], None]) -> None:
-        """Add a worker group on free Dask workers; `asker` is told what came of it, in a line."""
-        self._handle(ev.JoinAsked(asker))
-
-    def leave(self, asker: Callable[[str], None], group: int) -> None:
-        """Ask a worker group to end after its step; `asker` is told what came of it, in a line."""
-        self._handle(ev.LeaveAsked(asker, group))
+    def post(self, item: ev.Event | Callable[[], None]) -> None:
+        """Tell the supervisor of an event, or have its thread call a function. From any thread."""
+        self._inbox.put(item)
 
     # Events
 
@@ -99,15 +87,20 @@ class Supervisor:
 
     def _take(self, item: Any) -> None:
         if isinstance(item, Future):
-            item = item.result()
-        if isinstance(item, Launched):
-            self._groups |= item.groups
-            self._servers |= item.servers
-            item = item.event
+            item = self._result(item)
         if callable(item):
             item()
         elif item is not None:
             self._handle(item)
+
+    def _result(self, future: Future[Any]) -> ev.Event | None:
+        """The event that a thread returned. What it launched is ours from now on."""
+        result = future.result()
+        if not isinstance(result, Launched):
+            return result
+        self._groups |= result.groups
+        self._servers |= result.servers
+        return result.event
 
     def _handle(self, event: ev.Event | None) -> None:
         for command in self.state.handle(event):
@@ -209,22 +202,19 @@ class Supervisor:
             while True:
                 item = self._inbox.get_nowait()
                 if isinstance(item, Future) and not item.cancelled() and not item.exception():
-                    launched = item.result()
-                    if isinstance(launched, Launched):
-                        self._groups |= launched.groups
-                        self._servers |= launched.servers
+                    self._result(item)
         for group in self._groups.values():
             group.close()
         for servers in self._servers.values():
             servers.stop()
 
 
-def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold | ev.FlushFailed:
+def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:
     try:
         for servers in flush:
             servers.flush()
     except ClusterError as error:
-        return ev.FlushFailed(str(error))
+        return ev.LeadTold(ended, heard=False, fault=str(error))
     return ev.LeadTold(ended, lead.tell("others ended", ended))
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from support.leaks import leaks_forbidden
 
-from singa_dask.cluster import local_cluster, probe, wait_workers
+from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster.workers import answering
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def cluster3() -> Iterator:
 def workers3(cluster3) -> list:
     """The 3 workers as they are now: a test before may have had some of them replaced."""
     wait_workers(cluster3, 3)
-    return probe(cluster3)
+    return answering(cluster3, 10.0)[0]
 
 
 @pytest.fixture

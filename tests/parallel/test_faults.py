@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from support.commands import first_line
 
-from singa_dask.cluster import GroupFailed, form_group, probe, wait_workers
+from singa_dask.cluster import GroupFailed, form_group, wait_workers
 from singa_dask.cluster.pmi_server import PmiServer
+from singa_dask.cluster.workers import answering
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -81,7 +82,7 @@ def test_processes_form_a_world_on_one_machine_and_across_machines(nodes, no_lea
     with PmiServer(nodes) as server:
         ranks = [_rank(server, rank, 3, own) for rank in range(3)]
         ended = [rank.communicate(timeout=30) for rank in ranks]
-    assert server.formed
+    assert server.state.formed
     assert [out.split() for out, _ in ended] == [["sum", "6.0", "6.0"]] * 3, ended
 
 
@@ -102,7 +103,7 @@ def _die_in_init(delay_s):
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.04])
 def test_a_rank_that_dies_in_mpi_init_ends_its_group(cluster3, delay_s):
     """The others are in MPI_Init too, where only their nannies can reach them."""
-    cluster3.restart_workers([worker.address for worker in probe(cluster3)])
+    cluster3.restart_workers([worker.address for worker in answering(cluster3, 10.0)[0]])
     ranks = [worker.address for worker in wait_workers(cluster3, 3)]
     cluster3.run(_die_in_init, delay_s, workers=ranks[1:2])
     before = set(os.listdir("/dev/shm"))  # whatever else runs, or was killed, on this machine

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from singa_dask.cluster import GroupFailed, current_task, form_group, probe, wait_workers
+from singa_dask.cluster import GroupFailed, current_task, form_group, wait_workers
+from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, DataError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -78,22 +79,22 @@ def test_ranks_are_where_they_were_wanted(cluster3, workers3):
 def test_a_later_group_reuses_the_world_in_another_order_and_size(cluster3, ranks3):
     with form_group(cluster3, ranks3, _where) as group:
         first = group.results()
-    worlds = {worker.mpi.world for worker in probe(cluster3)}
+    worlds = {worker.mpi.world for worker in answering(cluster3, 10.0)[0]}
     with form_group(cluster3, ranks3[::-1], _where) as group:
         second = group.results()
     with form_group(cluster3, ranks3[1:], _where) as group:
         pair = group.results()
     assert [pid for _, pid, _ in second] == [pid for _, pid, _ in first][::-1]
     assert [(rank, total) for rank, _, total in pair] == [(0, 3.0), (1, 3.0)]
-    assert len(worlds) == 1 and {worker.mpi.world for worker in probe(cluster3)} == worlds
+    assert len(worlds) == 1 and {worker.mpi.world for worker in answering(cluster3, 10.0)[0]} == worlds
 
 
 def test_a_group_of_one_needs_no_mpi(cluster3, ranks3):
     cluster3.restart_workers(ranks3[:1])
-    address = next(w.address for w in probe(cluster3) if not w.mpi.library)
+    address = next(w.address for w in answering(cluster3, 10.0)[0] if not w.mpi.library)
     with form_group(cluster3, [address], _where) as group:
         assert group.results()[0][0] == 0
-    assert next(w for w in probe(cluster3) if w.address == address).mpi.library == ""
+    assert next(w for w in answering(cluster3, 10.0)[0] if w.address == address).mpi.library == ""
 
 
 def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, ranks3):
@@ -106,7 +107,7 @@ def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, 
     assert time.monotonic() - start < 2.0
     assert failure.rank == 1 and "died" in failure.cause and failure.worker.pid == killed
     # The survivors have left their rank, and their processes are as they were.
-    assert {first, last} <= {worker.pid for worker in probe(cluster3)}
+    assert {first, last} <= {worker.pid for worker in answering(cluster3, 10.0)[0]}
     group.close()
 
 
@@ -144,7 +145,7 @@ def test_after_a_failure_a_group_forms_in_fresh_processes(cluster3, ranks3):
     group = form_group(cluster3, ranks3, _for_ever)
     spent = {worker.pid for worker in group.workers}
     group.abort("enough")
-    ranks3 = [worker.address for worker in probe(cluster3)]
+    ranks3 = [worker.address for worker in answering(cluster3, 10.0)[0]]
     with form_group(cluster3, ranks3, _where) as group:
         results = group.results()
     assert [total for _, _, total in results] == [6.0] * 3
@@ -165,9 +166,9 @@ def test_a_rank_that_does_not_leave_loses_its_process(cluster3, ranks3):
     assert "no more data" in _failure(group).cause
     assert time.monotonic() - start < 10.0
     deadline = time.monotonic() + 5
-    while deaf & {worker.pid for worker in probe(cluster3)} and time.monotonic() < deadline:
+    while deaf & {worker.pid for worker in answering(cluster3, 10.0)[0]} and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not deaf & {worker.pid for worker in probe(cluster3)}
+    assert not deaf & {worker.pid for worker in answering(cluster3, 10.0)[0]}
 
 
 def _break_mpi():
@@ -191,7 +192,7 @@ def test_a_process_that_started_mpi_by_itself_is_replaced(cluster3, ranks3):
     cluster3.restart_workers(ranks3)
     ranks3 = [worker.address for worker in wait_workers(cluster3, 3)]
     cluster3.run(_start_mpi_alone, workers=ranks3[:1])
-    workers = {worker.address: worker for worker in probe(cluster3)}
+    workers = {worker.address: worker for worker in answering(cluster3, 10.0)[0]}
     assert workers[ranks3[0]].mpi.size == 1 and not workers[ranks3[0]].mpi.ours
     with form_group(cluster3, ranks3, _where) as group:  # its nanny gives it a fresh process
         assert [total for _, _, total in group.results()] == [6.0] * 3
@@ -253,7 +254,9 @@ def test_a_cancelled_rank_leaves(cluster3, ranks3):
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
-            with form_group(cluster3, [w.address for w in probe(cluster3)], _where, timeout_s=10.0) as again:
+            with form_group(
+                cluster3, [w.address for w in answering(cluster3, 10.0)[0]], _where, timeout_s=10.0
+            ) as again:
                 assert [total for _, _, total in again.results()] == [6.0] * 3
             return
         except ClusterError:

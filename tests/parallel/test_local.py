@@ -13,23 +13,25 @@ import numpy as np
 import pytest
 from support.commands import first_line
 
-from singa_dask.cluster import local_cluster, probe
+from singa_dask.cluster import local_cluster
+from singa_dask.cluster.workers import answering
 
 _THREADS = "OMP_NUM_THREADS"
 
 _INTERRUPTED = """
 import os, signal, sys, time
-from singa_dask.cluster import local_cluster, probe
+from singa_dask.cluster import local_cluster
+from singa_dask.cluster.workers import answering
 
 with local_cluster(2) as client:
-    before = [worker.pid for worker in probe(client)]
+    before = [worker.pid for worker in answering(client, 10.0)[0]]
     try:
         print("ready", flush=True)
         time.sleep(20)
         print("never interrupted", flush=True)
     except KeyboardInterrupt:
         time.sleep(0.5)
-        same = [worker.pid for worker in probe(client)] == before
+        same = [worker.pid for worker in answering(client, 10.0)[0]] == before
         print("workers", "live" if same else "died", flush=True)
 """
 
@@ -101,7 +103,7 @@ def test_workers_share_the_cores_and_the_environment_stays(no_leaks, monkeypatch
     with local_cluster(2) as client:
         assert set(client.run(os.environ.get, _THREADS).values()) == {str(share)}
         assert set(client.run(os.environ.get, "NUMBA_NUM_THREADS").values()) == {str(share)}
-        workers = probe(client)
+        workers = answering(client, 10.0)[0]
         assert len(workers) == 2 and all(worker.host == "127.0.0.1" and worker.nanny for worker in workers)
     assert dict(os.environ) == before
 
@@ -153,7 +155,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path, no_leaks):
 
 def test_closing_takes_seconds_with_stopped_and_busy_workers(no_leaks):
     with local_cluster(2) as client:
-        stopped, busy = probe(client)
+        stopped, busy = answering(client, 10.0)[0]
         client.submit(time.sleep, 3600, workers=[busy.address])
         time.sleep(0.2)
         os.kill(stopped.pid, signal.SIGSTOP)

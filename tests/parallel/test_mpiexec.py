@@ -10,8 +10,9 @@ from support.launch import launched, mpiexec
 
 _SCRIPT = """
 import numpy as np
-from singa_dask.cluster import GroupFailed, form_group, probe
+from singa_dask.cluster import GroupFailed, form_group
 from singa_dask.cluster.mpi_world import mpi_world
+from singa_dask.cluster.workers import answering
 
 def total(comm):
     from mpi4py import MPI
@@ -25,7 +26,7 @@ def fail(comm):
     comm.all_reduce(np.ones(500_000))
 
 def drive(client):
-    workers = probe(client)
+    workers, _ = answering(client, 10.0)
     assert [w.mpi.size for w in workers] == [4] * 3 and not any(w.mpi.ours for w in workers), workers
     by_rank = {w.mpi.rank: w.address for w in workers}
     with form_group(client, [by_rank[3], by_rank[1], by_rank[2]], total) as group:

@@ -15,7 +15,8 @@ import pytest
 from distributed import get_worker, secede
 from support.servers import server_plan
 
-from singa_dask.cluster import form_group, local_cluster, probe, wait_workers
+from singa_dask.cluster import form_group, local_cluster, wait_workers
+from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, partition
 from singa_dask.server.actor import HOLD_S
@@ -312,13 +313,13 @@ def test_a_server_holds_its_worker_against_other_runs(cluster3, ranks3):
     held = ranks3[0]
     plans = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")]
     group = make_servers(cluster3, 0, 1, [held], plans, run="mine")
-    assert {w.address for w in probe(cluster3) if w.group} == {held}
+    assert {w.address for w in answering(cluster3, 10.0)[0] if w.group} == {held}
     with pytest.raises(ClusterError, match=rf"still in use: {held} by server-0-of-group-0.*@mine"):
         form_group(cluster3, [held], _nothing, timeout_s=1.0)
     with form_group(cluster3, [held], _nothing, run="mine") as own:
         assert own.results() == [None]
     group.stop()
-    assert not any(worker.group for worker in probe(cluster3))
+    assert not any(worker.group for worker in answering(cluster3, 10.0)[0])
 
 
 def _nothing(comm) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo, place
+from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
+from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev

@@ -80,7 +80,7 @@ def test_a_wrong_token_is_refused():
         forged = PmiEndpoint(at.host, at.port, "0" * 64, at.kvsname)
         with pytest.raises(ClusterError, match="refused this rank"):
             join_world(forged, 0, 2, "", time.monotonic() + 5)
-        assert not server.failure
+        assert not server.state.failure
 
 
 def test_a_rank_does_not_wait_for_ever_for_the_others():

@@ -39,7 +39,7 @@ class Group:
 
 class PmiServer:
     def __init__(self, nodes, host="127.0.0.1"):
-        self.nodes, self.host, self.failure, self.closed = nodes, host, "", False
+        self.nodes, self.host, self.state, self.closed = nodes, host, SimpleNamespace(failure=""), False
         self.endpoint, self.absent = f"endpoint for {len(nodes)}", {}
         PmiServer.made.append(self)
 
@@ -244,7 +244,7 @@ def test_a_world_that_fails_is_not_waited_for(played, monkeypatch):
     class Failing(PmiServer):
         def __init__(self, *given):
             super().__init__(*given)
-            self.failure = "rank 0 was lost"
+            self.state.failure = "rank 0 was lost"
 
     monkeypatch.setattr(formation, "PmiServer", Failing)
     client = played(worker(0), worker(1))

@@ -6,7 +6,8 @@ import pytest
 
 from singa_dask.cluster import group as grouping
 from singa_dask.cluster.group import Group, GroupFailed
-from singa_dask.cluster.rank import RankPlan, abort_rank, clean_segments, tell_rank
+from singa_dask.cluster.join import RankPlan
+from singa_dask.cluster.rank import abort_rank, clean_segments, tell_rank
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, CommTimeout, DataError, MpiUnusable
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from singa_dask.cluster import join
-from singa_dask.cluster.join import communicator, join_group
+from singa_dask.cluster.join import RankPlan, communicator, join_group
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.comm import SoloCommunicator
 from singa_dask.errors import ClusterError
@@ -43,13 +43,13 @@ def log(monkeypatch):
 
 
 def test_a_group_of_one_needs_no_mpi(log):
-    comm = join_group(0, 1, "g", endpoint=None, timeout_s=7.0)
+    comm = join_group(RankPlan("g", 0, 1, comm_timeout_s=7.0))
     assert isinstance(comm, SoloCommunicator) and comm.timeout_s == 7.0 and log == []
 
 
 def test_a_new_world_is_joined_met_and_left_without_names(log):
     endpoint = PmiEndpoint("h", 1, "token", "kvs")
-    join_group(1, 3, "g", endpoint=endpoint, host="me", forming_s=20.0, timeout_s=7.0, abort="event")
+    join_group(RankPlan("g", 1, 3, endpoint=endpoint, host="me", forming_s=20.0, comm_timeout_s=7.0), "event")
     assert log == [
         ("join", endpoint, 1, 3, "me", 20),
         ("barrier", "world", 20.0, "event"),
@@ -60,14 +60,14 @@ def test_a_new_world_is_joined_met_and_left_without_names(log):
 
 
 def test_a_world_that_exists_is_used(log):
-    join_group(0, 2, "g", endpoint=None, world_ranks=(5, 3))
+    join_group(RankPlan("g", 0, 2, (5, 3)))
     assert log == [("make", (5, 3), "g"), ("barrier", "made", 30.0, None)]
 
 
 def test_a_world_that_does_not_meet_leaves_no_shared_memory(log):
     Comm.fails = "world"
     with pytest.raises(ClusterError, match="a rank was lost"):
-        join_group(0, 2, "g", endpoint=PmiEndpoint("h", 1, "token", "kvs"))
+        join_group(RankPlan("g", 0, 2, endpoint=PmiEndpoint("h", 1, "token", "kvs")))
     assert log[-1] == ("unlink", "kvs")
 
 

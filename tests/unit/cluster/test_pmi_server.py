@@ -66,7 +66,7 @@ def test_two_ranks_form_a_world(server):
     assert [peer.hear() for peer in peers] == ["cmd=barrier_out rc=0"] * 2
     for peer in peers:
         peer.say("cmd=ready")
-    until(lambda: server.formed)
+    until(lambda: server.state.formed)
     for peer in peers:
         peer.close()
 
@@ -76,7 +76,7 @@ def test_a_wrong_token_is_dropped_and_the_world_forms_all_the_same(server):
     assert stranger.hear() == ""
     stranger.close()
     peers = [_Peer(server, rank) for rank in range(2)]
-    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2 and not server.failure
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2 and not server.state.failure
     for peer in peers:
         peer.close()
 
@@ -93,7 +93,7 @@ def test_who_says_nothing_is_dropped(monkeypatch):
 def test_a_line_without_end_is_dropped(server):
     stranger = _Peer(server)
     stranger.sock.sendall(b"x" * 10_000)
-    assert stranger.hear() == "" and not server.failure
+    assert stranger.hear() == "" and not server.state.failure
     stranger.close()
 
 
@@ -114,15 +114,15 @@ def test_a_lost_rank_ends_the_others_at_once(server):
     assert [peer.hear() for peer in peers] == ["cmd=go"] * 2
     peers[0].close()
     assert peers[1].hear() == ""
-    until(lambda: "rank 0 was lost" in server.failure)
-    assert not server.formed
+    until(lambda: "rank 0 was lost" in server.state.failure)
+    assert not server.state.formed
     peers[1].close()
 
 
 def test_a_rank_that_never_comes_is_named(server):
     peer = _Peer(server, 1)
     until(lambda: server.missing() == {0: "never connected"})
-    assert not server.failure and not server.formed
+    assert not server.state.failure and not server.state.formed
     peer.close()
 
 
@@ -131,7 +131,7 @@ def test_closing_ends_the_thread_and_the_connections():
     peer = _Peer(server, 0)
     server.fail("not today")
     server.close()
-    assert peer.hear() == "" and server.failure == "not today"
+    assert peer.hear() == "" and server.state.failure == "not today"
     assert not any(thread.name == "singa-pmi" for thread in threading.enumerate())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((server.endpoint.host, server.endpoint.port), timeout=1)

@@ -53,9 +53,7 @@ def worker(monkeypatch):
     worker.spent = []
     monkeypatch.setattr(rank, "spend_world", worker.spent.append)
     worker.comm, worker.joins = Comm(), []
-    monkeypatch.setattr(
-        rank, "join_group", lambda *args, **options: worker.joins.append((args, options)) or worker.comm
-    )
+    monkeypatch.setattr(rank, "join_group", lambda plan, abort: worker.joins.append((plan, abort)) or worker.comm)
     return worker
 
 
@@ -69,9 +67,8 @@ def test_a_rank_joins_runs_and_leaves(worker):
     leases.reserve(worker.address, "g", 5.0)
     assert rank_task(RankPlan("g", 1, 2, (3, 4), None, "host", 7.0, 9.0), fn, (42,)) == 42
     assert seen == [(worker.comm, 1, True)] and worker.comm.closed and not worker.spent
-    ((args, options),) = worker.joins
-    assert args == (1, 2, "g") and isinstance(options.pop("abort"), threading.Event)
-    assert options == {"endpoint": None, "host": "host", "world_ranks": (3, 4), "forming_s": 7.0, "timeout_s": 9.0}
+    ((plan, abort),) = worker.joins
+    assert plan == RankPlan("g", 1, 2, (3, 4), None, "host", 7.0, 9.0) and isinstance(abort, threading.Event)
     assert leases.holder(worker.address) == "" and not rank_formed("g", worker)
     with pytest.raises(ClusterError, match="form_group"):
         current_task()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cloudpickle
 import pytest
 
@@ -38,7 +40,7 @@ def test_a_failure_travels_with_traceback_and_exception():
 def test_how_processes_die():
     assert _death(-9, None) == "was killed by signal 9"
     assert _death(3, None) == "died with exit code 3"
-    forming, formed = (type("Server", (), {"formed": formed}) for formed in (False, True))
+    forming, formed = (SimpleNamespace(state=SimpleNamespace(formed=formed)) for formed in (False, True))
     assert "must stand below" in _death(1, forming) and "must stand" not in _death(1, formed) + _death(2, forming)
 
 

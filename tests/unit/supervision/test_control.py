@@ -5,6 +5,7 @@ import pytest
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import control
 from singa_dask.supervision.control import TOPIC, ask_run, listening
+from singa_dask.supervision.events import JoinAsked, LeaveAsked
 
 
 class Client:
@@ -35,15 +36,15 @@ class Run:
     def __init__(self):
         self.left = []
 
-    def submit(self, action):
-        action()
-
-    def join(self, asker):
-        asker("worker group 2 joins on w4")
-
-    def leave(self, asker, group):
-        self.left.append(group)
-        asker("refused: worker group 0 tests and saves" if group == 0 else f"worker group {group} leaves")
+    def post(self, item):
+        match item:
+            case JoinAsked(asker):
+                asker("worker group 2 joins on w4")
+            case LeaveAsked(asker, group):
+                self.left.append(group)
+                asker("refused: worker group 0 tests and saves" if group == 0 else f"worker group {group} leaves")
+            case _:
+                item()
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def client(monkeypatch):
 
 def test_a_run_is_asked_and_answers(client):
     run = Run()
-    with listening(client, "digits", "/runs/a", run):
+    with listening(client, "digits", "/runs/a", run.post):
         assert ask_run(client, "join") == "worker group 2 joins on w4"
         assert ask_run(client, "leave", "digits", group=1) == "worker group 1 leaves"
         assert ask_run(client, "leave", "/runs/a", group=3) == "worker group 3 leaves"
@@ -70,7 +71,7 @@ def test_a_run_is_asked_and_answers(client):
 
 
 def test_of_several_runs_one_is_named(client):
-    with listening(client, "digits", "/runs/a", Run()), listening(client, "digits", "/runs/b", Run()):
+    with listening(client, "digits", "/runs/a", Run().post), listening(client, "digits", "/runs/b", Run().post):
         with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* --run WORKSPACE"):
             ask_run(client, "join")
         assert ask_run(client, "join", "/runs/b") == "worker group 2 joins on w4"
@@ -78,7 +79,7 @@ def test_of_several_runs_one_is_named(client):
 
 def test_what_is_no_request_ends_nothing(client):
     run = Run()
-    with listening(client, "digits", "/runs/a", run):
+    with listening(client, "digits", "/runs/a", run.post):
         client.log_event(TOPIC, {"op": "leave", "group": "x", "reply": "there"})
         client.log_event(TOPIC, {"op": "leave", "group": 1})
     assert client.events["there"][0][1]["answer"].startswith("refused: not a request") and not run.left
@@ -86,9 +87,10 @@ def test_what_is_no_request_ends_nothing(client):
 
 def test_a_run_that_does_not_answer_is_named(client):
     run = Run()
-    run.join = lambda asker: None
+    post = run.post
+    run.post = lambda item: None if isinstance(item, JoinAsked) else post(item)
     with (
-        listening(client, "digits", "/runs/a", run),
+        listening(client, "digits", "/runs/a", run.post),
         pytest.raises(ClusterError, match=r"digits \(/runs/a\) has not answered within 10 s"),
     ):
         ask_run(client, "join")

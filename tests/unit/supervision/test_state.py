@@ -628,10 +628,10 @@ def test_a_failed_last_exchange_is_tried_again_after_the_loss(start):
     run = start(spare=1, **HOGWILD)
     run.end(1, 2)
     run.kill("w2")  # the process of an ended group, with its server
-    run.answer(ev.TellLead, ev.FlushFailed("server group 1 does not answer"))
+    run.answer(ev.TellLead, ev.LeadTold(True, False, "server group 1 does not answer"))
     run.answer(ev.Survey)
     assert run.notes == [] and isinstance(run.state.busy, ev.TellLead)
-    run.answer(ev.TellLead, ev.FlushFailed("server group 1 does not answer"))
+    run.answer(ev.TellLead, ev.LeadTold(True, False, "server group 1 does not answer"))
     run.handle(ev.ServersLost(frozenset({"w2"})))
     run.settle()
     assert run.made()[1:] == [([], [1])] and run.told(0) == [("others ended", True)]
@@ -641,7 +641,7 @@ def test_a_failed_last_exchange_is_tried_again_after_the_loss(start):
 def test_a_last_exchange_that_no_loss_explains_is_done_without(start):
     run = start(**HOGWILD)
     run.end(1, 2)
-    run.answer(ev.TellLead, ev.FlushFailed("out of memory"))
+    run.answer(ev.TellLead, ev.LeadTold(True, False, "out of memory"))
     run.answer(ev.Survey)
     assert run.notes == ["the last exchange between server groups failed: out of memory"]
     assert run.open == [ev.TellLead(True, ())]

@@ -82,7 +82,7 @@ class Supervised(RuleBasedStateMachine):
                     self.run.kill(where)
                 self.say(command, ev.NotFormed(command.number, error, lost=how != "error"))
         elif isinstance(command, ev.TellLead) and how == "flush" and command.flush:
-            self.say(command, ev.FlushFailed("no answer"))
+            self.say(command, ev.LeadTold(command.ended, False, "no answer"))
         elif isinstance(command, ev.TellLead):
             self.say(command, ev.LeadTold(command.ended, False))
 
@@ -145,7 +145,7 @@ class Supervised(RuleBasedStateMachine):
         self.run.handle(self.remember(event))
 
     def remember(self, event):
-        if not isinstance(event, ev.Closed | ev.LeadTold | ev.FlushFailed):
+        if not isinstance(event, ev.Closed | ev.LeadTold):
             self.late.append(event)
         return event
 

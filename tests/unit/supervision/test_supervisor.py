@@ -152,7 +152,7 @@ def test_a_group_that_fails_is_closed_and_formed_anew_with_the_servers_that_run(
 def test_servers_that_the_scheduler_misses_are_lost(made):
     def lose(request):
         if request.number == 1:
-            made.submit(lambda: made.dead.add("s0"))
+            made.post(lambda: made.dead.add("s0"))
 
     form = made.launcher.form
 
@@ -172,7 +172,7 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
 
 def test_what_a_rank_raised_ends_the_run_with_its_own_error(made):
     error = DataError("shard 7 is damaged")
-    made.launcher.before = lambda request: made.submit(
+    made.launcher.before = lambda request: made.post(
         lambda: setattr(made.launcher.groups[0], "script", [_raising(failed(error))])
     )
     with pytest.raises(DataError, match="shard 7"):
@@ -188,7 +188,7 @@ def test_an_error_in_a_thread_ends_the_run(made):
 
 def test_what_is_formed_while_the_run_fails_is_closed_too(made):
     def fail(request):
-        made.submit(_raising(RuntimeError("meanwhile")))
+        made.post(_raising(RuntimeError("meanwhile")))
 
     made.launcher.before = fail
     with pytest.raises(RuntimeError, match="meanwhile"):
@@ -202,8 +202,8 @@ def test_who_joins_and_leaves_is_answered_by_the_thread_that_supervises(made):
 
     def ask(request):
         if request.number == 1:
-            made.submit(lambda: made.join(lambda text: said.append((text, threading.current_thread().name))))
-            made.submit(lambda: made.leave(lambda text: said.append((text, "")), 7))
+            made.post(ev.JoinAsked(lambda text: said.append((text, threading.current_thread().name))))
+            made.post(ev.LeaveAsked(lambda text: said.append((text, "")), 7))
 
     form = made.launcher.form
 
@@ -227,7 +227,7 @@ def test_a_newcomer_that_fails_is_dismissed_whatever_its_servers_say(made):
             return Launched(event=ev.NotFormed(request.number, ClusterError("w is in use")))
         launched = form(request, running)
         launched.groups[1].script = [lambda: bool(made.notes)]
-        made.submit(lambda: made.join(lambda text: None))
+        made.post(ev.JoinAsked(lambda text: None))
         return launched
 
     made.launcher.form = refuse
@@ -299,7 +299,7 @@ def test_signals_that_interrupt_nothing_stay_as_they_are(made, monkeypatch):
     got = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
     try:
-        made.launcher.before = lambda request: made.submit(lambda: signal.raise_signal(signal.SIGUSR1))
+        made.launcher.before = lambda request: made.post(lambda: signal.raise_signal(signal.SIGUSR1))
         made.run()
     finally:
         signal.signal(signal.SIGUSR1, before)
