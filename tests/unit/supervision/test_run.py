@@ -266,3 +266,12 @@ def test_parameters_to_start_from_must_lie_elsewhere(played):
         with pytest.raises(ConfigError, match="lies in the workspace that this run replaces"):
             played.to_end()
     assert path.exists()
+
+
+def test_parameters_to_start_from_must_fit(played, tmp_path):
+    other = Workspace(tmp_path / "other")
+    path = checkpoints.path_of(other.checkpoints, 4)
+    checkpoints.save(checkpoints.Checkpoint(4, 5, "", {"else": np.zeros(2, np.float32)}), path)
+    played.prepared.job.checkpoint_path[:] = [str(path)]
+    with pytest.raises(CheckpointError, match="its parameters do not fit"):
+        played.to_end()
