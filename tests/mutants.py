@@ -4,7 +4,8 @@
 
 Each mutant changes one expression or statement of a copy of the tree. The unit tests run against it, the nearest
 first, until one fails: the mutant is killed. What no test can notice is not drawn: messages, log lines, `__repr__`,
-type annotations, constants at module level, timeouts.
+type annotations, constants at module level, timeouts, lengths of a sleep, `<` in place of `<=` beside a clock, None in
+place of False, zip's `strict`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", "
 # Constants to which a test must not be sensitive.
 TIMEOUTS = ("timeout", "_s", "deadline")
 SYMMETRIC = {"add", "allclose", "array_equal", "gcd", "max", "maximum", "min", "minimum", "multiply", "samefile"}
+CLOCKS = {"monotonic", "perf_counter", "time"}
+BOUNDARIES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 SILENT_CALLS = {"log", "_log", "logger", "_logger", "logging", "warnings"}
 _PAIRS = [
     (ast.Lt, ast.LtE),
@@ -156,7 +159,9 @@ def _untold(node: ast.AST) -> bool:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
             return name in SILENT_CALLS
         case ast.keyword(arg=str(name), value=ast.Constant()):
-            return name.endswith(TIMEOUTS)
+            return name.endswith(TIMEOUTS) or name == "strict"
+        case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant()]):
+            return True
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant()):
             return name.endswith(TIMEOUTS)
         case ast.Call(func=ast.Name(id=("cast" | "TypeVar"))):
@@ -186,7 +191,7 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.AST, str]]:
             yield node, "continue"
         case ast.Continue():
             yield node, "break"
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield node, "return None"
     if isinstance(node, ast.AugAssign) and type(node.op) in OTHER:
         yield node, _text(node, lambda n: setattr(n, "op", OTHER[type(n.op)]()))
@@ -198,6 +203,8 @@ def _of_expression(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     match node:
         case ast.Compare():
             for i, op in enumerate(node.ops):
+                if isinstance(op, BOUNDARIES) and _reads_clock(node):
+                    continue  # two readings are never equal
                 yield node, _text(node, lambda n, i=i, op=op: n.ops.__setitem__(i, OTHER[type(op)]()))
         case ast.BoolOp() | ast.BinOp() if type(node.op) in OTHER and not _is_text(node):
             yield node, _text(node, lambda n: setattr(n, "op", OTHER[type(n.op)]()))
@@ -224,6 +231,12 @@ def _text(node: ast.AST, change: Callable[[ast.AST], object]) -> str:
     change(changed)
     text = ast.unparse(changed)
     return f"({text})" if isinstance(node, ast.BoolOp | ast.BinOp | ast.Compare) else text
+
+
+def _reads_clock(node: ast.AST) -> bool:
+    """Whether a clock is read in this expression."""
+    calls = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return any(isinstance(f, ast.Attribute) and f.attr in CLOCKS for f in calls)
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -40,6 +40,9 @@ def changes(source: str) -> list[str]:
         ("assert a, 1 + 2", ["a -> (not (a))"]),
         ("def f():\n    return a", ["return a -> return None"]),
         ("if a:\n    pass", ["a -> (not (a))"]),
+        ("time.sleep(0.1)", ["time.sleep(0.1) -> pass"]),
+        ("if time.monotonic() >= a:\n    pass", ["time.monotonic() >= a -> (not (time.monotonic() >= a))"]),
+        ("def f():\n    return False", ["False -> True"]),
         ("while a:\n    break", ["a -> (not (a))", "break -> continue"]),
         ("é = 'é'; x = a < b", ["a < b -> (a <= b)"]),
     ],
@@ -64,6 +67,8 @@ def test_each_kind_of_change(source, expected):
         "x = f(timeout=3)",
         "x = max(a, b)",
         "x = np.maximum(a, b)",
+        "x = zip(a, strict=True)",
+        "x = time.monotonic() < a",
         "@dataclass(frozen=True)\nclass A:\n    wait_s: float = 3.0",
     ],
 )

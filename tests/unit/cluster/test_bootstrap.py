@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from singa_dask.cluster import bootstrap, join
 from singa_dask.cluster.join import interface_of, join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.cluster.rank import current_task
-from singa_dask.cluster.segments import segment_name, unlink_orphans
-from singa_dask.errors import ClusterError
+from singa_dask.cluster.segments import segment_name, unlink_orphans, unlink_segments
+from singa_dask.errors import ClusterError, MpiUnusable
 
 
 def test_importing_the_package_starts_no_mpi():
@@ -105,3 +106,39 @@ def test_segments_that_nobody_holds_are_removed():
         assert os.path.exists(held)
     unlink_orphans()
     assert not os.path.exists(held)
+
+
+def test_segments_of_a_process_and_of_a_world_lose_their_names(tmp_path, monkeypatch):
+    """A process maps a segment; the world's is there under its hash; what is not MPICH's stays."""
+    mapped, other = (Path(f"/dev/shm/{name}_{os.getpid()}") for name in ("mpich_shm_test", "numpy_test"))
+    world = Path(f"/dev/shm/{segment_name(f'kvs_{os.getpid()}')}")
+    maps = []
+    for path in (mapped, other, world):
+        path.write_bytes(b"x" * 4096)
+        with open(path, "r+b") as file:
+            maps.append(mmap.mmap(file.fileno(), 4096) if path != world else None)
+    try:
+        unlink_segments()
+        assert [path.exists() for path in (mapped, other, world)] == [False, True, True]
+        unlink_segments(f"kvs_{os.getpid()}", os.getpid())
+        assert not world.exists() and other.exists()
+        unlink_segments(f"kvs_{os.getpid()}")  # nothing is left: no error
+    finally:
+        for path in (mapped, other, world):
+            path.unlink(missing_ok=True)
+
+
+def test_a_process_that_no_launcher_started_may_use_any_library(monkeypatch):
+    mpi = bootstrap.load_mpi()
+    import mpi4py
+
+    assert mpi4py.rc.initialize is False and mpi4py.rc.finalize is False
+    monkeypatch.setattr(mpi, "Get_library_version", lambda: "Open MPI v5.0.6, package: Debian")
+    assert bootstrap.load_mpi(launched=True) is mpi
+
+
+def test_a_missing_library_is_named_with_the_way_to_get_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    monkeypatch.delattr("mpi4py.MPI", raising=False)
+    with pytest.raises(MpiUnusable, match=r"MPI cannot be loaded .*pip install mpich"):
+        bootstrap.load_mpi()

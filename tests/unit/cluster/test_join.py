@@ -1,13 +1,17 @@
 """The steps into a world, with an MPI that the test plays."""
 
+import os
+import signal
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
-from singa_dask.cluster import join
-from singa_dask.cluster.join import RankPlan, communicator, join_group
-from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster import bootstrap, join
+from singa_dask.cluster.bootstrap import MpiReport, launched_size, launched_sizes, mpi_report
+from singa_dask.cluster.join import RankPlan, communicator, ended_by_alarm, join_group, join_launched, join_world
+from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.comm import SoloCommunicator
 from singa_dask.errors import ClusterError
 
@@ -72,8 +76,7 @@ def test_a_world_that_does_not_meet_leaves_no_shared_memory(log):
 
 
 def test_a_communicator_has_the_planned_ranks(monkeypatch):
-    from mpi4py import MPI
-
+    MPI = bootstrap.load_mpi()  # not initialised: other tests of this process need it so
     made = SimpleNamespace(rank=1, size=2)
     members = SimpleNamespace(Free=lambda: None)
     world = SimpleNamespace(
@@ -85,3 +88,142 @@ def test_a_communicator_has_the_planned_ranks(monkeypatch):
         communicator((3, 5), "g")
     with pytest.raises(ClusterError, match=r"rank 3 of its MPI world; the group wants \[0, 1\]"):
         communicator((0, 1), "g")
+
+
+class Mpi:
+    """An MPI library. becomes: rank and size in its world; provided: how threads may call it; environment, alarm: what
+    MPI_Init finds, with the seconds that are left."""
+
+    THREAD_SERIALIZED, THREAD_MULTIPLE = 2, 3
+
+    def __init__(self, becomes=(0, 1), provided=3, initialised=False):
+        self.COMM_WORLD = SimpleNamespace(rank=becomes[0], size=becomes[1])
+        self.provided, self.initialised = provided, initialised
+        self.environment: dict[str, str] = {}
+        self.alarm, self.world = 0.0, ""
+
+    def Is_initialized(self):
+        return self.initialised
+
+    def Init_thread(self, required):
+        assert required == self.THREAD_MULTIPLE
+        self.initialised, self.environment = True, dict(os.environ)
+        self.alarm, self.world = signal.getitimer(signal.ITIMER_REAL)[0], bootstrap._process.world
+        return self.provided
+
+    def Query_thread(self):
+        return self.provided
+
+    def Get_library_version(self):
+        return "MPICH 5.0, package: conda\nbuilt today\0"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Have a library loaded, with a process that has entered no world."""
+
+    def load(mpi):
+        monkeypatch.setattr(bootstrap, "_process", bootstrap._Process())
+        monkeypatch.setitem(bootstrap.sys.modules, "mpi4py.MPI", mpi)
+        monkeypatch.setattr(join, "load_mpi", lambda **options: mpi)
+        return mpi
+
+    monkeypatch.delenv("UCX_RNDV_THRESH", raising=False)
+    return load
+
+
+def joined(server, rank, failures, size=2, seconds=20.0):
+    """Join in this thread, and say what was raised."""
+    try:
+        join_world(server.endpoint, rank, size, "", time.monotonic() + seconds)
+    except ClusterError as error:
+        failures.append(str(error))
+
+
+@pytest.mark.parametrize(
+    ("mpi", "fault"),
+    [
+        (Mpi((1, 2)), ""),
+        (Mpi((0, 1)), "rank 1 of 2 became rank 0 of 1: MPICH 5.0 does not take its start from PMI-1"),
+        (Mpi((1, 2), provided=1), "rank 1: MPICH 5.0 cannot be called from threads"),
+    ],
+)
+def test_mpi_starts_with_our_server_and_under_an_alarm(load, monkeypatch, mpi, fault):
+    monkeypatch.setenv("PMIX_RANK", "7")
+    load(mpi)
+    before, failures = dict(os.environ), []
+    with PmiServer(["a", "a"]) as server:
+        # The other rank is no MPI process: it only makes the world start.
+        other = join.socket.create_connection((server.endpoint.host, server.endpoint.port))
+        other.sendall(f"cmd=hello token={server.endpoint.token} rank=0 size=2\n".encode())
+        joined(server, 1, failures)
+        assert bool(failures) == bool(fault) and "".join(failures).startswith(fault)
+        deadline = time.monotonic() + 5.0
+        while not fault and server.state.ready != {1}:
+            assert time.monotonic() < deadline, "the server hears who is through"
+            time.sleep(0.001)
+        other.close()
+    assert (mpi.environment["PMI_RANK"], mpi.environment["PMI_SIZE"]) == ("1", "2")
+    assert int(mpi.environment["PMI_FD"]) > 2 and "PMIX_RANK" not in mpi.environment
+    assert mpi.world == server.endpoint.kvsname, "known before MPI can fail"
+    assert 15.0 < mpi.alarm <= 20.0 and signal.getitimer(signal.ITIMER_REAL)[0] != mpi.alarm
+    assert dict(os.environ) == before
+
+
+def test_a_process_with_mpi_cannot_join_another_world(load):
+    load(Mpi(initialised=True))
+    with pytest.raises(ClusterError, match=r"rank 0: this process has initialised MPI already\. .*inside functions"):
+        join_world(PmiEndpoint("127.0.0.1", 1, "", ""), 0, 1, "", time.monotonic() + 5.0)
+
+
+def test_an_alarm_is_set_for_the_block_alone(monkeypatch):
+    timers: list = []
+    free = SimpleNamespace(handler=signal.SIG_DFL, left=0.0)
+    monkeypatch.setattr(join.signal, "getsignal", lambda number: free.handler)
+    monkeypatch.setattr(join.signal, "getitimer", lambda which: (free.left, 0.0))
+    monkeypatch.setattr(join.signal, "setitimer", lambda which, seconds: timers.append(round(seconds, 1)))
+    with suppress(ValueError), ended_by_alarm(time.monotonic() + 7.0):
+        assert timers == [7.0]
+        raise ValueError
+    assert timers == [7.0, 0]
+    with ended_by_alarm(time.monotonic() - 7.0):
+        assert timers.pop() == 0.0, "at once, but not never: 0 would turn it off"
+    for free.handler, free.left in ((signal.SIG_IGN, 0.0), (signal.SIG_DFL, 3.0)):
+        timers.clear()
+        with ended_by_alarm(time.monotonic() + 7.0):
+            pass
+        assert timers == [], "somebody else's alarm stays"
+
+
+def test_a_launched_process_joins_once(load):
+    mpi = load(Mpi((1, 4)))
+    before = dict(os.environ)
+    assert join_launched(9.0) is mpi and 5.0 < mpi.alarm <= 60.0 and mpi.initialised
+    assert dict(os.environ) == before
+    mpi.environment = {}
+    assert join_launched(9.0) is mpi and mpi.environment == {}
+    mpi.provided = 1
+    with pytest.raises(ClusterError, match="cannot be called from threads"):
+        join_launched(9.0)
+
+
+def test_a_report_says_what_mpi_is_to_a_process(load, monkeypatch):
+    mpi = load(Mpi((1, 2)))
+    assert mpi_report() == MpiReport(library="MPICH 5.0")
+    mpi.initialised = True
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    launched = mpi_report()
+    assert (launched.rank, launched.size, launched.ours, launched.spent) == (1, 2, False, False)
+    assert launched.world.startswith("launched/2/42/")
+    bootstrap.enter_world("kvs")
+    assert mpi_report() == MpiReport("kvs", 1, 2, True, False, "MPICH 5.0")
+    bootstrap.spend_world("comm")
+    assert mpi_report().spent and bootstrap._process.abandoned == ["comm"]
+    monkeypatch.delitem(bootstrap.sys.modules, "mpi4py.MPI")
+    assert mpi_report() == MpiReport()
+
+
+def test_launchers_say_how_many_processes_there_are():
+    said = {"PMI_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "", "SLURM_STEP_NUM_TASKS": "6", "PALS_NRANKS": "x"}
+    assert launched_sizes(said) == {"PMI_SIZE": 4, "SLURM_STEP_NUM_TASKS": 6}
+    assert launched_size(said) == 6 and launched_size({}) == 0

@@ -76,10 +76,32 @@ def test_values_reach_the_others_and_cannot_be_replaced():
 
 def test_values_have_limits():
     state = _joined()
-    assert "rc=-1" in state.handle(10, f"cmd=put kvsname=kvs_1 key=k value={'v' * (MAX_VALUE + 1)}")[0].line
-    assert "rc=-1" in state.handle(10, f"cmd=put kvsname=kvs_1 key={'k' * 65} value=v")[0].line
-    answers = [state.handle(10, f"cmd=put kvsname=kvs_1 key=k{i} value=v")[0].line for i in range(3 * 256 + 1)]
+    longest = "k" * 64, "v" * MAX_VALUE
+    for key, value in ((longest[0] + "k", "v"), ("k", longest[1] + "v"), ("", "v")):
+        assert "rc=-1" in state.handle(10, f"cmd=put kvsname=kvs_1 key={key} value={value}")[0].line
+    assert "rc=0" in state.handle(10, f"cmd=put kvsname=kvs_1 key={longest[0]} value={longest[1]}")[0].line
+    answers = [state.handle(10, f"cmd=put kvsname=kvs_1 key=k{i} value=v")[0].line for i in range(3 * 256)]
     assert all("rc=0" in answer for answer in answers[:-1]) and "full" in answers[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("init pmi_version=1", "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1"),
+        ("get_maxes", "cmd=maxes rc=0 kvsname_max=64 keylen_max=64 vallen_max=1024"),
+        ("get_my_kvsname", "cmd=my_kvsname rc=0 kvsname=kvs_1"),
+        ("get_universe_size", "cmd=universe_size rc=0 size=3"),
+        ("finalize", "cmd=finalize_ack rc=0"),
+    ],
+)
+def test_what_mpich_asks_is_answered(command, answer):
+    assert _joined().handle(11, f"cmd={command}") == [Send(11, answer)]
+
+
+def test_a_rank_that_comes_too_late_is_dropped():
+    state = _state()
+    assert state.fail("the driver gave up") == [] and state.fail("again") == []
+    assert _hello(state, 10, 0) == [Drop(10, "the driver gave up")] and not state.ranks
 
 
 def test_a_barrier_lets_all_go_together_and_again():

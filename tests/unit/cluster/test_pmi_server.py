@@ -9,6 +9,7 @@ import time
 import pytest
 
 from singa_dask.cluster import pmi_server
+from singa_dask.cluster.pmi import MAX_LINE
 from singa_dask.cluster.pmi_server import PmiServer
 
 
@@ -130,6 +131,7 @@ def test_closing_ends_the_thread_and_the_connections():
     server = PmiServer(["node"] * 2)
     peer = _Peer(server, 0)
     server.fail("not today")
+    assert not any(thread.name == "singa-pmi" for thread in threading.enumerate()), "nobody else needs to close it"
     server.close()
     assert peer.hear() == "" and server.state.failure == "not today"
     assert not any(thread.name == "singa-pmi" for thread in threading.enumerate())
@@ -143,3 +145,26 @@ def test_the_secret_is_not_shown_and_names_are_unique():
         assert one.endpoint.token not in repr(one.endpoint)
         assert one.endpoint.token != other.endpoint.token and one.endpoint.kvsname != other.endpoint.kvsname
         assert one.endpoint.host == "127.0.0.1"
+
+
+def test_a_line_of_the_largest_size_is_read(server):
+    peers = [_Peer(server, rank) for rank in range(2)]
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2
+    peers[0].say("cmd=" + "x" * (MAX_LINE - 4))
+    assert peers[0].hear().startswith("cmd=xxx") and not server.state.failure
+    peers[0].say("cmd=" + "x" * (MAX_LINE - 3))
+    assert peers[0].hear() == "" and peers[1].hear() == "" and "rank 0 was lost" in server.state.failure
+    for peer in peers:
+        peer.close()
+
+
+def test_lines_may_come_in_pieces_and_together(server):
+    peers = [_Peer(server, rank) for rank in range(2)]
+    assert [peer.hear() for peer in peers] == ["cmd=go"] * 2
+    peers[0].file.write("cmd=get_app")
+    peers[0].file.flush()
+    time.sleep(0.01)
+    peers[0].say("num\ncmd=get_universe_size")
+    assert [peers[0].hear() for _ in range(2)] == ["cmd=appnum rc=0 appnum=0", "cmd=universe_size rc=0 size=2"]
+    for peer in peers:
+        peer.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -12,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singa_dask.cluster import leases, workers
-from singa_dask.cluster.bootstrap import MpiReport
+from singa_dask.cluster.bootstrap import MpiReport, this_node
 from singa_dask.cluster.formation import shared_world
-from singa_dask.cluster.workers import WorkerInfo, host_of, place, wait_workers
+from singa_dask.cluster.workers import WorkerInfo, answering, describe, host_of, place, wait_workers
 from singa_dask.errors import ClusterError, ConfigError
 from singa_dask.job.topology import ClusterTopology
 
@@ -175,3 +177,53 @@ def test_a_worker_says_who_has_it(monkeypatch):
     assert workers.describe(worker).group == "server-0@run"
     leases.reserve("tcp://h:1", "job-1", 60.0)
     assert workers.describe(worker).group == "job-1"
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Dask workers that answer or raise, by address; `calls` says how they were asked."""
+    cluster = SimpleNamespace(answers={}, calls=[])
+
+    def run_each(client, function, args, timeout_s):
+        cluster.calls.append((function, list(args), timeout_s))
+        return {address: cluster.answers[address] for address in args}
+
+    monkeypatch.setattr(workers, "alive", lambda client: set(cluster.answers))
+    monkeypatch.setattr(workers, "run_each", run_each)
+    return cluster
+
+
+def test_those_that_answer_are_told_from_those_that_do_not(cluster):
+    first, second = _workers(a=2)
+    cluster.answers = {second.address: second, "lost": TimeoutError("no answer"), first.address: first}
+    assert answering(None, 3.0) == ([first, second], "lost: TimeoutError('no answer')")
+    assert cluster.calls == [(describe, ["lost", first.address, second.address], 3.0)]
+
+
+def test_workers_that_do_not_answer_are_named_after_the_wait(cluster, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(workers.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    cluster.answers = {"lost": TimeoutError("no answer")} | {worker.address: worker for worker in _workers(a=1)}
+    with pytest.raises(ClusterError, match=r"only 1 of 2 .* within 30 s\. These don't answer: lost: TimeoutError"):
+        wait_workers(None, 2)
+    assert 30.0 <= now[0] < 30.1
+
+
+def test_a_worker_describes_itself(monkeypatch):
+    monkeypatch.setattr(leases, "_leases", {})
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: {1, 5})
+    state = SimpleNamespace(actors={})
+    said = describe(SimpleNamespace(address="tcp://h:1", name=7, nanny="tcp://h:2", state=state))
+    assert (said.address, said.host, said.nanny) == ("tcp://h:1", "h", "tcp://h:2")
+    assert (said.pid, said.cores, said.cpus, said.node) == (os.getpid(), 2, {1, 5}, this_node())
+    assert str(said) == f"tcp://h:1 (host {socket.gethostname()}, pid {os.getpid()})"
+    assert str(WorkerInfo("tcp://h:1", host="h")) == "tcp://h:1 (host h, pid 0)"
+
+
+def test_workers_are_taken_in_the_order_of_their_numbers():
+    by_port = [WorkerInfo(f"tcp://a:{port}", host="a") for port in (10000, 9999, 998)]
+    by_host = [WorkerInfo(f"tcp://{host}:1", host=host) for host in ("node10", "node9")]
+    assert place(ClusterTopology.allreduce(2), by_port).addresses == ("tcp://a:998", "tcp://a:9999")
+    assert place(ClusterTopology.allreduce(1), by_host).addresses == ("tcp://node9:1",)
+    assert host_of("inproc://") == "inproc://" and host_of("tls://[::1]:99") == "::1"

@@ -1,12 +1,17 @@
-"""What a run's last line says."""
+"""What a call of `train` starts, and what its result says."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from singa_dask.supervision.driver import Result
+from singa_dask.errors import ClusterError, ConfigError
+from singa_dask.job import Job
+from singa_dask.supervision import driver
+from singa_dask.supervision.driver import Result, train
+from singa_dask.training.prepare import prepare
 
 
 @pytest.mark.parametrize(
@@ -26,3 +31,95 @@ def test_only_a_run_that_saved_says_that_it_can_be_resumed(checkpoint, says):
         **{phase: {} for phase in ("test", "validate", "train")},
     }
     assert str(Result(summary, Path("runs/digits"))) == says
+
+
+SUMMARY = {
+    "status": "completed",
+    "step": 8,
+    "checkpoint": "w/checkpoint/step-00000008.h5",
+    "samples_per_s": 1234.5,
+    "wall_s": 2.0,
+    "test": {"accuracy": 0.5},
+    "validate": {"accuracy": 0.25},
+    "train": {"loss": 0.75},
+}
+
+
+def test_a_result_names_what_was_reached_and_where_it_lies():
+    result = Result(SUMMARY, Path("w"))
+    assert (result.test, result.train, result.interrupted) == ({"accuracy": 0.5}, {"loss": 0.75}, False)
+    assert result.checkpoint == Path("w/checkpoint/step-00000008.h5") and result.curves == Path("w/curves.png")
+    assert str(result).startswith("done at step 8; test ") and "0.25" not in str(result)
+    assert "; 1,23" in str(result) and "resume" not in str(result)
+
+
+JOB = """
+name: "points" train_steps: 8
+train_one_batch { alg: kBP }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "nowhere" shape: 4 batchsize: 10 } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """What was run: the prepared job, its workspace, its settings, the client, and whether it was resumed."""
+    runs: list = []
+
+    class Run:
+        def __init__(self, prepared, workspace, display, max_restarts, patience_s):
+            settings = {"max_restarts": max_restarts, "patience_s": patience_s}
+            self.given = prepared, workspace.folder, display, settings
+
+        def to_end(self, client, resume):
+            runs.append((*self.given, client, resume))
+            return SUMMARY
+
+    monkeypatch.setattr(driver, "Run", Run)
+    monkeypatch.setattr(driver, "prepare", lambda job: prepare(job, with_data=False))
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS"):
+        monkeypatch.delenv(name, raising=False)
+    return runs
+
+
+def test_a_job_may_be_given_in_any_form(runs, tmp_path):
+    (tmp_path / "job.conf").write_text(JOB)
+    job, client = Job.from_text(JOB), SimpleNamespace(subscribe_topic=None)
+    for given in (job, job.proto, tmp_path / "job.conf", str(tmp_path / "job.conf")):
+        result = train(given, client, workspace=tmp_path / "run", display="display", max_restarts=1, patience_s=2.0)
+        prepared, folder, display, settings, its, resume = runs.pop()
+        assert prepared.job.name == "points" and prepared.shapes["scores_weight"] == (4, 3)
+        assert (folder, display, its, resume) == (tmp_path / "run", "display", client, False)
+        assert settings == {"max_restarts": 1, "patience_s": 2.0}
+        assert result.summary is SUMMARY and result.workspace == tmp_path / "run"
+
+
+def test_the_workspace_is_that_of_the_call_or_of_the_job_or_named_after_it(runs):
+    train(Job.from_text(JOB))
+    train(Job.from_text(JOB, ["cluster.workspace=mine", "resume=true"]))
+    train(Job.from_text(JOB, ["cluster.workspace=mine"]), workspace="other", resume=True)
+    assert [run[1] for run in runs] == [Path(name).absolute() for name in ("runs/points-allreduce", "mine", "other")]
+    assert [run[-1] for run in runs] == [False, True, True] and runs[0][4] is None
+
+
+def test_what_is_no_client_is_refused(runs):
+    with pytest.raises(ConfigError, match=r"client: must be a Dask client\. Received: 'tcp://"):
+        train(Job.from_text(JOB), "tcp://10.0.0.1:8786")
+    assert not runs
+
+
+def test_a_copy_of_the_driver_starts_no_cluster(runs, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "1")
+    train(Job.from_text(JOB))
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"PMI_SIZE: says that mpiexec .* Received: 4\. Give --mpi"):
+        train(Job.from_text(JOB))
+    train(Job.from_text(JOB), SimpleNamespace(subscribe_topic=None))
+    monkeypatch.setattr(driver, "current_process", lambda: SimpleNamespace(_inheriting=True))
+    with pytest.raises(ClusterError, match="while a worker imported the script"):
+        train(Job.from_text(JOB))
+    assert len(runs) == 2

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import h5py
+import numpy as np
 import pytest
 
 from singa_dask import algorithms, layers, updaters
-from singa_dask.errors import ConfigError
+from singa_dask.data import write_shards
+from singa_dask.errors import CheckpointError, ConfigError
 from singa_dask.job import Job
-from singa_dask.training.prepare import prepare
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.prepare import check_given, prepare, training_data
 
 
 def job(*net, **fields):
@@ -133,3 +137,84 @@ def test_cd_needs_layers_that_read_each_other():
     prepare(job(*machine(), alg="kCD"), with_data=False)
     with pytest.raises(ConfigError, match="no restricted Boltzmann machine"):
         prepare(job(*machine(between="data"), alg="kCD"), with_data=False)
+
+
+DATA = """
+name: "points" train_steps: 8 test_freq: 4 test_steps: 2
+train_one_batch { alg: kBP }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput exclude: kTest store_conf { path: "train" batchsize: 10 %(train)s } }
+  layer { name: "data" type: kRecordInput include: kTest store_conf { path: "test" batchsize: 10 %(test)s } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    """A function that prepares DATA in a folder that has its shards."""
+    draw = np.random.default_rng(0)
+    for split, seed in (("train", 1), ("test", 2)):
+        labels = np.random.default_rng(seed).integers(0, 3, 30)
+        write_shards(tmp_path / split, draw.normal(size=(30, 4)).astype(np.float32), labels, classes=["a", "b", "c"])
+    with h5py.File(tmp_path / "statistics.h5", "w") as file:
+        file["mean"], file["std"] = np.full(4, 2.0, np.float32), np.full(4, 3.0, np.float32)
+    monkeypatch.chdir(tmp_path)
+
+    def prepared(*overrides, train="", test="", **options):
+        return prepare(Job.from_text(DATA % {"train": train, "test": test}, overrides), **options)
+
+    return prepared
+
+
+def test_paths_of_data_are_absolute_and_shapes_those_of_the_shards(shards, tmp_path):
+    prepared = shards(train='mean_file: "statistics.h5" std_file: "statistics.h5"')
+    train, test = (layer.store_conf for layer in prepared.job.neuralnet.layer[:2])
+    assert (train.path, test.path) == (str(tmp_path / "train"), str(tmp_path / "test"))
+    assert list(train.shape) == list(test.shape) == [4] and not test.mean_file
+    assert train.mean_file == train.std_file == str(tmp_path / "statistics.h5")
+    assert prepared.data.keys() == {"train/data", "test/data"} and prepared.layers.keys() == {"train", "test"}
+    assert (prepared.shapes["scores_weight"], prepared.parameters, prepared.size) == ((4, 3), 15, 32)
+    assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
+    assert prepared.drawn == frozenset() or prepared.drawn <= prepared.shapes.keys()
+    assert shards(phases=[]).data == {"train/data": prepared.data["train/data"]}
+    assert shards(with_data=False, train="shape: 4", test="shape: 4").data == {}
+
+
+def test_faults_of_codec_and_classes_are_found_before_the_start(shards):
+    two = "cluster.nworkers_per_group=2"
+    with pytest.raises(ConfigError, match="sparsity"):
+        shards("cluster.codec=kTopK", two, "cluster.sparsity=0")
+    with pytest.raises(ConfigError, match=r"the data of 'data' have 3 classes\. Received: 2 outputs\. Let 'scores'"):
+        shards("neuralnet.layer[2].innerproduct_conf.num_output=2")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "faults"),
+    [
+        ('mean_file: "nowhere.h5"', "", ["nowhere.h5"]),
+        ("shape: 5", "", ["layer 'data'.store_conf.shape: "]),
+        ("shape: 5", "shape: 6", ["layer 'data'.store_conf.shape: ", "layer 'data'.store_conf.shape: "]),
+    ],
+)
+def test_every_fault_of_the_data_names_its_layer(shards, train, test, faults):
+    with pytest.raises(ConfigError) as caught:
+        shards(train=train, test=test)
+    found = [str(problem) for problem in caught.value.problems]
+    assert len(found) == len(faults), found
+    assert all(fault in text for fault, text in zip(faults, found, strict=True)), found
+
+
+def test_shapes_of_given_checkpoints_are_checked(shards, tmp_path):
+    prepared = shards()
+    check_given(prepared)
+    values = {name: np.zeros(shape, np.float32) for name, shape in prepared.shapes.items()}
+    path = checkpoints.save(checkpoints.Checkpoint(1, 0, "", values), tmp_path / "good.h5")
+    prepared.job.checkpoint_path[:] = [str(path)]
+    check_given(prepared)
+    values["scores_weight"] = np.zeros((3, 4), np.float32)
+    checkpoints.save(checkpoints.Checkpoint(1, 0, "", values), path)
+    with pytest.raises(CheckpointError, match=r"scores_weight has shape \(3, 4\), in this net \(4, 3\)"):
+        check_given(prepared)

@@ -1,0 +1,102 @@
+"""The start and the end of the fork server, and what a forked worker sets, with processes that the test plays."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+
+from singa_dask.cluster import fork_server as module
+from singa_dask.cluster import worker_setup
+from singa_dask.cluster.cores import THREAD_VARIABLES
+from singa_dask.cluster.fork_server import IMPORTED, MALLOC, fork_server
+
+
+class Child:
+    def __init__(self, pid, *command, gone=False):
+        self.pid, self.command, self.gone, self.killed = pid, command, gone, False
+
+    def cmdline(self):
+        if self.gone:
+            raise psutil.NoSuchProcess(self.pid)
+        return list(self.command)
+
+    def kill(self):
+        self.killed = True
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What the fork server found when it started; `fails`: what its start raises; `children` of this process."""
+    started = SimpleNamespace(environment=None, handler=None, preload=None, fails=None, children=[], waited=[])
+
+    def ensure_running():
+        started.environment, started.handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+        if started.fails:
+            raise started.fails
+
+    def waitid(kind, pid, options):
+        started.waited.append((pid, bool(options & os.WNOWAIT)))
+        raise ChildProcessError
+
+    monkeypatch.setattr(module.forkserver, "ensure_running", ensure_running)
+    monkeypatch.setattr(module.forkserver, "set_forkserver_preload", lambda names: setattr(started, "preload", names))
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: started.children))
+    monkeypatch.setattr(module.os, "waitid", waitid)
+    for name in (*THREAD_VARIABLES, *MALLOC, "PYTHONHASHSEED"):
+        monkeypatch.delenv(name, raising=False)
+    return started
+
+
+def test_it_starts_with_variables_of_its_own_and_without_ctrl_c(started, monkeypatch):
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    with fork_server():
+        assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is handler
+    there = started.environment
+    assert [there[name] for name in THREAD_VARIABLES] == ["1", "1", "7", "1"] and there["PYTHONHASHSEED"] == "6640"
+    assert MALLOC.items() <= there.items() and started.preload == IMPORTED and started.handler is signal.SIG_IGN
+    assert dict(os.environ) == before
+
+
+def test_a_start_that_fails_leaves_the_process_as_it_was(started):
+    before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    started.fails = OSError("no more processes")
+    with pytest.raises(OSError, match="no more"), fork_server():
+        pytest.fail("it has not started")
+    assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is handler
+
+
+def test_it_is_killed_at_the_end_and_no_other_child(started):
+    server = Child(7, "python", "-c", "from multiprocessing.forkserver import main; main(3)")
+    other = Child(8, "python", "-m", "distributed")
+    started.children = [Child(5, gone=True), server, other]
+    with fork_server():
+        assert not server.killed
+    assert server.killed and not other.killed and started.waited == [(7, True)], "its status is left to Python"
+
+
+def test_a_worker_sets_what_its_environment_says(monkeypatch):
+    libraries = [
+        SimpleNamespace(internal_api=api, threads=[], set_num_threads=None)
+        for api in ("openblas", "mkl", "openmp", "x")
+    ]
+    for library in libraries:
+        library.set_num_threads = library.threads.append
+    handlers: list = []
+    monkeypatch.setattr(worker_setup, "ThreadpoolController", lambda: SimpleNamespace(lib_controllers=libraries))
+    monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: handlers.append(given))
+    monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: handlers.append("numba"))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    monkeypatch.setenv("MKL_NUM_THREADS", "many")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    state = np.random.get_state()
+    try:
+        worker_setup.dask_setup(None)
+        assert not np.array_equal(np.random.get_state()[1], state[1]), "not the numbers of the worker forked before"
+    finally:
+        np.random.set_state(state)
+    assert handlers == [(signal.SIGINT, signal.SIG_IGN), "numba"]
+    assert [library.threads for library in libraries] == [[3], [], [], []]

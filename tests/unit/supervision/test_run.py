@@ -1,0 +1,277 @@
+"""A run from its start point to its record, with Dask workers, a supervisor and a display that the test plays."""
+
+import json
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from singa_dask.cluster.workers import WorkerInfo
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
+from singa_dask.job import Job
+from singa_dask.supervision import run as module
+from singa_dask.supervision.events import Progress
+from singa_dask.supervision.members import Restart
+from singa_dask.supervision.run import Run
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.prepare import prepare
+from singa_dask.training.workspace import Workspace
+
+JOB = """
+name: "points" train_steps: 8 seed: 5
+train_one_batch { alg: kBP }
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.1 } }
+cluster { nworker_groups: 2 }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "nowhere" shape: 4 batchsize: 10 } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+
+
+def report(group, **more):
+    return {
+        "step": 8,
+        "interrupted": False,
+        "metrics": {"test": {"loss": 0.5}} if group == 0 else {},
+        "samples_per_s": 40.04,
+        "samples": 80,
+        "seconds": 2.0 + group,
+        "wait": [0.12344],
+        "loading": [0.0],
+        "operations": {"all_reduce": {"bytes": 10.0, "seconds": 0.12344}},
+        "exchanged_bytes": 100,
+        "overflows": 1,
+        "server": {"stall": 0.12344} if group else None,
+        **more,
+    }
+
+
+class Display:
+    def __init__(self):
+        self.notes, self.events, self.open = [], [], False
+
+    def __enter__(self):
+        self.open = True
+
+    def __exit__(self, *exc):
+        self.open = False
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def handle(self, event):
+        assert self.open
+        self.events.append(event)
+
+
+class Client:
+    def __init__(self):
+        self.topics = {}
+
+    def subscribe_topic(self, topic, receive):
+        self.topics[topic] = receive
+
+    def unsubscribe_topic(self, topic):
+        del self.topics[topic]
+
+
+class Played:
+    """A run. events: what the groups emit; ends: reports by group, or what the supervisor raises."""
+
+    def __init__(self, monkeypatch, folder):
+        self.client, self.display, self.workspace = Client(), Display(), Workspace(folder)
+        self.prepared = prepare(Job.from_text(JOB), with_data=False)
+        self.events, self.ends = [], {0: report(0), 1: report(1)}
+        self.posted, self.waited, self.drawn, self.rewinds = [], [], [], []
+        self.interrupted, self.restarts = False, []
+        monkeypatch.setattr(module, "Supervisor", self._supervisor)
+        monkeypatch.setattr(module, "wait_workers", self._wait_workers)
+        monkeypatch.setattr(module, "load_drawing", lambda: None)
+        monkeypatch.setattr(module, "draw_curves", lambda rows, path, title: self.drawn.append((rows, path, title)))
+        monkeypatch.setattr(module, "local_cluster", self._local_cluster)
+        self.local = None
+
+    def _wait_workers(self, client, count, patience_s):
+        assert client is self.client
+        self.waited.append((count, patience_s))
+        return [WorkerInfo(f"tcp://a:{i}", pid=i) for i in range(count)]
+
+    @contextmanager
+    def _local_cluster(self, nworkers):
+        self.local = nworkers
+        yield self.client
+
+    def _supervisor(self, state, launcher, *, note, newest, rewound):
+        self.state, self.launcher, self.newest = state, launcher, newest
+        state = SimpleNamespace(interrupted=self.interrupted, restarts=self.restarts)
+        return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound))
+
+    def _run(self, rewound):
+        for event in self.events:
+            self.client.topics[self.launcher.topic]((0.0, event))
+        for groups, step in self.rewinds:
+            rewound(groups, step)
+        if isinstance(self.ends, BaseException):
+            raise self.ends
+        return self.ends
+
+    def to_end(self, *, client=True, resume=False):
+        run = Run(self.prepared, self.workspace, self.display, max_restarts=3, patience_s=7.0)
+        return run.to_end(self.client if client else None, resume)
+
+    def save(self, step=4, **more):
+        values = {name: np.zeros(shape, np.float32) for name, shape in self.prepared.shapes.items()}
+        whole = {"seed": 5, "job": "", "parameters": values, "updater": {"velocity": values}, "data": {}, **more}
+        return checkpoints.save(
+            checkpoints.Checkpoint(step, **whole), checkpoints.path_of(self.workspace.checkpoints, step)
+        )
+
+
+@pytest.fixture
+def played(monkeypatch, tmp_path):
+    return Played(monkeypatch, tmp_path / "run")
+
+
+def test_a_run_leaves_its_record(played):
+    metrics = {"kind": "metrics", "group": 0, "step": 8, "phase": "train", "metrics": {"loss": 0.5}}
+    saved = {"kind": "checkpoint", "group": 0, "step": 8, "path": "step-8.h5"}
+    played.events = [{"kind": "progress", "group": 1, "step": 3}, metrics, saved]
+    summary = played.to_end()
+    assert (summary["status"], summary["error"], summary["step"]) == ("completed", None, 8)
+    assert summary["test"] == {"loss": 0.5} and summary["train"] == summary["validate"] == {}
+    assert summary["samples_per_s"] == pytest.approx(160 / 3.0, abs=0.05), (
+        "of the groups together, in the longest time"
+    )
+    assert (summary["exchanged_bytes"], summary["overflows"], summary["checkpoint"]) == (200, 2, "step-8.h5")
+    assert summary["groups"][0] == {
+        "step": 8,
+        "samples_per_s": 40.0,
+        "wait": [0.1234],
+        "loading": [0.0],
+        "operations": {"all_reduce": {"bytes": 10, "seconds": 0.1234}},
+    }
+    assert summary["groups"][1]["server"] == {"stall": 0.1234}
+    assert (summary["restarts"], summary["restarted"], summary["seed"]) == (0, [], 5)
+    assert list(played.workspace.rows()) == [{key: metrics[key] for key in metrics if key != "kind"}]
+    assert played.display.events == played.events and not played.display.open
+    assert played.posted == [Progress(1, 3), Progress(0, 8), Progress(0, 8)]
+    ((rows, path, title),) = played.drawn
+    assert len(rows) == 1 and path == played.workspace.curves and title.startswith("points, ")
+    assert played.display.notes == ["forming 2 worker groups of 1 on Dask workers"]
+    assert played.waited == [(2, 7.0), (2, 7.0)] and played.local is None and not played.client.topics
+    assert played.workspace.summary.exists() and played.workspace.job.read_text().startswith("name")
+
+
+def test_without_a_client_a_local_cluster_is_started(played):
+    played.to_end(client=False)
+    assert played.local == 2 and played.waited == [(2, 7.0)]
+    assert played.display.notes[0] == "starting a local Dask cluster of 2 workers"
+
+
+@pytest.mark.parametrize(
+    ("error", "lead_stopped", "status", "text"),
+    [
+        (ClusterError("lost too often"), None, "failed", "lost too often"),
+        (KeyboardInterrupt(), None, "interrupted", "KeyboardInterrupt"),
+        (None, True, "interrupted", None),
+        (None, False, "completed", None),
+    ],
+)
+def test_the_record_says_how_a_run_ended(played, error, lead_stopped, status, text):
+    played.events = [{"kind": "progress", "group": 0, "step": 3}]
+    if error is not None:
+        played.ends = error
+        with pytest.raises(type(error)):
+            played.to_end()
+    else:
+        played.interrupted = True
+        played.ends = {0: report(0, interrupted=lead_stopped), 1: report(1)}
+        played.to_end()
+    summary = json.loads(played.workspace.summary.read_text())
+    assert (summary["status"], summary["error"], summary["step"]) == (status, text, 3 if error else 8)
+    assert summary["samples_per_s"] == (0.0 if error else pytest.approx(53.3))
+
+
+def test_restarts_are_recorded_and_metrics_measured_again_are_forgotten(played):
+    rows = [{"kind": "metrics", "group": g, "step": s, "phase": "test"} for g in (0, 1) for s in (2, 4)]
+    played.events, played.rewinds = rows, [((1,), 3), ((0,), None)]
+    played.restarts = [Restart(1, "its process died", 4)]
+    summary = played.to_end()
+    assert [(row["group"], row["step"]) for row in played.workspace.rows()] == [(1, 2)]
+    assert summary["restarts"] == 1 and len(summary["restarted"]) == 1
+    assert summary["samples_per_s"] == 80.1, "the sum of the rates since"
+
+
+def test_metrics_that_cannot_be_recorded_end_the_run_with_an_error(played, monkeypatch):
+    def full(row):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(played.workspace, "append", full)
+    played.events = [{"kind": "metrics", "group": 0, "step": 8, "phase": "train", "metrics": {}}]
+    with pytest.raises(TrainingError, match="not all of its metrics could be recorded: disk full"):
+        played.to_end()
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_hide_the_result(played, monkeypatch, caplog):
+    monkeypatch.setattr(module, "draw_curves", lambda *args: (_ for _ in ()).throw(ValueError("no font")))
+    assert played.to_end()["status"] == "completed" and "no font" in caplog.text
+
+
+def test_a_resumed_run_begins_at_the_newest_valid_checkpoint(played):
+    path = played.save(4)
+    checkpoints.path_of(played.workspace.checkpoints, 6).write_bytes(b"damaged")
+    played.ends = {}
+    summary = played.to_end(resume=True)
+    assert (summary["step"], summary["checkpoint"]) == (4, str(path)) and path.exists()
+    assert played.display.notes[0].startswith("passed over: ") and "step-00000006" in played.display.notes[0]
+    assert played.newest().step == 4
+
+
+def test_a_fresh_run_moves_an_earlier_one_aside(played):
+    played.save(4)
+    played.to_end()
+    aside = played.workspace.folder.with_name("run-1")
+    assert played.display.notes[0] == f"the earlier run in this workspace is now {aside}"
+    assert checkpoints.path_of(aside / "checkpoint", 4).exists() and played.newest() is None
+
+
+def test_there_must_be_something_to_resume(played):
+    with pytest.raises(CheckpointError, match=r"no valid checkpoint to resume from\. Run without --resume"):
+        played.to_end(resume=True)
+    assert not played.workspace.summary.exists() and not played.waited
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ({"step": 9}, "it is from step 9, beyond train_steps, 8"),
+        ({"parameters": {"w": np.zeros(2, np.float32)}}, "parameter 'w'"),
+        ({"updater": {}}, "updater state: none in it, velocity in this job"),
+        ({"data": {"train/data": "other"}}, "was made with other data"),
+    ],
+)
+def test_a_checkpoint_of_another_job_is_not_resumed(played, more, fault):
+    played.save(**more)
+    with pytest.raises(CheckpointError, match=fault):
+        played.to_end(resume=True)
+
+
+def test_parameters_to_start_from_must_lie_elsewhere(played):
+    path = played.save(4)
+    for given in (path, played.workspace.folder):
+        played.prepared.job.checkpoint_path[:] = [str(given)]
+        with pytest.raises(ConfigError, match="lies in the workspace that this run replaces"):
+            played.to_end()
+    assert path.exists()
+
+
+def test_parameters_to_start_from_must_fit(played, tmp_path):
+    other = Workspace(tmp_path / "other")
+    path = checkpoints.path_of(other.checkpoints, 4)
+    checkpoints.save(checkpoints.Checkpoint(4, 5, "", {"else": np.zeros(2, np.float32)}), path)
+    played.prepared.job.checkpoint_path[:] = [str(path)]
+    with pytest.raises(CheckpointError, match="its parameters do not fit"):
+        played.to_end()

@@ -1,0 +1,142 @@
+"""What the commands do with a trained net: its metrics, its predictions, the model of a checkpoint."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from singa_dask import load_model
+from singa_dask.data import write_shards
+from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.job import Job, job_to_text
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.evaluate import measure, predict, restore_net
+from singa_dask.training.prepare import check_given, prepare, training_data
+
+JOB = """
+name: "points" train_steps: 8 test_freq: 4 test_steps: 2 validate_freq: 4 validate_steps: 1 seed: 5
+train_one_batch { alg: kBP }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput exclude: kTest store_conf { path: "%(folder)s/train" batchsize: 10 } }
+  layer { name: "data" type: kRecordInput include: kTest
+    store_conf { path: "%(folder)s/test" batchsize: 10 shuffle: true random_skip: 7 %(more)s } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  %(loss)s
+}
+"""
+SOFTMAX = 'layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }'
+EUCLIDEAN = """
+  layer { name: "code" type: kInnerProduct srclayers: "scores" innerproduct_conf { num_output: 4 } }
+  layer { name: "loss" type: kEuclideanLoss srclayers: "code" srclayers: "data" }
+"""
+WEIGHT = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def made(tmp_path):
+    """The test data and a function that gives a prepared job and a checkpoint of it."""
+    draw = np.random.default_rng(1)
+    for split, rows in (("train", 30), ("test", 25)):
+        labels = draw.integers(0, 3, rows)
+        features = draw.normal(size=(rows, 4)).astype(np.float32)
+        write_shards(tmp_path / split, features, labels)
+
+    def made(loss=SOFTMAX, more="", phases=None):
+        job = Job.from_text(JOB % {"folder": tmp_path, "loss": loss, "more": more})
+        prepared = prepare(job, phases=phases)
+        values = {name: np.full(shape, 0.5, np.float32) for name, shape in prepared.shapes.items()}
+        values[next(name for name in values if "weight" in name)] = WEIGHT
+        saved = checkpoints.Checkpoint(8, 5, job_to_text(prepared.job), values)
+        return prepared, checkpoints.save(saved, checkpoints.path_of(tmp_path / "run" / "checkpoint", 8))
+
+    made.features, made.labels = features, labels
+    return made
+
+
+def softmax(features):
+    scores = np.exp(features.astype(np.float64) @ WEIGHT + 0.5)
+    return scores / scores.sum(1, keepdims=True)
+
+
+def lines(path):
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_every_sample_is_predicted_once_in_the_order_of_the_files(made, tmp_path):
+    prepared, path = made(phases=[Phase.kTest])
+    assert predict(prepared.job, path, tmp_path / "new" / "out.csv") == 25
+    header, *rows = lines(tmp_path / "new" / "out.csv")
+    likely = softmax(made.features)
+    assert header == ["sample", "label", "class", "probability"]
+    assert [int(row[0]) for row in rows] == list(range(25))
+    assert [int(row[1]) for row in rows] == made.labels.tolist()
+    assert [int(row[2]) for row in rows] == likely.argmax(1).tolist()
+    np.testing.assert_allclose([float(row[3]) for row in rows], likely.max(1), atol=2e-6)
+
+
+def test_a_net_without_classes_writes_its_output(made, tmp_path):
+    prepared, path = made(EUCLIDEAN, more="has_label: false", phases=[Phase.kTest])
+    assert predict(prepared.job, path, tmp_path / "out.csv") == 25
+    header, *rows = lines(tmp_path / "out.csv")
+    assert header == ["sample", *(f"output_{i}" for i in range(4))] and len(rows) == 25
+    np.testing.assert_allclose(np.array(rows[4][1:], float), (made.features[4] @ WEIGHT + 0.5).sum() * 0.5 + 0.5, 1e-4)
+
+
+def test_a_place_that_cannot_be_written_is_refused(made, tmp_path):
+    prepared, path = made(phases=[Phase.kTest])
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"out: cannot be written .*Received: .*file/out\.csv"):
+        predict(prepared.job, path, tmp_path / "file" / "out.csv")
+
+
+def test_metrics_are_means_over_the_steps_of_the_phase(made):
+    prepared, path = made()
+    for layer in prepared.job.neuralnet.layer:
+        layer.store_conf.shuffle, layer.store_conf.random_skip = False, 0
+    likely = softmax(made.features[:20])
+    metrics = measure(prepared.job, path, Phase.kTest)
+    assert metrics["accuracy"] == pytest.approx(float((likely.argmax(1) == made.labels[:20]).mean()))
+    assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(20), made.labels[:20]]).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("phase", "key"), [(Phase.kTest, "test_steps"), (Phase.kVal, "validate_steps")])
+def test_a_phase_without_steps_is_refused(made, phase, key):
+    prepared, path = made()
+    setattr(prepared.job, key, 0)
+    with pytest.raises(ConfigError, match=rf"{key}: .* Received: 0\. Add --set {key}=10"):
+        measure(prepared.job, path, phase)
+
+
+def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):
+    _, path = made()
+    for where in (path, str(tmp_path / "run")):
+        model = load_model(where)
+        np.testing.assert_allclose(model.predict(made.features), softmax(made.features), rtol=1e-4)
+    with pytest.raises(CheckpointError, match="no checkpoint found"):
+        load_model(tmp_path / "nothing")
+
+
+def test_a_checkpoint_of_another_net_is_refused(made, tmp_path):
+    prepared, path = made()
+    other = checkpoints.load(path)
+    other.parameters = {"else": WEIGHT}
+    path = checkpoints.save(other, tmp_path / "other.h5")
+    with pytest.raises(CheckpointError, match=r"does not fit this job: parameter 'else'.* none in this job"):
+        restore_net(prepared.job, Phase.kTest, path)
+
+
+def test_given_parameters_are_checked_and_training_data_told_from_others(made, tmp_path):
+    prepared, path = made()
+    check_given(prepared)
+    prepared.job.checkpoint_path[:] = [str(path)]
+    check_given(prepared)
+    assert sorted(prepared.data) == ["test/data", "train/data", "validate/data"]
+    assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
+    other = checkpoints.load(path)
+    other.parameters = {"else": WEIGHT}
+    prepared.job.checkpoint_path[:] = [str(checkpoints.save(other, tmp_path / "other.h5"))]
+    with pytest.raises(CheckpointError, match=r"its parameters do not fit\. .*not in this net: else"):
+        check_given(prepared)

@@ -1,0 +1,82 @@
+"""Where parameters lie, which GPU a worker has, and what its server is told."""
+
+import numpy as np
+import pytest
+
+from singa_dask.comm import SoloCommunicator, run_threads
+from singa_dask.job import ClusterTopology, Job
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.net.flat import Entry, FlatParams
+from singa_dask.training import placement
+from singa_dask.training.placement import (
+    form_shared_parameters,
+    gpu_of,
+    parameter_partition,
+    server_plan,
+    suits_device_comm,
+)
+
+ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,), 64, 32)]
+
+
+def cut(topology, **options):
+    return [(b.start, b.stop) for b in parameter_partition(topology, ENTRIES, 96, **options).buckets]
+
+
+def test_parameters_are_cut_into_buckets_where_a_group_has_a_network():
+    assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=32)) == [(0, 32), (32, 64), (64, 96)]
+    assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=33)) == [(0, 32), (32, 96)]
+    assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=32), whole=True) == [(0, 96)]
+    assert cut(ClusterTopology(1, 1, 1, 1, bucket_size=32)) == [(0, 96)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [([], [None] * 4), ([0], [0] * 4), ([4, 5, 6], [4, 5, 6, 4])],
+)
+def test_workers_take_turns_through_the_gpus(gpus, expected):
+    job = JobProto(gpu=gpus)
+    job.cluster.nworkers_per_group = 2
+    assert [gpu_of(job, group, rank) for group in (0, 1) for rank in (0, 1)] == expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "workers", "codec", "in_process", "suits"),
+    [
+        ([0], 2, "kFull", True, True),
+        ([], 2, "kFull", True, False),
+        ([0], 2, "kFull", False, False),
+        ([0], 2, "kHalf", True, False),
+    ],
+)
+def test_buckets_stay_on_gpus_where_nothing_needs_the_host(gpu, workers, codec, in_process, suits):
+    job = JobProto(gpu=gpu)
+    job.cluster.nworkers_per_group = job.cluster.nservers_per_group = workers
+    job.cluster.codec = job.cluster.Codec.Value(codec)
+    assert suits_device_comm(job, in_process_servers=in_process) == suits
+
+
+def test_a_server_is_told_the_settings_of_its_job():
+    text = 'name: "x" updater { type: kAdaGrad learning_rate { type: kFixed base_lr: 0.5 } } cluster { %s }\n'
+    job = Job.from_text(text % "nworker_groups: 2 max_staleness: 3 server_worker_separate: true").proto
+    cutting = parameter_partition(ClusterTopology.from_proto(job.cluster), ENTRIES, 96)
+    plan = server_plan(job, tuple(ENTRIES), cutting.of_server(0), key="key", groups=(0, 1), accounts={"left": (1, 2)})
+    assert (plan.key, plan.groups, plan.max_staleness, plan.sync_freq) == ("key", (0, 1), 3, 1)
+    assert plan.updater == job.updater.SerializeToString() and plan.accounts == {"left": (1, 2)}
+    assert plan.entries == tuple(ENTRIES) and sum(s.size for s in plan.slices) == 96
+
+
+def test_parameters_move_to_memory_that_a_group_shares(monkeypatch):
+    values, grads = np.zeros(96), [np.zeros(96) for _ in range(2)]
+    monkeypatch.setattr(placement, "form_shared_flat", lambda comm, size, dtype: (values, grads))
+
+    def member(comm):
+        flat = FlatParams(np.ones(96), np.ones(96), [], (), 96)
+        assert form_shared_parameters(flat, comm) is grads
+        return flat.values is values and flat.grads is grads[comm.rank]
+
+    assert run_threads(2, member) == [True, True]
+    monkeypatch.setattr(placement, "form_shared_flat", lambda comm, size, dtype: None)
+    flat = FlatParams(np.ones(96), np.ones(96), [], (), 96)
+    before = flat.values
+    assert form_shared_parameters(flat, SoloCommunicator()) is None and flat.values is before

@@ -1,0 +1,184 @@
+"""What a worker group reports, with a replica that the test plays and a clock that it sets."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from singa_dask.comm import run_threads
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers.context import Metric
+from singa_dask.server import ServerTraffic
+from singa_dask.training import group_evaluation, reporter
+from singa_dask.training.reporter import PROGRESS_EVERY_S, Reporter
+from singa_dask.training.step_metrics import sum_over_ranks
+
+
+@pytest.fixture
+def now(monkeypatch):
+    now = [1000.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], time=lambda: 7.0)
+    monkeypatch.setattr(reporter, "time", clock)
+    return now
+
+
+def group(comm, *, in_process=True):
+    """A reporter of group 3 with mini-batches of 10 samples, and the events of this rank."""
+    job = JobProto(train_steps=8)
+    job.cluster.nworker_groups = 5
+    events: list = []
+    replica = SimpleNamespace(
+        comm=comm,
+        job=job,
+        exchange=SimpleNamespace(transport="smoke signals"),
+        overflows=comm.rank + 1,
+        operations={"sum": {"bytes": 10.0, "seconds": 0.5}, "gather": {"bytes": 5.0, "seconds": 0.5}},
+        in_process_servers=in_process,
+    )
+    return Reporter(replica, events.append, 3, 10), events
+
+
+def one_step(made, comm, number, seconds=0.5):
+    traffic = ServerTraffic(1, 0.1, 0.02, staleness=2, staleness_max=2, nbytes=100)
+    _, metrics, ranks = sum_over_ranks(comm, False, {"loss": Metric(6.0, 2.0)}, 0.1, 0.2, traffic)
+    made.add_step(number, seconds, metrics, ranks)
+
+
+def test_a_run_is_told_by_its_first_rank(now):
+    def member(comm):
+        made, events = group(comm)
+        made.start(0)
+        for number in (1, 2, 3):
+            one_step(made, comm, number)
+            if comm.rank == 0:
+                now[0] += PROGRESS_EVERY_S * 0.6
+            comm.barrier()
+            if number == 2:
+                made.display(number)
+        made.display(3)
+        made.display(3)  # nothing since: no event
+        made.evaluated(Phase.kTest, 3, {"loss": 2.0})
+        made.evaluated(Phase.kVal, 2, {"loss": 4.0})
+        made.saved(Path("step-3.h5"), 3)
+        return made.end(3, interrupted=True), events
+
+    (record, events), (_, silent) = run_threads(2, member)
+    assert silent == [] and {(e["group"], e["time"]) for e in events} == {(3, 7.0)}
+    start = events[0]
+    assert (start["steps"], start["batch"], start["ranks"], start["groups"]) == (8, 10, 2, 5)
+    assert start["exchange"] == "smoke signals"
+    kinds = [(e["kind"], e.get("phase"), e["step"]) for e in events if e["kind"] != "progress"]
+    assert kinds == [
+        ("start", None, 0),
+        ("metrics", "train", 2),
+        ("metrics", "train", 3),
+        ("metrics", "test", 3),
+        ("metrics", "validate", 2),
+        ("checkpoint", None, 3),
+        ("end", None, 3),
+    ]
+    shown = next(e for e in events if e["kind"] == "metrics")
+    assert shown["metrics"] == {"loss": 3.0} and shown["samples_per_s"] == pytest.approx(20.0)
+    assert shown["wait"] == [pytest.approx(0.2)] * 2 and shown["loading"] == [pytest.approx(0.4)] * 2
+    assert "server" not in shown and 1 <= sum(e["kind"] == "progress" for e in events) <= 2
+    assert record["metrics"] == {"train": {"loss": 3.0}, "test": {"loss": 2.0}}, "those of the last step"
+    assert (record["step"], record["interrupted"], record["checkpoint"]) == (3, True, "step-3.h5")
+    assert (record["steps"], record["samples"], record["seconds"]) == (3, 30, 1.5)
+    assert (record["samples_per_s"], record["exchanged_bytes"], record["overflows"]) == (20.0, 15, 3)
+    assert record["operations"]["sum"]["bytes"] == 10.0 and record["server"] is None
+
+
+def test_servers_elsewhere_are_reported_too(now):
+    def member(comm):
+        made, events = group(comm, in_process=False)
+        one_step(made, comm, 1)
+        made.display(1)
+        return made.end(1, interrupted=False), events
+
+    ((record, events),) = run_threads(1, member)
+    shown = next(e for e in events if e["kind"] == "metrics")
+    for server in (shown["server"], record["server"]):
+        assert server["staleness"] == 2.0 and server["staleness_max"] == 2
+        assert server["update_ms"] == pytest.approx(20.0) and server["stall"] == pytest.approx(0.2)
+    assert record["checkpoint"] is None
+
+
+def test_a_group_that_has_done_nothing_has_a_record(now):
+    def member(comm):
+        made, events = group(comm, in_process=False)
+        made.display(0)
+        return made.end(0, interrupted=False), events
+
+    ((record, events),) = run_threads(1, member)
+    assert [e["kind"] for e in events] == ["end"]
+    assert (record["steps"], record["samples_per_s"], record["wait"], record["server"]) == (0, 0.0, [], None)
+
+
+def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
+    """Ranks ask each other at the first mini-batch, and then about as often as ASK_EVERY_S says for the slowest."""
+
+    def evaluated(comm, stop_at):
+        clock = [0.0]
+        monkeypatch.setattr(group_evaluation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+        measured: list = []
+
+        class Evaluator:
+            def __init__(self, net, algorithm):
+                pass
+
+            def measure(self, batches):
+                for number in batches:
+                    measured.append(number)
+                return {"loss": Metric(sum(measured) + comm.rank, len(measured))}
+
+        monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
+        closed: list = []
+        net = SimpleNamespace(forget=lambda: closed.append("forget"), close=lambda: closed.append("close"))
+        replica = SimpleNamespace(comm=comm, nets={Phase.kTest: net}, algorithm=None)
+
+        def next_one(number):
+            clock[0] += 0.05
+            return number
+
+        stop = lambda: bool(measured) and measured[-1] >= stop_at  # noqa: E731
+        feed = SimpleNamespace(next=next_one)
+        return group_evaluation.evaluate_group(replica, Phase.kTest, feed, 12, stop), measured, closed
+
+    ((means, measured, closed),) = run_threads(1, evaluated, 99)
+    assert means == {"loss": 66 / 12} and measured == list(range(12)) and closed == ["forget", "close"]
+    ((means, measured, closed),) = run_threads(1, evaluated, 2)
+    assert means is None and 3 <= len(measured) <= 8 and closed == ["forget"]
+
+
+def test_ranks_ask_as_often_as_the_slowest_needs():
+    def member(comm):
+        ahead = group_evaluation._mini_batches_ahead
+        return [
+            ahead(comm, 0, 0.0, False),
+            ahead(comm, 10, (0.1, 0.3)[comm.rank], False),
+            ahead(comm, 1, 60.0, False),
+            ahead(comm, 10, 0.1, comm.rank == 1),
+        ]
+
+    assert run_threads(2, member) == [[1, 13, 1, 0]] * 2
+
+
+def test_an_evaluation_is_of_the_rows_of_all_ranks(monkeypatch):
+    class Evaluator:
+        def __init__(self, net, algorithm):
+            self.net = net
+
+        def measure(self, batches):
+            count = len(list(batches))
+            return {"loss": Metric(self.net.rank + 1.0, count), "accuracy": Metric(count, count)}
+
+    monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
+
+    def member(comm):
+        net = SimpleNamespace(forget=lambda: None, close=lambda: None, rank=comm.rank)
+        replica = SimpleNamespace(comm=comm, nets={Phase.kVal: net}, algorithm=None)
+        feed = SimpleNamespace(next=lambda number: np.zeros(1))
+        return group_evaluation.evaluate_group(replica, Phase.kVal, feed, 4, lambda: False)
+
+    assert run_threads(3, member) == [{"loss": 6.0 / 12, "accuracy": 1.0}] * 3
