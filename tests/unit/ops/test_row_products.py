@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from singa_dask.ops.cpu.gemm import blocked_product, packed_product, row_products
+from singa_dask.ops.cpu.gemm import packed_product, row_products
 from singa_dask.ops.cpu.gemm.row_products import FEW, LEAST, STREAMED, packed_shape, product_of
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS
 from singa_dask.ops.cpu.ops import CpuOps
@@ -23,15 +23,12 @@ pytestmark = pytest.mark.skipif(VECTOR == 0, reason="no tile for this CPU")
 MARGIN = 100
 
 
-# Ways of the tile, by product and by what is few: rows (many of them), outputs or nothing.
+# Ways of the tile, by product and by what is few: rows or outputs.
 WAYS = {
-    **({("y", "many rows"): "_blocked", ("dW", "nothing"): "_blocked"} if VECTOR == 16 else {}),
     ("y", "rows"): "_streamed",
-    ("dW", "rows"): "_blocked",
     ("dx", "rows"): "_transposed",
     ("y", "outputs"): "_narrow",
     ("dW", "outputs"): "_long_transposed",
-    ("dx", "outputs"): "_blocked",
 }
 EVERY_WAY = pytest.mark.parametrize(("product", "few"), list(WAYS))
 
@@ -47,14 +44,13 @@ def factors(product: str, rows: int, inputs: int, outputs: int) -> tuple[np.ndar
 
 def sizes(product: str, few: str, share: float, inputs: int, large: int) -> tuple[int, int, int]:
     """Rows, inputs and outputs; what is few has a share of the most."""
-    outputs = FEW[0] + round(share * (LEAST - 1 - FEW[0]))
-    least, most = (STREAMED + 1, FEW[-1]) if few == "many rows" else (FEW[0], STREAMED)
-    rows = least + round(share * (most - least))
+    if few == "outputs":
+        return large, inputs, FEW[0] + round(share * (LEAST - 1 - FEW[0]))
+    most = STREAMED if product == "y" else FEW[-1]
+    rows = FEW[0] + round(share * (most - FEW[0]))
     if product == "dx" and VECTOR == 8 and 0 < rows % 16 <= 8:
         rows += 8
-    if few.endswith("rows"):
-        return rows, inputs, large
-    return large, inputs, outputs if few == "outputs" else inputs
+    return rows, inputs, large
 
 
 def check(way: str, a: np.ndarray, b: np.ndarray, threads: int, accumulate: bool) -> None:
@@ -133,11 +129,6 @@ def test_tiles_of_every_height_and_width(columns):
                 assert (out[[0, -1]] == 7).all()
 
 
-def test_blocks_of_columns_follow_each_other(monkeypatch):
-    monkeypatch.setattr(row_products, "_BLOCK", 2 * blocked_product.DEPTH * PANEL)
-    check("_blocked", *factors("dW", FEW[-1] - 20, LEAST + 20, 2 * LEAST + 10), threads=2, accumulate=True)
-
-
 def test_two_callers_have_their_own_memory():
     ops = CpuOps(threads=2)
     ops._product_worth_a_thread = 1
@@ -164,8 +155,6 @@ def test_memory_of_a_very_large_product_is_not_kept(monkeypatch):
 
 def test_a_factor_may_be_a_part_of_the_columns_of_an_array():
     x, dy = np.random.default_rng(0).standard_normal((2, FEW[-1] + 50, LEAST + 40), np.float32)
-    for rows in [50, len(x)] if VECTOR == 16 else [50]:
-        check("_blocked", x[:rows, 10 : LEAST + 20].T, dy[:rows], threads=1, accumulate=False)
     check("_long_transposed", x[:, 10 : LEAST + 20].T, dy[:, :65].copy(), threads=1, accumulate=True)
 
 
@@ -179,10 +168,14 @@ def test_blas_multiplies_what_a_tile_does_not_suit():
     assert product_of(x, w, np.empty((LEAST, 64), np.float32).T) is None
     assert product_of(x, w[:, :-1].copy(), out[:, :-1].copy()) is None
     assert product_of(x[: FEW[0] - 1], w, out[: FEW[0] - 1]) is None
+    assert product_of(x.T, x, np.empty((LEAST, LEAST), np.float32)) is None
+    assert product_of(w[:, :64].copy(), x, np.empty((LEAST, LEAST), np.float32)) is None
+    more, less = factors("y", STREAMED + 1, LEAST, LEAST)
+    assert product_of(more, less, np.empty((STREAMED + 1, LEAST), np.float32)) is None
     many = np.empty((FEW[-1] + 1, FEW[-1] + 1), np.float32)
     assert product_of(many, many, many) is None
     assert product_of(many, many.T, many) is None
-    assert (product_of(many.T, many, many) is None) == (VECTOR == 8)
+    assert product_of(many.T, many, many) is None
 
 
 @pytest.mark.skipif(VECTOR != 8, reason="AVX2's tile")
@@ -194,10 +187,9 @@ def test_gradients_of_rows_that_do_not_fill_the_tile_of_avx2_are_left_to_blas():
         assert product_of(dy, turned, np.empty((rows, LEAST), np.float32)) is None
 
 
-@pytest.mark.parametrize(("product", "way"), [("y", "_streamed"), ("dW", "_blocked")])
-def test_rows_that_tiles_do_not_divide_evenly(product, way):
+def test_rows_that_tiles_do_not_divide_evenly():
     for rows in (6, 7, 8, 9, 13, 14, 17, 19, 24, 50, 101):
-        check(way, *factors(product, rows, LEAST + 5, LEAST + 9), threads=2, accumulate=True)
+        check("_streamed", *factors("y", rows, LEAST + 5, LEAST + 9), threads=2, accumulate=True)
 
 
 def test_a_share_of_a_transposed_product_has_the_rows_of_a_tile(monkeypatch):

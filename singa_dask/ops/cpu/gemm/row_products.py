@@ -2,13 +2,12 @@
 
                   few rows                                    few outputs, many rows
     y = x W       streamed: W is read in place                narrow: W is packed
-    dW = x' dy    blocked                                     long transposed, dW' = dy' x: x is read in place
-    dx = dy W'    transposed, dx' = W dy': dy' is packed      blocked
+    dW = x' dy    BLAS                                        long transposed, dW' = dy' x: x is read in place
+    dx = dy W'    transposed, dx' = W dy': dy' is packed      BLAS
 
 BLAS packs the large matrix however few the rows are, and computes as many outputs as fill its tile. Here W is read
-once for y, and once per panel of rows of dx. Blocked packs blocks of b, and of an a with contiguous columns, as BLAS
-does. With AVX-512 blocked also computes y of more than STREAMED rows, and dW where all three sizes are large. With
-AVX2 BLAS computes those, and dx of rows that do not fill tiles.
+once for y, and once per panel of rows of dx. BLAS also computes y of more than STREAMED rows, dW where all three sizes
+are large and, with AVX2, dx of rows that do not fill tiles.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.cpu.gemm import blocked_product, packed_product, streamed_product
+from singa_dask.ops.cpu.gemm import packed_product, streamed_product
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS, pack_right
 from singa_dask.ops.cpu.toolkit import workspace
 from singa_dask.ops.cpu.toolkit.team import Team
@@ -34,9 +33,6 @@ FEW = range(ROWS, 1 + (256 if VECTOR == 16 else 128))
 STREAMED = 128
 # The smallest number of inputs and outputs for which starting tiles and packing the small matrix cost little.
 LEAST = 16 * VECTOR
-# Elements of a packed block of b, 768 or 256 KiB: a core's second-level cache has 1 or 2 MiB, or 512 KiB where there
-# is no AVX-512.
-_BLOCK = (3 if VECTOR == 16 else 1) << 16
 # The most elements of scratch memory that a thread keeps, 16 MiB.
 _KEPT = 1 << 22
 # Rows of a panel of dx' that are computed before they are transposed; they should stay in the first-level cache.
@@ -56,16 +52,12 @@ def product_of(a: Array, b: Array, out: Array) -> Product | None:
         return None
     if rows in FEW and min(length, columns) >= LEAST and by_rows:
         if in_place:
-            return _streamed if rows <= STREAMED else _blocked
+            return _streamed if rows <= STREAMED else None
         return _transposed if _fills_tiles(rows) else None
-    if length in FEW and min(rows, columns) >= LEAST and (by_rows or by_columns):
-        return _blocked
-    if columns in FEW and columns < LEAST <= min(rows, length) and by_rows:
-        return _narrow
-    if length not in FEW and min(rows, length) >= LEAST and by_columns and in_place:
-        if columns >= LEAST:
-            return _blocked if VECTOR == 16 else None
-        return _long_transposed if columns in FEW else None
+    if columns in FEW and columns < LEAST <= min(rows, length):
+        if by_rows:
+            return _narrow
+        return _long_transposed if length not in FEW and by_columns and in_place else None
     return None
 
 
@@ -125,26 +117,6 @@ def _transposed(team: Team, count: int, a: Array, b: Array, out: Array, accumula
         packed_product.transposed_product(rows, panels, share.start, share.stop, block, out, accumulate)
 
     team.share(len(rows), min(count, len(rows) // ROWS), run)
-
-
-def _blocked(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
-    rows, columns = out.shape
-    depth = min(blocked_product.DEPTH, len(b))
-
-    def multiply(a: Array, out: Array, first: int, last: int) -> None:
-        width = min(-(-(last - first) // PANEL), _BLOCK // (depth * PANEL))
-        panels, packed = _scratch.arrays("blocks", (width, depth, PANEL), (blocked_product.HEIGHT, depth))
-        blocked_product.product(a, b, first, last, panels, packed, out, accumulate)
-
-    if columns < rows:
-        team.share(rows, min(count, rows // ROWS), lambda share: multiply(a[share], out[share], 0, columns))
-    else:
-        across = -(-columns // PANEL)
-        team.share(
-            across,
-            min(count, across),
-            lambda share: multiply(a, out, PANEL * share.start, min(PANEL * share.stop, columns)),
-        )
 
 
 def _narrow(team: Team, count: int, a: Array, b: Array, out: Array, accumulate: bool) -> None:
