@@ -79,7 +79,9 @@ class Client:
 
 def test_each_worker_answers_for_itself():
     fault = ValueError("no")
-    answers = run_each(Client({"a": 1, "b": None, "c": fault}), print, {"a": (), "b": (), "c": ()}, 0.05)
+    client = Client({"a": 1, "b": None, "c": fault})
+    answers = run_each(client, print, {"a": (), "b": (7,), "c": ()}, 0.05)
+    assert client.asked == [("print", (), "a", False), ("print", (7,), "b", False), ("print", (), "c", False)]
     assert answers["a"] == 1 and answers["c"] is fault and isinstance(answers["b"], TimeoutError)
 
 
