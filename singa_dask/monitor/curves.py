@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 COLOURS = {"train": "#4c78a8", "validate": "#f58518", "test": "#e45756"}
 PANELS_PER_ROW = 3
 LABELLED_GROUPS = 8
+IMPORT_S = 30.0
 
 Points = dict[int, float]  # step: value
 Panel = dict[tuple[str, int], Points]  # by phase and worker group
 
 
 @cache
-def load_drawing() -> None:
+def load_drawing() -> Thread:
     """Import matplotlib in the background, which saves a quarter of a second at the end of a run.
 
     Call it when there is something to draw, not earlier: the import takes a core from starting workers.
     """
-    Thread(target=import_module, args=("matplotlib.figure",), daemon=True).start()
+    thread = Thread(target=import_module, args=("matplotlib.figure",), daemon=True)
+    thread.start()
+    return thread
 
 
 def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
@@ -38,6 +41,7 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> No
     rows: {"phase": "train"|"validate"|"test", "group": int, "step": int, "metrics": {<metric>: float, ...}, ...}, as
     in metrics.jsonl. If rows have server metrics, the last panel is the staleness.
     """
+    load_drawing().join(IMPORT_S)  # two threads that import it at once can see a half-initialised module
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -113,7 +113,7 @@ class Run:
         faults += checkpoints.misfits(found.shapes, prepared.shapes)
         if set(found.updater_state) != set(prepared.updater_state):
             names = [", ".join(sorted(state)) or "none" for state in (found.updater_state, prepared.updater_state)]
-            faults.append(f"updater state: {names[0]} in it, {names[1]} in this job")
+            faults.append(f"updater state: {names[0]} in the checkpoint, {names[1]} in this job")
         if faults:
             raise CheckpointError(
                 f"{found.path} does not fit this job: {'; '.join(faults)}. Resume with what {self.workspace.job} says."

@@ -102,8 +102,8 @@ def test_resume_is_bit_identical(singa_dask, tmp_path, whole, no_leaks):
     other = sets(**{"neuralnet__layer[ip1]__innerproduct_conf__num_output": 32, "updater__type": "kAdam"})
     refused = singa_dask("train", example(), "--workspace", parts, *options, *other, *sets(resume="true"))
     assert refused.code == 1
-    assert "'w_ip1': (256, 64) in it, (256, 32) in this job" in refused.err
-    assert "updater state: velocity in it, mean, squares in this job" in refused.err
+    assert "'w_ip1': (256, 64) in the checkpoint, (256, 32) in this job" in refused.err
+    assert "updater state: velocity in the checkpoint, mean, squares in this job" in refused.err
     assert summary(parts) == before, "a refused resume touches nothing"
 
 

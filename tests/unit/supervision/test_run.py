@@ -249,7 +249,7 @@ def test_there_must_be_something_to_resume(played):
     [
         ({"step": 9}, "it is from step 9, beyond train_steps, 8"),
         ({"parameters": {"w": np.zeros(2, np.float32)}}, "parameter 'w'"),
-        ({"updater": {}}, "updater state: none in it, velocity in this job"),
+        ({"updater": {}}, "updater state: none in the checkpoint, velocity in this job"),
         ({"data": {"train/data": "other"}}, "was made with other data"),
     ],
 )
