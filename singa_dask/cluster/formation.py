@@ -129,7 +129,8 @@ class _Forming:
                     raise self.error("ranks need a process each; use LocalCluster(processes=True)")
                 return workers, world_ranks
             if attempt == 0:
-                self.replaced.update({worker.address: worker.pid for worker in stale if worker.nanny})
+                if all(worker.nanny for worker in stale):  # else none is replaced
+                    self.replaced.update({worker.address: worker.pid for worker in stale})
                 fresh = restart_workers(self.client, stale, max(5.0, deadline - time.monotonic()))
                 workers = self.reserved([fresh.get(worker.address, worker.address) for worker in workers], deadline)
         names = ", ".join(str(worker) for worker in stale)

@@ -217,7 +217,7 @@ class DistOpt:
         if isinstance(exchange, SharedExchange):
             assert self._shared is not None
             return InPlace(grads, self._shared[0])
-        return InPlace(grads, grads if exchange.in_place else self._ops.empty(grads.shape))
+        return InPlace(grads, grads)
 
     @property
     def overflows(self) -> int:
@@ -255,7 +255,9 @@ class DistOpt:
         stages, pipeline = self._pipeline((*key, threshold), threshold, make)
         stages.clip = clip
         pipeline.run(stages, lambda on_gradient: self._backward(loss, on_gradient))
-        self._apply(stages.staging.values if self._on_host else flat.grads)
+        if isinstance(stages.exchange, SharedExchange):
+            flat.grads[...] = stages.staging.values  # an updater may write to its gradients: each rank has its own
+        self._apply(flat.grads)
 
     def _pipeline(
         self, key: tuple[Any, ...], threshold: int, make: Callable[..., BucketExchange]
@@ -294,6 +296,7 @@ class DistOpt:
 
     def _average(self, start: int, stop: int) -> None:
         """Elements [start, stop) of the parameters become their mean over the ranks."""
+        self._ops.use()  # the thread of the collectives may be older than the model
         counts, values = even_counts(stop - start, self.world_size), self._flat.values
         chunk = np.array(self._host(values[start:stop]))
         own = np.empty(counts[self.rank_in_global], chunk.dtype)

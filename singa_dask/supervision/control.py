@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 TOPIC = "singa-dask-control"
 _ANSWER_S = 10.0
+# A join waits for a survey of all Dask workers, of which some may not answer.
+_DONE_S = 30.0
 _OTHERS_S = 0.5
 _LOOK_S = 0.05
 
@@ -66,9 +68,9 @@ def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str
         raise ClusterError(f"no run{named} is under way on this Dask cluster, or it does not answer.")
     if len(runs) > 1:
         raise ClusterError(f"several runs are under way: {found}. Name one: --run WORKSPACE.")
-    answers = _answers(client, {"op": op, "run": runs[0]["workspace"], **more}, first_s=_ANSWER_S)
+    answers = _answers(client, {"op": op, "run": runs[0]["workspace"], **more}, first_s=_DONE_S)
     if not answers:
-        raise ClusterError(f"the run {found} has not answered within {_ANSWER_S:g} s.")
+        raise ClusterError(f"the run {found} has not answered within {_DONE_S:g} s.")
     said: str = answers[0]["answer"]
     if said.startswith("refused"):
         raise ClusterError(f"{found}: {said}")

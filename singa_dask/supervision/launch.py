@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
     from distributed import Client
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -116,8 +119,11 @@ def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]
     """End ranks and let servers go; returns the processes that nannies were asked to replace, pid by address."""
     replaced: dict[str, int] = {}
     for group in groups:
-        group.abort("the driver re-forms it, or goes on without it")
-        group.close()
+        try:
+            group.abort("the driver re-forms it, or goes on without it")
+            group.close()
+        except ClusterError as error:  # the others must be closed too
+            logger.warning("a worker group could not be closed: %s", error)
         replaced |= group.replaced
     for server_group in servers:
         server_group.stop()

@@ -73,7 +73,7 @@ class Supervision:
         if self.over:
             return []
         self._commands = []
-        if not isinstance(event, ev.Progress):
+        if not isinstance(event, ev.Progress | ev.Surveyed):
             self.members.record(ev.line(event))
         match event:
             case ev.Progress(group, step):
@@ -162,7 +162,7 @@ class Supervision:
         self.processes.pids.update(event.pids)
         for member in members:
             self.members.move(member, "formed")
-            if self.interrupted and isinstance(member, WorkerGroup):
+            if isinstance(member, WorkerGroup) and (self.interrupted or member.leaving):
                 self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
@@ -276,7 +276,7 @@ class Supervision:
     def _restart(
         self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
-        member.restarts += 1
+        member.restarts, self._replaced_by = member.restarts + 1, None  # replacements get the full patience again
         numbers = tuple(group.number for group in workers)
         for other in (*workers, *servers):
             self.members.move(other, "take down")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -22,6 +23,8 @@ from singa_dask.supervision.state import Supervision
 
 if TYPE_CHECKING:
     from singa_dask.training.checkpoint import Found
+
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _SERVERS_POLL_S = 0.25
@@ -204,7 +207,10 @@ class Supervisor:
                 if isinstance(item, Future) and not item.cancelled() and not item.exception():
                     self._result(item)
         for group in self._groups.values():
-            group.close()
+            try:
+                group.close()
+            except ClusterError as error:  # the others must be closed too, and the run's own error is raised
+                logger.warning("a worker group could not be closed: %s", error)
         for servers in self._servers.values():
             servers.stop()
 

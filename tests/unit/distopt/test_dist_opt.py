@@ -30,7 +30,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
 )
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.updaters import SGD, Adam
+from singa_dask.updaters import SGD, Adam, Updater
 
 ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose
 SMALL = 60  # elements: conv's fused, the inner product alone
@@ -89,6 +89,33 @@ def test_full_equals_serial_training_on_the_whole_batch(run, updater, threshold)
     serial, *_ = train(SoloCommunicator(), updater=updater, dtype=np.float64)
     for values, *_ in run(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
         np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+class InTurn(Updater):
+    """w -= lr g, one rank after another; it writes to its gradients."""
+
+    states = ()
+    turn = threading.Lock()
+
+    def apply(self, step, lr, weight_decay, w, g):
+        with self.turn:
+            g *= lr
+            w -= g
+
+
+@pytest.mark.parametrize("run", [run_threads, run_on_one_machine])
+def test_an_updater_may_write_to_its_gradients(run):
+    def member(comm):
+        model, opt = make(comm, updater=InTurn(lr=0.5))
+        start = model.net.flat.values.copy()
+        advance(model, opt, 0, 1)
+        return start - model.net.flat.values, model.net.flat.grads.copy()
+
+    (change, grads), *others = run(3, member)
+    np.testing.assert_allclose(change, grads, atol=1e-6)
+    assert np.abs(grads).max() > 1e-3
+    for other in others:
+        np.testing.assert_array_equal(other, (change, grads))
 
 
 def test_ranks_that_share_memory_have_the_same_bits_and_count_what_they_would_send():

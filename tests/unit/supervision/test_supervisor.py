@@ -85,6 +85,14 @@ class Launcher:
         return Launched(groups, servers, event=ev.Formed(request.number))
 
 
+@pytest.fixture(autouse=True)
+def python_handles_ctrl_c():
+    """As in a process of its own: an earlier test may have called the command, which handles it otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def made(monkeypatch):
     """A supervisor of two worker groups and a server group; `dead` are the workers that the scheduler misses."""
