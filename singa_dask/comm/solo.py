@@ -12,7 +12,7 @@ from singa_dask.comm.threads import ThreadCommunicator
 
 
 class SoloCommunicator(ThreadCommunicator):
-    """Collectives of a group of one: copies where there is something to copy. It waits for nobody: wait_s is 0.
+    """Collectives of a group of one: copies where there is something to copy. It waits for nobody: seconds are 0.
 
     interrupted: returns why operations must end; "" while there is no reason.
     """
@@ -21,10 +21,6 @@ class SoloCommunicator(ThreadCommunicator):
 
     def __init__(self, timeout_s: float = 30.0, interrupted: Callable[[], str] = str) -> None:
         super().__init__(0, Rendezvous(1, interrupted), timeout_s)
-
-    @property
-    def wait_s(self) -> float:
-        return 0.0
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         check_flat("buffer", buffer)
