@@ -21,6 +21,7 @@ from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExch
 from singa_dask.exchange.buckets import even_counts, fused_buckets
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
@@ -204,7 +205,7 @@ class DistOpt:
         if self._shared is not None:
             flat.move(flat.values, self._shared[1][self.rank_in_global])
         model.rows_of_all = self._rows
-        model.share_sums(self._executor.all_reduce)
+        model.join(WorkerGroup(self._executor, self.comm, model.ops))
 
     def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
         return FullExchange(comm, buckets) if self._shared is None else SharedExchange(comm, buckets, self._shared[1])

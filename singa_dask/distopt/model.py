@@ -13,9 +13,9 @@ from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Metric, Step
+from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
-from singa_dask.ops.arrays import Array
 
 
 class Loss:
@@ -135,9 +135,9 @@ class Model:
         """Set the parameters. Raises CheckpointError where names or shapes differ."""
         self.net.flat.values[...] = self.ops.asarray(self.net.flat.flattened(state))
 
-    def share_sums(self, group_sum: Callable[[Array], Array]) -> None:
-        """Have layers that sum over a mini-batch sum over all ranks."""
-        self.net.share_sums(group_sum)
+    def join(self, group: Group) -> None:
+        """Let the layers of the training net exchange with those of the other ranks."""
+        self.net.join(group)
 
     def _feed(self, x: Any, y: Any) -> tuple[dict[str, Batch], int]:
         names = self.net.input_layers

@@ -22,6 +22,7 @@ from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Param, Shape, param_message
+from singa_dask.layers.partition import Form, LayerPartition, Portion
 from singa_dask.ops.arrays import Array
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
@@ -45,9 +46,14 @@ class Layer(Description):
     time steps). The time steps of an unrolled net can then be rows of one call.
     keeps_order: whether y = f(x) is elementwise and monotonic, and backward needs only y. A net may then compute it
     after a max-pooling that reads it.
+    takes: the forms of its sources with which the layer computes; its output has the same form. Without COLUMNS it
+    gets all features, and under `partition_dim: 1` all rows too (WHOLE) if it takes those.
+    splits_features: whether `partition_dim: 1` splits the layer itself: it reads WHOLE, makes COLUMNS, and declares
+    its parameters with the axis that is split.
     known_by_type: whether the loader or the net recognises the layer by its type. User classes cannot derive from it.
 
-    A user class that overrides `forward` does not inherit `rowwise` and `keeps_order`.
+    A user class that overrides `forward` does not inherit `rowwise`, `keeps_order`, `takes` and `splits_features`.
+    partition: set before `setup`, whose shapes are those of this worker.
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
     them by `follow`. Layers without a name are named when the net is assembled. param: messages or mappings of their
@@ -66,8 +72,12 @@ class Layer(Description):
 
     known_by_type: ClassVar[bool] = False
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE)
+    splits_features: ClassVar[bool] = False
+
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
+    partition: LayerPartition = LayerPartition()
 
     def __init__(
         self,
@@ -119,8 +129,9 @@ class Layer(Description):
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         if cls.type == Layer.type and "forward" in vars(cls):
-            for promise in {"rowwise", "keeps_order"} - vars(cls).keys():
-                setattr(cls, promise, False)
+            promises = {"rowwise": False, "keeps_order": False, "takes": Layer.takes, "splits_features": False}
+            for promise in promises.keys() - vars(cls).keys():
+                setattr(cls, promise, promises[promise])
 
     def _adopt(self, proto: LayerProto) -> None:
         super()._adopt(proto)
@@ -146,8 +157,21 @@ class Layer(Description):
         count = len(self.proto.srclayers)
         return {position % count for position in self.label_sources} if count else set()
 
-    def declare(self, role: str, shape: Shape, fan_in: int, fan_out: int, value: float | None = None) -> Param:
+    def declare(
+        self,
+        role: str,
+        shape: Shape,
+        fan_in: int,
+        fan_out: int,
+        value: float | None = None,
+        *,
+        axis: int | None = None,
+        outer: int = 1,
+    ) -> Param:
         """Declare the next parameter, with the settings of the layer's next `param` block.
+
+        shape: of the whole array, as are the fans. axis: the one that is split over the workers of the group, None if
+        every worker has the whole array; outer: see Portion. The parameter's own `shape` is that of this worker.
 
         Its name is `<layer>_<role>` unless the job sets one. value: the initial value if the job has no `init`. The
         instances of an unrolled layer share the parameters of the first one.
@@ -161,7 +185,11 @@ class Layer(Description):
         name = proto.name or f"{origin(self.proto)}_{role}"
         if self.proto.unroll_index:
             proto.share_from, name = name, f"{self.proto.unroll_index}#{name}"
-        param = Param(proto, name, shape, fan_in, fan_out)
+        portion = None
+        if axis is not None and self.partition.size > 1:
+            bounds = self.partition.bounds(shape[axis] // outer)
+            portion = Portion(shape, axis, bounds, self.partition.rank, outer)
+        param = Param(proto, name, shape, fan_in, fan_out, portion)
         self.params.append(param)
         return param
 

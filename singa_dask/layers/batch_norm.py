@@ -91,4 +91,4 @@ class BatchNorm(Layer):
     @staticmethod
     def _group_sum(ctx: Context, array: Array) -> Array:
         """The sum of all workers' arrays, in float64."""
-        return ctx.ops.asarray(ctx.group_sum(ctx.ops.to_host(array)), np.float64)
+        return ctx.ops.asarray(ctx.group.sum(array), np.float64)

@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.group import Group
 from singa_dask.layers.param import Shape
 from singa_dask.ops.arrays import Array
 
@@ -20,7 +21,8 @@ class Step:
     """The phase and step of a call, and this worker's rows of the group's mini-batch.
 
     Random draws (dropout, augmentation) are functions of (seed, number, layer, row). They depend neither on the number
-    of workers nor on where a run was resumed.
+    of workers nor on where a run was resumed. counts: rows of every worker of the group, in rank order; empty for a
+    worker on its own. A layer that has all rows (Form.WHOLE, Form.COLUMNS) gets first_row 0.
     """
 
     phase: int = Phase.kTrain
@@ -28,6 +30,7 @@ class Step:
     seed: int = 0
     first_row: int = 0
     total_rows: int = 1
+    counts: tuple[int, ...] = ()
 
 
 @dataclass
@@ -76,16 +79,15 @@ class Context:
 
     A layer may set any attribute. The net sets `step` before each forward call, `labels` of an input layer from its
     feed, and once `needs_input_grad`: False if no layer below needs a gradient.
-    group_sum: sums a host array over the workers of the group in place; every worker must call it. memory: of a
-    recurrent layer. last_output: the output of a named layer at the previous forward call, None at the first one.
-    scratch: memory for one call.
+    group: the workers that share the mini-batch; its calls are collective. memory: of a recurrent layer. last_output:
+    the output of a named layer at the previous forward call, None at the first one. scratch: memory for one call.
     """
 
     ops: Ops
     step: Step = field(default_factory=Step)
     labels: Array = None
     needs_input_grad: bool = True
-    group_sum: Callable[[Array], Array] = lambda array: array
+    group: Group = field(default_factory=Group)
     memory: Memory = field(default_factory=Memory)
     last_output: Callable[[str], Array] | None = None
     scratch: Scratch = field(default_factory=Scratch)

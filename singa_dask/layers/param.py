@@ -10,9 +10,8 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.fields import assign_all
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.job.user_code import code_name
+from singa_dask.layers.partition import Portion, Shape
 from singa_dask.ops.arrays import Array
-
-Shape = tuple[int, ...]
 
 
 class Param:
@@ -20,15 +19,26 @@ class Param:
 
     A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
 
-    name: unique in the net; shape: of the array; fan_in, fan_out: for initialisers that scale by them. frozen: the
-    value stays. statistic: the gradient is subtracted as it is, without an updater. touched: whether this step read
-    `grad`.
+    name: unique in the net. shape: of the worker's array; portion: which portion of the whole array that is, None if
+    the worker has all of it; whole_shape: of the whole array. fan_in, fan_out: for initialisers that scale by them.
+    frozen: the value stays. statistic: the gradient is subtracted as it is, without an updater. touched: whether this
+    step read `grad`.
     """
 
-    def __init__(self, proto: ParamProto, name: str, shape: Shape, fan_in: int, fan_out: int):
+    def __init__(
+        self,
+        proto: ParamProto,
+        name: str,
+        whole_shape: Shape,
+        fan_in: int,
+        fan_out: int,
+        portion: Portion | None = None,
+    ):
         self.proto = proto
         self.name = name
-        self.shape = shape
+        self.whole_shape = whole_shape
+        self.portion = portion
+        self.shape = whole_shape if portion is None else portion.local_shape
         self.fan_in = fan_in
         self.fan_out = fan_out
         self.owner: Param = self

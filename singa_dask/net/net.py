@@ -16,6 +16,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
+from singa_dask.layers.group import Group
 from singa_dask.layers.param import Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.net.flat import FlatParams
@@ -108,10 +109,10 @@ class Net:
         for name, memory in self._memories.items():
             memory.state = [array.copy() for array in state[name]] if name in state else None
 
-    def share_sums(self, group_sum: Callable[[Array], Array]) -> None:
-        """Let layers sum over the group's mini-batch with `group_sum` instead of over their own rows."""
+    def join(self, group: Group) -> None:
+        """Let layers exchange with those of the other workers of the group."""
         for ctx in self.contexts.values():
-            ctx.group_sum = group_sum
+            ctx.group = group
 
     def initialise(self, seed: int) -> None:
         """Set every parameter to its initial value, a function of (seed, name) and its `init` block."""

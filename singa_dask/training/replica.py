@@ -10,6 +10,7 @@ from singa_dask.algorithms import algorithm
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange import BucketExchange, SharedExchange
 from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.make import bucket_exchange
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
@@ -59,9 +60,10 @@ class Replica:
         # A device may complete a step long after the host, which could not time it: every step overlaps.
         tuner = OverlapTuner() if device_comm is None else None
         self.executor = CollectiveExecutor(exchange.comm, threaded=threaded, tuner=tuner, initializer=self.net.ops.use)
+        group = WorkerGroup(self.executor, comm, self.net.ops)
         for net in nets.values():
             net.carries = self.algorithm.carries
-            net.share_sums(self.executor.all_reduce)
+            net.join(group)
         self.stages = ServerStages(
             job,
             comm,

@@ -1,0 +1,129 @@
+"""How layers and their parameters are partitioned over the workers of a group.
+
+On a group of n workers an activation has one of four forms. The gradient of a whole activation is partial, and that of
+a partial one is whole, so that backward passes of layers stay as they are: the gradients of all workers are summed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import prod
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+class Form(StrEnum):
+    """What a worker has of an activation.
+
+    ROWS: all features of its share of the mini-batch. COLUMNS: its share of the features (channels) of all rows.
+    WHOLE: everything. PARTIAL: an array of the whole shape; the sum over the workers is the activation.
+    """
+
+    ROWS = "rows"
+    WHOLE = "whole"
+    COLUMNS = "columns"
+    PARTIAL = "partial"
+
+    @property
+    def of_gradient(self) -> Form:
+        """The form of the gradient of an activation of this form."""
+        return {Form.WHOLE: Form.PARTIAL, Form.PARTIAL: Form.WHOLE}.get(self, self)
+
+
+@dataclass(frozen=True)
+class LayerPartition:
+    """How one layer is partitioned.
+
+    reads, makes: the forms of its sources and of its output. sources: the sample shapes of its sources, of all workers
+    together; rank, size: this worker and the number of workers in the group.
+    """
+
+    reads: Form = Form.ROWS
+    makes: Form = Form.ROWS
+    sources: tuple[Shape, ...] = ()
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def splits(self) -> bool:
+        """Whether the worker has only its share of the features, of the sources or of the output."""
+        return Form.COLUMNS in (self.reads, self.makes)
+
+    def bounds(self, features: int) -> tuple[int, ...]:
+        """Where each worker's share of `features` begins, and the end."""
+        return even_bounds(features, self.size)
+
+    def own(self, features: int) -> tuple[int, int]:
+        """This worker's share [first, last) of `features`."""
+        bounds = self.bounds(features)
+        return bounds[self.rank], bounds[self.rank + 1]
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A worker's portion of an array that is split: a range of one axis.
+
+    shape: of the whole array. axis: the one that is split. bounds: where each worker's range begins, and the end; 0
+    first. rank: the worker. outer: how often the range occurs along the axis: the features of an image are
+    (height x width, channels), and a worker has its channels of each position.
+
+    >>> Portion((6, 2), axis=0, bounds=(0, 1, 3), rank=1, outer=2).local_shape
+    (4, 2)
+    """
+
+    shape: Shape
+    axis: int
+    bounds: tuple[int, ...]
+    rank: int
+    outer: int = 1
+
+    @property
+    def start(self) -> int:
+        return self.bounds[self.rank]
+
+    @property
+    def stop(self) -> int:
+        return self.bounds[self.rank + 1]
+
+    @property
+    def local_shape(self) -> Shape:
+        """The shape of the portion."""
+        return *self.shape[: self.axis], self.outer * (self.stop - self.start), *self.shape[self.axis + 1 :]
+
+    @property
+    def size(self) -> int:
+        return prod(self.local_shape)
+
+    @property
+    def view(self) -> Shape:
+        """A shape of the whole array in which the portion is `index`."""
+        return *self.shape[: self.axis], self.outer, self.bounds[-1], *self.shape[self.axis + 1 :]
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        return (*(slice(None),) * (self.axis + 1), slice(self.start, self.stop))
+
+    def of(self, rank: int) -> Portion:
+        """The portion of another worker."""
+        return replace(self, rank=rank)
+
+    def of_whole(self, whole: np.ndarray) -> np.ndarray:
+        """The portion of a whole array, in `local_shape`."""
+        return whole.reshape(self.view)[self.index].reshape(self.local_shape)
+
+    def write(self, whole: np.ndarray, portion: np.ndarray) -> None:
+        """Set the portion of a contiguous whole array."""
+        view = whole.reshape(self.view)
+        view[self.index] = portion.reshape(view[self.index].shape)
+
+
+def even_bounds(size: int, count: int) -> tuple[int, ...]:
+    """Where `count` near-equal ranges of `size` elements begin, and the end.
+
+    >>> even_bounds(10, 3)
+    (0, 3, 6, 10)
+    """
+    return tuple(size * i // count for i in range(count + 1))
