@@ -119,7 +119,7 @@ class Net:
         self.flat.values[...] = self.ops.asarray(self.flat.flattened(self.initial_values(seed)))
 
     def initial_values(self, seed: int) -> dict[str, np.ndarray]:
-        """The initial values of all parameters, by name, in float64; of those that are split, the worker's portions."""
+        """The initial values of all parameters, by name, in float64. Of a split one, it is the worker's portion."""
         owner = self._parameter_net or self
         return {param.name: initial_value(param, seed) for param in owner.params}
 
