@@ -102,9 +102,10 @@ class ServerStages:
             self.exchange.gather_exactly(index, self.staging.values, self._offered)
             self.staging.receive(bucket.elements)
 
-    def put(self, values: np.ndarray) -> None:
-        """Set all parameters on this worker, and `new`."""
+    def put(self, values: np.ndarray, own: np.ndarray) -> None:
+        """Set all parameters on this worker, and `new`. own: its portions of split ones."""
         self.staging.put(values)
+        self._net.own.values[...] = self._net.ops.asarray(own)
         if not self.exchange.exact:
             self.new[...] = self._net.ops.asarray(values) if self.in_process_servers else values
 
