@@ -104,9 +104,10 @@ class GroupState:
         servers know of."""
         stages, stub = self._stages, self._stages.stub
         steps_and_clocks = np.zeros((2, self._comm.size))
-        steps_and_clocks[:, self._comm.rank] = stub.get(stages.new, first), stub.clock
+        steps_and_clocks[:, self._comm.rank] = stub.get(stages.values, first), stub.clock
         with stages.patiently():
             self._comm.all_reduce(steps_and_clocks.reshape(-1))
+        stages.receive_own()
         begin, clock = map(int, steps_and_clocks.max(axis=1))
         stub.begin(begin, clock)
         residuals, self._residuals = self._residuals, None
@@ -153,7 +154,7 @@ class GroupState:
         self._comm.broadcast(values)
         self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
-        self._stages.stub.put(self._stages.new, states, step)
+        self._stages.stub.put(self._stages.values, states, step)
 
     def _gathered(self, servers: _Servers, name: str) -> dict[str, Gathered]:
         """The parameters of all servers, or the updater's state `name`."""
