@@ -71,34 +71,34 @@ def share_residuals(
     saved: Mapping[str, Mapping[str, Any]],
     parameters: Mapping[str, Any],
     flat: FlatParams,
+    own: FlatParams,
     held: Sequence[Holding],
 ) -> ResidualState | None:
     """Every rank's residuals from the first rank's checkpoint; None where that has none. Collective.
 
     The same number of ranks get their own back; in a group of another size the first rank takes over all.
-    parameters: of the checkpoint, for those whose values were the servers'.
+    parameters: of the checkpoint, in place of values that it lacks: those of parameters that were split.
     """
     ranks = [kept for key, kept in saved.items() if key.startswith(_RANK.format(""))]
     found = np.array([float(len(saved)), float(len(ranks))])
     comm.broadcast(found)
     if not found[0]:
         return None
-    split = [h for h in held if h.split]
-    end = max((h.elements.stop for h in split), default=flat.size)
-    residual, values, pushes = (np.zeros(size, flat.values.dtype) for size in (flat.size, flat.size, end))
+    sizes = flat.size, flat.size, flat.size + own.size, own.size
+    residual, values, pushes, owed = (np.zeros(size, flat.values.dtype) for size in sizes)
+    shared = {**parameters, **saved["values"]} if saved else {}
     for entry in flat.entries:
         elements = slice(entry.start, entry.stop)
         if int(found[1]) == comm.size:
             for rank in range(comm.size):
                 array = saved[_RANK.format(rank)].get(entry.name) if saved else None
-                own = residual[elements] if rank == comm.rank else residual[:0]
-                send_portions(comm, held_by(rank, entry.size, comm.size), array, own)
+                out = residual[elements] if rank == comm.rank else residual[:0]
+                send_portions(comm, held_by(rank, entry.size, comm.size), array, out)
         else:
             read_all(_Sum(ranks, entry.name), residual[elements])
         if saved:
-            read_all(saved["values"].get(entry.name, parameters[entry.name]), values[elements])
+            read_all(shared[entry.name], values[elements])
     comm.broadcast(values)
-    owed = np.zeros(end - flat.size, flat.values.dtype)
     for h in held:
         send_portions(comm, h.portion, saved["pushes"][h.name] if saved else None, pushes[h.elements])
         if h.split:

@@ -79,7 +79,7 @@ class _File:
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def read(self, offset: int, out: np.ndarray) -> None:
-        rest = memoryview(out.view(np.uint8))
+        rest = out.view(np.uint8).data
         while rest:
             count = os.preadv(self.descriptor, [rest], offset)
             if not count:
@@ -87,7 +87,7 @@ class _File:
             rest, offset = rest[count:], offset + count
 
     def write(self, offset: int, block: np.ndarray) -> None:
-        rest = memoryview(block.view(np.uint8))
+        rest = block.view(np.uint8).data
         while rest:
             count = os.pwrite(self.descriptor, rest, offset)
             rest, offset = rest[count:], offset + count
@@ -182,5 +182,5 @@ def _digest(hdf5: h5py.File, arrays: Mapping[str, SavedArray]) -> str:
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         for block in array.blocks():
-            digest.update(block.view(np.uint8))
+            digest.update(block.view(np.uint8).data)
     return digest.hexdigest()

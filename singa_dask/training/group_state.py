@@ -29,7 +29,7 @@ class GroupState:
 
     All methods are collective. carries: whether recurrent layers carry state from one mini-batch to the next.
 
-    In flat arrays of parameters, a worker's portions of split ones (`net.own`) follow the replicated ones (`net.flat`).
+    In flat arrays, a worker's portions of split parameters (`net.own`) follow the replicated ones (`net.flat`).
     """
 
     def __init__(self, job: JobProto, comm: Communicator, net: Net, stages: ServerStages, *, carries: bool) -> None:
@@ -95,7 +95,7 @@ class GroupState:
             return
         self._restored_step = int(step[0])
         kept = {} if checkpoint is None else checkpoint.residuals
-        self._residuals = share_residuals(comm, kept, parameters, flat, self._held)
+        self._residuals = share_residuals(comm, kept, parameters, flat, self._net.own, self._held)
         if self._carries:
             share_carried(self._net, comm, None if checkpoint is None else checkpoint.carried)
 
