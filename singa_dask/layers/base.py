@@ -307,6 +307,7 @@ class LossLayer(Layer):
 class OutputLayer(Layer):
     """A layer that measures or writes the output of a net. No gradient flows through it."""
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
     stops_gradient: ClassVar[bool] = True
 
     def backward(self, ctx: Context, dy: Any) -> Any:
