@@ -314,7 +314,6 @@ class OutputLayer(Layer):
 
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
     stops_gradient: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         return (None,) * len(self.proto.srclayers)

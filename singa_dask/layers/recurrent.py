@@ -85,7 +85,8 @@ class Recurrent(Layer):
         self._begin(ctx, states, x[1] if ctx.given else None)
         if self._split:
             sums = self._state_sums(ctx, gates)
-            ctx.split.forward(states[0], ctx.begun, ctx.chosen, sums, w, partial(self._cell, ctx, gates))
+            cell = partial(self._cell, ctx, gates)
+            ctx.split.forward(states[0], ctx.begun, gates, ctx.chosen, sums, w, cell)
         else:
             self._steps(ctx, gates, w)
         ctx.memory.state = [state[rows:] for state in states]

@@ -37,19 +37,26 @@ class SplitSteps:
             self.before[: self._batch] = given
 
     def forward(
-        self, h: Array, begun: bool, chosen: Chosen, sums: list[Array], w: list[Array], cell: Callable[..., None]
+        self,
+        h: Array,
+        begun: bool,
+        gates: Array,
+        chosen: Chosen,
+        sums: list[Array],
+        w: list[Array],
+        cell: Callable[..., None],
     ) -> None:
         """Compute all states: cell(rows of a step, rows of the state after it), after sums += before w.
 
         h: ((T + 1) B, h), the states, the first block being that before the first step. sums, w: of each product,
-        (T B, N) and (H, N); the first sums hold the inputs' part. begun, chosen: see ops/recurrent.py.
+        (T B, N) and (H, N); the first sums are columns of the gates. begun, gates, chosen: see ops/recurrent.py.
         """
         for array in sums[1:]:
             array[...] = 0
         for now, after in self._blocks():
             if chosen is not None:
                 table, symbols = chosen
-                self._ctx.ops.embed(table, symbols[now], sums[0][now])
+                self._ctx.ops.embed(table, symbols[now], gates[now])
             if now.start:
                 self._gather(h[now], self.before[now])
             if now.start or begun:
