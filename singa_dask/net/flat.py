@@ -141,8 +141,8 @@ class GroupLayout:
 
     replicated: tuple[Entry, ...]
     size: int
-    own: tuple[tuple[Entry, ...], ...]
-    own_sizes: tuple[int, ...]
+    own: tuple[tuple[Entry, ...], ...] = ()
+    own_sizes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, flat: FlatParams, own: FlatParams, workers: int) -> GroupLayout:

@@ -72,6 +72,7 @@ class Replica:
             stub,
             self.executor,
             make_staging(self.net.ops, self.net.flat, on_device=device_comm is not None),
+            make_staging(self.net.ops, self.net.own, on_device=in_process_servers),
             in_process_servers=in_process_servers,
         )
         self.group_state = GroupState(job, comm, self.net, self.stages, carries=self.algorithm.carries)

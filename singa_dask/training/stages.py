@@ -10,7 +10,7 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.staging import Staging, make_staging
+from singa_dask.exchange.staging import Staging
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net import Net
 from singa_dask.net.flat import Joined
@@ -23,7 +23,10 @@ class ServerStages:
     in_process_servers: each worker's server is in its own process, for it alone, so that its new values are there as
     soon as a bucket is updated. Else replies come at the end of the step, or of the next one with `stub.behind`.
 
-    new: the servers' values of this worker's parts, flat: the net's own array where that is exact. owed: gradients
+    staging, own: of the replicated parameters, and of the worker's own portions.
+
+    new: the servers' values of this worker's parts, flat: the net's own array where that is exact. values: `new`, then
+    the worker's own portions: what the stub reads and writes. owed: gradients
     kept back by an earlier run that no codec here can keep, of the replicated parameters and then of the worker's own
     portions; they are part of the next step.
     """
@@ -37,6 +40,7 @@ class ServerStages:
         stub: Stub,
         executor: CollectiveExecutor,
         staging: Staging,
+        own: Staging,
         *,
         in_process_servers: bool,
     ) -> None:
@@ -52,9 +56,8 @@ class ServerStages:
             self.new = net.ops.empty((net.flat.size,)) if in_process_servers else np.empty_like(staging.values)
         self._offered = staging.offered(self.new) if in_process_servers else self.new
         self._sums = staging.gradients if exchange.in_place else staging.empty()
-        own = make_staging(net.ops, net.own, on_device=in_process_servers)
         self._own = own
-        self._gradients = Joined(self._sums, own.gradients)
+        self.values, self._gradients = Joined(self.new, own.values), Joined(self._sums, own.gradients)
         self._own_range = range(net.flat.size, net.flat.size + net.own.size)
 
     def begin(self, step: int) -> None:
@@ -95,14 +98,16 @@ class ServerStages:
             self._own.send(slice(None))
             self.stub.push(self._step, self._gradients, self.values, self._own_range)
         self.owed = None
-        self._pull()
+        self.stub.pull(self.values)
+        self.receive_own()
         if not self.in_process_servers:
             self._gather_replies()
 
     def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""
         if self.stub.behind:
-            self._pull(everything=True)
+            self.stub.pull(self.values, everything=True)
+            self.receive_own()
             self._gather_replies()
 
     def gather_exactly(self) -> None:
@@ -113,18 +118,9 @@ class ServerStages:
             self.exchange.gather_exactly(index, self.staging.values, self._offered)
             self.staging.receive(bucket.elements)
 
-    @property
-    def values(self) -> Joined:
-        """`new`, and this worker's own portions: what the stub reads and writes."""
-        return Joined(self.new, self._own.values)
-
     def receive_own(self) -> None:
         """Bring the own portions in `values` to the net."""
         self._own.receive(slice(None))
-
-    def _pull(self, *, everything: bool = False) -> None:
-        self.stub.pull(self.values, everything=everything)
-        self.receive_own()
 
     def put(self, values: np.ndarray, own: np.ndarray) -> None:
         """Set the replicated parameters on this worker, `new`, and its own portions."""
