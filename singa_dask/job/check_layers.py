@@ -19,7 +19,6 @@ from singa_dask.job.layer_types import (
 )
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.stores import store_of
-from singa_dask.job.support import LAYER_TYPES
 
 _CONF_FIELDS = [f.name for f in LayerProto.DESCRIPTOR.fields if f.name.endswith("_conf") and f.message_type]
 _NAMED_SET = re.compile(r"dataset:[\w.-]+/[\w.-]+")
@@ -31,7 +30,7 @@ def check_layers(findings: Findings) -> None:
     for path, layer in layers_of(findings.job):
         _check_type(findings, path, layer)
         _check_phases(findings, path, layer)
-        if type_name(layer) in DEPRECATED or type_name(layer) in LAYER_TYPES:
+        if type_name(layer) in DEPRECATED:
             continue  # its settings cannot be checked
         _check_confs(findings, path, layer)
         _check_source_count(findings, path, layer)

@@ -63,6 +63,15 @@ ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
 LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # read a prediction and a label
 
+# Type -> the axis of its weight (or table) that `partition_dim: 1` splits, and what lies along it.
+_SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
+    "kBM": (0, "channels"),
+    "kConvolution": (3, "filters"),
+    "kEmbedding": (1, "features"),
+    "kRBMHid": (1, "hidden units"),
+    "kRBMVis": (1, "hidden units"),
+}
+
 _AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
 _NORMS = frozenset({"kBM", "kCudnnBM"})
 _GATES: dict[str, tuple[str, ...]] = {"kGRU": ("z_", "r_", "c_"), "kLSTM": ("i_", "f_", "o_", "g_"), "kRNN": ("",)}
@@ -91,3 +100,37 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
     if name not in _AFFINE:
         return ()
     return ("weight", "bias") if getattr(layer, CONF[name]).bias_term else ("weight",)
+
+
+def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
+    """For each parameter, the axes that can be split over workers, and what lies along them.
+
+    None if only the layer's class knows them. The first axis is the one that the layer's `partition_dim: 1` splits.
+    """
+    roles, kind = parameter_roles(layer), SPELLINGS.get(type_name(layer), type_name(layer))
+    if roles is None:
+        return None
+    if kind == "kInnerProduct":
+        weight = {1: "output features", 0: "input features"}
+        if layer.innerproduct_conf.transpose:
+            weight = {0: "output features", 1: "input features"}
+        return (weight, {0: "output features"})[: len(roles)]
+    axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
+    return tuple({axis if role in ("weight", "table") else 0: name} for role in roles)
+
+
+def splits_inputs(layer: LayerProto) -> bool:
+    """Whether the `partition_dim` of its weight splits an InnerProduct over its input features."""
+    if type_name(layer) != "kInnerProduct" or not layer.param or not layer.param[0].HasField("partition_dim"):
+        return False
+    return layer.param[0].partition_dim == int(layer.innerproduct_conf.transpose)
+
+
+def partition_dim(layer: LayerProto, net: int) -> int:
+    """0 if the layer is split over the mini-batch, 1 over features. net: the net's partition_dim.
+
+    A parameter with a partition_dim asks for 1 in a layer without its own.
+    """
+    if layer.partition_dim >= 0:
+        return layer.partition_dim
+    return 1 if any(param.HasField("partition_dim") for param in layer.param) else net

@@ -211,10 +211,6 @@ BROKEN = [
     ("type: kReLU", "type: kReLU shift: -1", "neuralnet.layer[relu1].shift", 32, 37, "must not be negative"),
     ("type: kReLU", "type: kReLU unroll_source: 1", "neuralnet.layer[relu1].unroll_source", 32, 37, "needs 0"),
     ("type: kReLU", "type: kReLU unroll_index: 1", "neuralnet.layer[relu1].unroll_index", 32, 37, "by the unrolling"),
-    # what is to come
-    ("type: kReLU", "type: kReLU partition_dim: 1", "neuralnet.layer[relu1].partition_dim", 32, 37, "not yet"),
-    ('name: "w1"', 'name: "w1" partition_dim: 1', "neuralnet.layer[conv1].param[0].partition_dim", 29, 24, "not yet"),
-    ("neuralnet {", "neuralnet { partition_dim: 1", "neuralnet.partition_dim", 11, 13, "not yet supported"),
 ]  # fmt: skip
 
 

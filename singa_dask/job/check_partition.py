@@ -1,0 +1,40 @@
+"""Checks of `partition_dim` that need no shapes."""
+
+from __future__ import annotations
+
+from singa_dask.job.findings import Findings
+from singa_dask.job.job_pb2 import LayerProto
+from singa_dask.job.layer_types import parameter_roles, split_axes, splits_inputs, type_name
+from singa_dask.job.paths import Path, layers_of
+
+
+def check_partition(findings: Findings) -> None:
+    """Check that every parameter's partition_dim is an axis that can be split, and agrees with its layer's."""
+    for path, layer in layers_of(findings.job):
+        for i, param in enumerate(layer.param):
+            if param.HasField("partition_dim"):
+                _check_param(findings, path, layer, i)
+
+
+def _check_param(findings: Findings, path: Path, layer: LayerProto, index: int) -> None:
+    where: Path = (*path, "param", index, "partition_dim")
+    axis, axes = layer.param[index].partition_dim, split_axes(layer)
+    if axes is None:
+        if axis < 0:
+            message = "must be the axis of the array that is split"
+            findings.add(where, message, str(axis), "Count from 0, or leave it out.")
+    elif index >= len(axes):
+        return  # reported elsewhere
+    elif axis not in axes[index]:
+        role = (parameter_roles(layer) or ())[index]
+        legal = " or ".join(f"{axis} ({what})" for axis, what in axes[index].items())
+        message = f"must be the axis along which the {role} of {type_name(layer)} can be split: {legal}"
+        findings.add(where, message, str(axis), "Leave it out if the layer is not split over workers.")
+        return
+    elif index > 0 and splits_inputs(layer):
+        message = "a layer that is split over its input features has the whole bias on every worker"
+        findings.add(where, message, str(axis), "Leave it out.")
+    if layer.partition_dim == 0:
+        message = "splits a parameter of a layer that is split over the mini-batch"
+        received = f"{axis}, and partition_dim: 0 of the layer"
+        findings.add(where, message, received, "Leave one of them out, or set the layer's to 1.")
