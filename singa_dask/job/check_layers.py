@@ -11,6 +11,7 @@ from singa_dask.job.job_pb2 import LayerProto, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
+    INSERTED,
     LOSSES,
     REQUIRED,
     SOURCES,
@@ -49,6 +50,9 @@ def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
     if type_name(layer) in DEPRECATED:
         message = "SINGA deprecated this layer type; singa_dask does not have it"
         findings.add((*path, "type"), message, type_name(layer), DEPRECATED[type_name(layer)])
+    if type_name(layer) in INSERTED:
+        message = f"is inserted by the {INSERTED[type_name(layer)]}; a job must not have it"
+        findings.add((*path, "type"), message, type_name(layer), "Leave the layer out.")
     check_user(findings, layer, path, example="kReLU")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.layer_types import parameter_roles, split_axes, splits_inputs, type_name
+from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.layer_types import parameter_roles, split_axes, type_name
 from singa_dask.job.paths import Path, layers_of
 
 
@@ -31,10 +31,17 @@ def _check_param(findings: Findings, path: Path, layer: LayerProto, index: int) 
         message = f"must be the axis along which the {role} of {type_name(layer)} can be split: {legal}"
         findings.add(where, message, str(axis), "Leave it out if the layer is not split over workers.")
         return
-    elif index > 0 and splits_inputs(layer):
+    elif index > 0 and _splits_inputs(layer):
         message = "a layer that is split over its input features has the whole bias on every worker"
         findings.add(where, message, str(axis), "Leave it out.")
     if layer.partition_dim == 0:
         message = "splits a parameter of a layer that is split over the mini-batch"
         received = f"{axis}, and partition_dim: 0 of the layer"
         findings.add(where, message, received, "Leave one of them out, or set the layer's to 1.")
+
+
+def _splits_inputs(layer: LayerProto) -> bool:
+    """Whether the partition_dim of its weight splits an InnerProduct over its input features."""
+    if layer.type != LayerType.kInnerProduct or not layer.param[0].HasField("partition_dim"):
+        return False
+    return layer.param[0].partition_dim == int(layer.innerproduct_conf.transpose)

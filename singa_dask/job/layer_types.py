@@ -28,6 +28,14 @@ DEPRECATED: dict[str, str] = {
     "kLabel": f"{_SHARDS}; it also provides the labels: make it the second source of the loss.",
 }
 
+# Types that a job must not have -> what inserts them.
+INSERTED: dict[str, str] = {
+    "kFrame": "unrolling",
+    "kLastStep": "unrolling",
+    "kTransition": "partitioning",
+    "kLabelTransition": "partitioning",
+}
+
 # Type -> its settings block. It is named after the type, except for these.
 CONF: dict[str, str] = {
     **dict.fromkeys(("kCSVInput", "kRecordInput", "kCSVOutput", "kRecordOutput"), "store_conf"),
@@ -117,20 +125,3 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
         return (weight, {0: "output features"})[: len(roles)]
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
     return tuple({axis if role in ("weight", "table") else 0: name} for role in roles)
-
-
-def splits_inputs(layer: LayerProto) -> bool:
-    """Whether the `partition_dim` of its weight splits an InnerProduct over its input features."""
-    if type_name(layer) != "kInnerProduct" or not layer.param or not layer.param[0].HasField("partition_dim"):
-        return False
-    return layer.param[0].partition_dim == int(layer.innerproduct_conf.transpose)
-
-
-def partition_dim(layer: LayerProto, net: int) -> int:
-    """0 if the layer is split over the mini-batch, 1 over features. net: the net's partition_dim.
-
-    A parameter with a partition_dim asks for 1 in a layer without its own.
-    """
-    if layer.partition_dim >= 0:
-        return layer.partition_dim
-    return 1 if any(param.HasField("partition_dim") for param in layer.param) else net

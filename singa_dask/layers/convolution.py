@@ -37,9 +37,8 @@ class Convolution(Layer):
         first, last = self.partition.own(filters) if split else (0, filters)
         whole = *self.window.kernel, channels, filters
         self.weight = self.declare("weight", whole, *fans, axis=3 if split else None)
-        self.bias = None
-        if self.conf.bias_term:
-            self.bias = self.declare("bias", (filters,), *fans, axis=0 if split else None)
+        own = 0 if split else None
+        self.bias = self.declare("bias", (filters,), *fans, axis=own) if self.conf.bias_term else None
         self._shape = (*self.window.output_size(*shape[:2]), last - first)
         return self._shape
 
