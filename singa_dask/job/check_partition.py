@@ -28,8 +28,10 @@ def _check_param(findings: Findings, path: Path, layer: LayerProto, index: int) 
     elif axis not in axes[index]:
         role = (parameter_roles(layer) or ())[index]
         legal = " or ".join(f"{axis} ({what})" for axis, what in axes[index].items())
-        message = f"must be the axis along which the {role} of {type_name(layer)} can be split: {legal}"
-        findings.add(where, message, str(axis), "Leave it out if the layer is not split over workers.")
+        message = f"the {role} of a {type_name(layer)} can be split along axis {legal}"
+        if not legal:
+            message = f"the {role} of a {type_name(layer)} cannot be split"
+        findings.add(where, message, str(axis), f"Use {legal.split(' ')[0]}." if legal else "Leave it out.")
         return
     elif index > 0 and _splits_inputs(layer):
         message = "a layer that is split over its input features has the whole bias on every worker"

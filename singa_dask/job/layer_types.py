@@ -111,7 +111,7 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
 
 
 def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
-    """For each parameter, the axes that can be split over workers, and what lies along them.
+    """For each parameter, the axes that can be split over workers, and what lies along each.
 
     None if only the layer's class knows them. The first axis is the one that the layer's `partition_dim: 1` splits.
     """
@@ -124,4 +124,6 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
             weight = {0: "output features", 1: "input features"}
         return (weight, {0: "output features"})[: len(roles)]
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
+    if kind == "kRBMVis":
+        return ({axis: name}, {})[: len(roles)]  # every worker has the visible units
     return tuple({axis if role in ("weight", "table") else 0: name} for role in roles)
