@@ -304,10 +304,13 @@ class LossLayer(Layer):
     then the gradient of the group's mean loss, for any division of the mini-batch.
     """
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
 
 class OutputLayer(Layer):
     """A layer that measures or writes the output of a net. No gradient flows through it."""
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
     stops_gradient: ClassVar[bool] = True
 
     def backward(self, ctx: Context, dy: Any) -> Any:

@@ -170,7 +170,7 @@ class Net:
             param.value[...] = self.ops.asarray(initial_value(param, seed), self.ops.dtype)
 
     def initial_values(self, seed: int) -> dict[str, np.ndarray]:
-        """The initial values of all parameters, of this worker's portions of those that are split: float64."""
+        """The initial values of all parameters, by name, in float64. Of a split one, it is the worker's portion."""
         owner = self._parameter_net or self
         return {param.name: initial_value(param, seed) for param in owner.params}
 
