@@ -81,7 +81,7 @@ def test_slicing_and_concatenating_images(dim, net):
 @pytest.mark.parametrize("dims", [(0, 0, 0), (1, 1, 1), (0, 1, 0), (1, 0, 1)])
 @pytest.mark.parametrize("net", [0, 1])
 def test_slices_of_the_mini_batch_have_layers_of_their_own(dims, net):
-    """The 7 rows of the mini-batch are 3 and 4: fewer than some workers' even shares."""
+    """Pieces of 3 and 4 rows: of 4 workers, one has no row of the first piece."""
     data = RecordInput("data", shape=[12])
     ip = InnerProduct("ip", data, num_output=8, partition_dim=dims[0])
     pieces = Slice("slice", ip, slice_dim=0, num_slices=2)
@@ -89,4 +89,4 @@ def test_slices_of_the_mini_batch_have_layers_of_their_own(dims, net):
     second = InnerProduct("second", pieces, num_output=5, partition_dim=dims[2])
     joined = Concate("joined", [first, second], concate_dim=0)
     layers = [data, SoftmaxLoss("loss", [joined, data])]
-    assert_equal_to_serial(net_of(layers, partition_dim=net), BP(), batches((12,), 5, count=2), (2, 3))
+    assert_equal_to_serial(net_of(layers, partition_dim=net), BP(), batches((12,), 5, count=2), (2, 4))
