@@ -66,6 +66,13 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
             return _user_value(param, init, rng)
 
 
+def check_initial_value(param: Param, seed: int) -> None:
+    """Raise ConfigError if the `init` block of `param` is wrong. Only a user function draws the whole array."""
+    user = param.proto.HasField("init") and param.proto.init.type == ParamGenProto.kUserInit
+    shape = param.whole_shape if user else (1,) * len(param.whole_shape)
+    initial_value(Param(param.proto, param.name, shape, param.fan_in, param.fan_out), seed)
+
+
 def _uniform(
     param: Param, rng: np.random.Generator, value: float, low: float, high: float, scale: float = 1.0
 ) -> np.ndarray:

@@ -114,8 +114,8 @@ def test_a_state_is_forgotten_where_the_servers_have_gone_on_since(prepared, tmp
     alone = prepared("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
     run(alone, tmp_path)
     early, late = (checkpoints.load(checkpoints.path_of(tmp_path, step)) for step in (4, 8))
-    entries, job = alone.entries, alone.job
-    cut = parameter_partition(alone.topology, entries, alone.size)
+    entries, job = alone.layout.entries, alone.job
+    cut = parameter_partition(alone.topology, alone.layout)
     links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0)).protocol(get_ops("cpu"))))}
     found = []
     for generation, checkpoint in enumerate((late, early)):

@@ -19,6 +19,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
+from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
 from singa_dask.server.messages import Coded, Inspect
@@ -238,7 +239,7 @@ def test_the_residuals_of_eleven_workers_find_their_way_back(tmp_path):
 @pytest.mark.parametrize("carry", [True, False])
 def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_it(carry):
     job = coded(job_of(2, "SGD"), "kTopK")
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
     plans = [server_plan(job, _entries(), cut.of_server(i)) for i in range(2)]
     links = {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
@@ -269,7 +270,7 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
     job.cluster.nworker_groups = 2
     if staleness is not None:
         job.cluster.max_staleness = staleness
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
     links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0)).protocol(get_ops("cpu"))))}
 
     def member(comm):
@@ -323,7 +324,7 @@ def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
     def links():
         if beside:
             return [None] * 3
-        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), entries, size)
+        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(entries, size))
         held = {i: Server(server_plan(job, entries, cut.of_server(i)).protocol(get_ops("cpu"))) for i in range(3)}
         return [{i: LocalLink(server) for i, server in held.items()}] * 3
 
@@ -410,7 +411,7 @@ class FarLink:
 
 
 def far_links(job, groups=(0,)):
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
     servers = range(job.cluster.nservers_per_group)
     plans = [server_plan(job, _entries(), cut.of_server(i), groups=groups) for i in servers]
     return {i: FarLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
@@ -494,7 +495,7 @@ def test_after_draining_parameters_are_the_servers_and_nothing_is_under_way():
         comm.barrier()
         return behind, replica.net.flat.values, held, under_way
 
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
     for behind, drained, held, under_way in run_threads(2, member):
         assert under_way == 0 and not np.array_equal(behind, drained)
         np.testing.assert_array_equal(drained, held)
@@ -574,7 +575,7 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
     def links():
         if beside:
             return None
-        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), _entries(), _size())
+        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
         plans = [server_plan(job, _entries(), cut.of_server(i)) for i in range(3)]
         return {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
