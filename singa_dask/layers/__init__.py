@@ -26,6 +26,7 @@ from singa_dask.layers.registry import layer_class
 from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
 from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
+from singa_dask.layers.transition import LabelTransition, Transition
 
 __all__ = [
     "GRU",
@@ -51,6 +52,7 @@ __all__ = [
     "ImagePreprocess",
     "InnerProduct",
     "InputLayer",
+    "LabelTransition",
     "LastStep",
     "Layer",
     "LossLayer",
@@ -75,5 +77,6 @@ __all__ = [
     "Split",
     "Step",
     "Tanh",
+    "Transition",
     "layer_class",
 ]

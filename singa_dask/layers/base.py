@@ -227,6 +227,21 @@ class Layer(Description):
             return flow[-1], labelled[-1]
         raise self.problem(f"takes {least} srclayers", hint="Call it on them, or name them in srclayers.")
 
+    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
+        """The forms of its sources and of its output with this `partition_dim`. sources: the forms that they make.
+        axis: the one along which another layer, whose parameters it shares, splits them.
+        """
+        takes = self.takes
+        if dim != 1 or self.passes_labels or self.makes_labels:
+            form = Form.ROWS if Form.ROWS in takes else takes[0]
+        elif self.splits_features:
+            return Form.WHOLE, Form.COLUMNS
+        elif Form.COLUMNS in takes:
+            form = next((source for source in sources if source in takes), Form.ROWS)
+        else:
+            form = Form.WHOLE if Form.WHOLE in takes else Form.ROWS
+        return form, form
+
     # What a subclass implements:
 
     def setup(self, *src: Shape) -> Any:
@@ -292,6 +307,7 @@ class LossLayer(Layer):
 class OutputLayer(Layer):
     """A layer that measures or writes the output of a net. No gradient flows through it."""
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
     stops_gradient: ClassVar[bool] = True
 
     def backward(self, ctx: Context, dy: Any) -> Any:

@@ -53,12 +53,14 @@ class FlatParams:
     size: int
 
     @classmethod
-    def of(cls, params: Sequence[Param], ops: Ops) -> FlatParams:
-        """Allocate zeroed arrays for `params` and bind them to their places."""
+    def of(cls, params: Sequence[Param], ops: Ops, *, allocate: bool = True) -> FlatParams:
+        """Zeroed arrays for `params`, bound to their places; without `allocate` only the places."""
         entries = layout(params)
         size = _aligned(entries[-1].stop) if entries else 0
-        flat = cls(ops.zeros((size,)), ops.zeros((size,)), entries, params, size)
-        flat.move(flat.values, flat.grads)
+        length = size if allocate else 0
+        flat = cls(ops.zeros((length,)), ops.zeros((length,)), entries, params, size)
+        if allocate:
+            flat.move(flat.values, flat.grads)
         return flat
 
     def move(self, values: Array, grads: Array) -> None:

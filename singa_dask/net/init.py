@@ -1,13 +1,14 @@
 """Initial values of parameters.
 
 NumPy draws them in float64 from a generator that depends on (seed, parameter name) alone. Device, data type, order of
-layers and number of workers do not change them.
+layers, number of workers and partition do not change them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import ParamGenProto
 from singa_dask.job.user_code import user_code
 from singa_dask.layers.param import Param
+from singa_dask.layers.partition import Portion
+
+# Elements that are drawn at a time for a portion of an array: few enough for the cache.
+BLOCK = 1 << 16
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -30,35 +35,77 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
     kGaussianSqrtFanIn: value N(mean, std^2) / sqrt(fan_in).
     kUniformSqrtFanIn: value U(low, high) sqrt(3 / fan_in).
     kUniformSqrtFanInOut: value U(low, high) sqrt(6 / (fan_in + fan_out))   (Glorot & Bengio 2010 with the defaults).
-    kUserInit: function(param, rng), where `user_type` names the function.
+    kUserInit: function(param, rng), where `user_type` names the function. It returns the whole array.
     Without `init`: kUniformSqrtFanIn for arrays of two or more dimensions, zero for vectors (biases).
 
     `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
+    A parameter with a `portion` gets that portion of the whole array. Only kUserInit needs memory for more than it.
     Raises ConfigError if kUserInit has no `user_type` or its function returns another shape.
     """
-    rng = generator(seed, param.name)
-    shape = param.shape
+    rng, shape = generator(seed, param.name), param.shape
     if not param.proto.HasField("init"):
         if len(shape) < 2:
             return np.zeros(shape)
-        return rng.uniform(-1.0, 1.0, shape) * _scale(param, 3, param.fan_in)
+        return _uniform(param, rng, 1.0, -1.0, 1.0, _scale(param, 3, param.fan_in))
     init = param.proto.init
     match init.type:
         case ParamGenProto.kConstant:
             return np.full(shape, init.value)
         case ParamGenProto.kGaussian:
-            return init.value * rng.normal(init.mean, init.std, shape)
+            return _gaussian(param, rng, init)
         case ParamGenProto.kUniform:
-            return init.value * rng.uniform(init.low, init.high, shape)
+            return _uniform(param, rng, init.value, init.low, init.high)
         case ParamGenProto.kGaussianSqrtFanIn:
-            return init.value * rng.normal(init.mean, init.std, shape) * _scale(param, 1, param.fan_in)
+            return _gaussian(param, rng, init, _scale(param, 1, param.fan_in))
         case ParamGenProto.kUniformSqrtFanIn:
-            return init.value * rng.uniform(init.low, init.high, shape) * _scale(param, 3, param.fan_in)
+            return _uniform(param, rng, init.value, init.low, init.high, _scale(param, 3, param.fan_in))
         case ParamGenProto.kUniformSqrtFanInOut:
             fans = param.fan_in + param.fan_out
-            return init.value * rng.uniform(init.low, init.high, shape) * _scale(param, 6, fans)
+            return _uniform(param, rng, init.value, init.low, init.high, _scale(param, 6, fans))
         case _:
             return _user_value(param, init, rng)
+
+
+def _uniform(
+    param: Param, rng: np.random.Generator, value: float, low: float, high: float, scale: float = 1.0
+) -> np.ndarray:
+    bits = rng.bit_generator
+    assert isinstance(bits, np.random.PCG64)
+    # A uniform number takes one output of the bit generator.
+    return _drawn(param, lambda count: value * rng.uniform(low, high, count) * scale, bits.advance)
+
+
+def _gaussian(param: Param, rng: np.random.Generator, init: ParamGenProto, scale: float = 1.0) -> np.ndarray:
+    def draw(count: int) -> np.ndarray:
+        return init.value * rng.normal(init.mean, init.std, count) * scale
+
+    return _drawn(param, draw, draw)  # a normal number takes one output or more
+
+
+def _drawn(param: Param, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> np.ndarray:
+    """The parameter's portion of the whole array, whose elements draw(count) draws and skip(count) skips in order."""
+    if param.portion is None:
+        return draw(param.size).reshape(param.shape)
+    return _drawn_portion(param.portion, draw, skip).reshape(param.shape)
+
+
+def _drawn_portion(portion: Portion, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> np.ndarray:
+    """In the whole array, rows of `length` elements; elements `first` to `last` of each belong to the portion."""
+    after = math.prod(portion.shape[portion.axis + 1 :])
+    first, last, length = portion.start * after, portion.stop * after, portion.bounds[-1] * after
+    out = np.empty((math.prod(portion.shape) // length, last - first))
+    together = max(1, BLOCK // length)
+    for row in range(0, len(out), together):
+        rows = out[row : row + together]
+        for begin in range(0, length, BLOCK):  # more than one block only if rows is one row
+            width = min(BLOCK, length - begin)
+            left, right = (min(max(0, end - begin), width) for end in (first, last))
+            if left < right:
+                block = draw(len(rows) * width).reshape(-1, width)
+                rows[:, begin + left - first : begin + right - first] = block[:, left:right]
+            elif begin < first or row + together < len(out):
+                skip(len(rows) * width)
+    return out
 
 
 def _scale(param: Param, numerator: int, fan: int) -> float:
@@ -75,9 +122,10 @@ def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> 
         received = "kUserInit" if init.HasField("type") else "no type"
         hint = 'Write type: kGaussian (or another), or user_type: "module:function".'
         raise ConfigError(Problem(f"{key}.type", "kUserInit needs user_type", received, hint))
-    value = np.asarray(user_code(init.user_type, f"{key}.user_type")(param, rng), dtype=np.float64)
-    if value.shape != param.shape:
+    whole = Param(param.proto, param.name, param.whole_shape, param.fan_in, param.fan_out)
+    value = np.asarray(user_code(init.user_type, f"{key}.user_type")(whole, rng), dtype=np.float64)
+    if value.shape != whole.shape:
         raise ConfigError(
-            Problem(f"{key}.user_type", f"{init.user_type} must return shape {param.shape}", str(value.shape))
+            Problem(f"{key}.user_type", f"{init.user_type} must return shape {whole.shape}", str(value.shape))
         )
-    return value
+    return value if param.portion is None else param.portion.of_whole(value)

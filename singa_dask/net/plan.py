@@ -22,7 +22,8 @@ class LayerPlan:
     """One layer's routing.
 
     arguments: slots of `values` for forward. output, labels: slots to fill. pieces: slots of the outputs of a layer
-    with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on.
+    with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on. step_source: slot
+    of the output whose rows it continues, -1 without sources.
     dy: slots of `gradients` for backward. dx: for each source the slot to add its gradient to, or -1; wanted: the
     positions of those with a slot. completes: owners whose gradient is complete after this backward call.
     """
@@ -38,6 +39,7 @@ class LayerPlan:
     is_loss: bool
     pieces: tuple[int, ...] = ()
     label_source: int = -1
+    step_source: int = -1
     dy: tuple[int, ...] = ()
     dx: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
@@ -90,6 +92,7 @@ def make_plan(
             is_loss=isinstance(layer, LossLayer),
             pieces=slots.pieces[name],
             label_source=slots.labels[sources[0]] if layer.passes_labels and sources else -1,
+            step_source=slots.output[sources[0]] if sources else -1,
             dx=tuple(
                 slots.gradient(name, i) if trains[source] and i not in labelled else -1
                 for i, source in enumerate(sources)
