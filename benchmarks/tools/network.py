@@ -1,5 +1,4 @@
-"""Hosts on one machine, joined by a switch, with cards of limited bandwidth: namespaces of Linux, and `tc` (needs root).
-"""
+"""Hosts on one machine, joined by a switch, their bandwidth limited: namespaces of Linux, and `tc` (needs root)."""
 
 from __future__ import annotations
 

@@ -66,6 +66,13 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
             return _user_value(param, init, rng)
 
 
+def check_initial_value(param: Param, seed: int) -> None:
+    """Raise what `initial_value` would. Only a user function draws the array."""
+    whole = param.whole_shape
+    nothing = Portion(whole, 0, (0, 0, whole[0]), 0) if whole else None
+    initial_value(Param(param.proto, param.name, whole, param.fan_in, param.fan_out, nothing), seed)
+
+
 def _uniform(
     param: Param, rng: np.random.Generator, value: float, low: float, high: float, scale: float = 1.0
 ) -> np.ndarray:

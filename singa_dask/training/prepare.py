@@ -28,6 +28,7 @@ from singa_dask.job.support import NOT_YET
 from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import Entry
+from singa_dask.net.init import check_initial_value
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
@@ -133,10 +134,11 @@ def training_data(data: Mapping[str, str]) -> dict[str, str]:
 
 
 def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
-    """The net of every phase, with initial parameters, as the workers will build it."""
+    """The net of every phase, as the workers will build it, without memory for its parameters."""
     ops = Ops()
-    train = Net(job.neuralnet, Phase.kTrain, ops)
-    train.initialise(job.seed)
+    train = Net(job.neuralnet, Phase.kTrain, ops, allocate=False)
+    for param in train.params:
+        check_initial_value(param, job.seed)
     nets = {Phase.kTrain: train} | {p: Net(job.neuralnet, p, ops, share=train) for p in phases if p != Phase.kTrain}
     for net in nets.values():
         for name in net.input_layers:
