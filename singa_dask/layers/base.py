@@ -303,6 +303,8 @@ class LossLayer(Layer):
     then the gradient of the group's mean loss, for any division of the mini-batch.
     """
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
 
 class OutputLayer(Layer):
     """A layer that measures or writes the output of a net. No gradient flows through it."""

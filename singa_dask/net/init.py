@@ -67,10 +67,10 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
 
 
 def check_initial_value(param: Param, seed: int) -> None:
-    """Raise what `initial_value` would. Only a user function draws the array."""
-    whole = param.whole_shape
-    nothing = Portion(whole, 0, (0, 0, whole[0]), 0) if whole else None
-    initial_value(Param(param.proto, param.name, whole, param.fan_in, param.fan_out, nothing), seed)
+    """Raise ConfigError if the `init` block of `param` is wrong. Only a user function draws the whole array."""
+    user = param.proto.HasField("init") and param.proto.init.type == ParamGenProto.kUserInit
+    shape = param.whole_shape if user else (1,) * len(param.whole_shape)
+    initial_value(Param(param.proto, param.name, shape, param.fan_in, param.fan_out), seed)
 
 
 def _uniform(

@@ -23,7 +23,7 @@ from singa_dask.layers.rbm import RBM
 from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
-from singa_dask.net.init import initial_value
+from singa_dask.net.init import check_initial_value, initial_value
 from singa_dask.net.partition import partition_net
 from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import make_plan
@@ -173,6 +173,11 @@ class Net:
         """The initial values of all parameters, by name, in float64. Of a split one, it is the worker's portion."""
         owner = self._parameter_net or self
         return {param.name: initial_value(param, seed) for param in owner.params}
+
+    def check_initial_values(self, seed: int) -> None:
+        """Raise ConfigError if a parameter's `init` block is wrong. Draws only what user functions draw."""
+        for param in self.params:
+            check_initial_value(param, seed)
 
     @property
     def drawn(self) -> frozenset[str]:

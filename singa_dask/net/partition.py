@@ -144,7 +144,7 @@ class _Partitioner:
         if name not in self.messages:
             steps = 1 if isinstance(layer, LastStep) else layer.steps
             self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=steps)
-            whole = self.sources[edge.consumer][edge.position]
+            whole = () if labels else self.sources[edge.consumer][edge.position]
             self.partitions[name] = LayerPartition(makes, target, (whole,), self.rank, self.size)
         return name
 

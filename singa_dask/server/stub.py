@@ -96,7 +96,7 @@ class Stub:
         self.clock = 0
         self._versions = [0] * len(self.slices)
         self._under_way: list[_Sent] = []
-        self._kept: list[Array] = []
+        self._kept: dict[tuple[int, int], Array] = {}
         self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
         self._exactly = exactly
         self._feedback: dict[int, Any] = {}
@@ -198,7 +198,7 @@ class Stub:
 
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
         if self._codec is None or not self._codes(s, i):
-            return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
+            return self._keep(step, gradient, s, i) if self.behind else _part(gradient, s)
         part = _part(gradient, s)
         if i not in self._feedback:
             self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
@@ -234,12 +234,11 @@ class Stub:
         """Whether the gradient of a slice goes through a codec."""
         return self._codec is not None and i not in self._exactly and not self._links[s.server].local
 
-    def _keep(self, step: int, gradient: Array, s: Slice) -> Array:
+    def _keep(self, step: int, gradient: Array, s: Slice, i: int) -> Array:
         """A copy of a slice that stays unchanged until `behind` further updates are answered."""
-        while len(self._kept) <= self.behind:
-            self._kept.append(np.empty_like(gradient))
-        kept = self._kept[step % len(self._kept)]
-        _part(kept, s)[...] = _part(gradient, s)
+        part = _part(gradient, s)
+        kept = self._kept.setdefault((step % (self.behind + 1), i), np.empty_like(part))
+        kept[...] = part
         return kept
 
     def _wait(self, future: Future[Reply]) -> Reply:

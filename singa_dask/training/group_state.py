@@ -41,7 +41,9 @@ class GroupState:
         if given:
             shapes = {name: value.shape for name, value in values.items()}
             values = values | fitting(given, shapes, self._net.drawn)
-        self._put(self._net.flat.flattened(values), {}, 0)
+        replicated = {entry.name: values[entry.name] for entry in self._net.flat.entries}
+        own = {entry.name: values[entry.name] for entry in self._net.own.entries}
+        self._put(self._net.flat.flattened(replicated), self._net.own.flattened(own), {}, 0)
 
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
         """Put the first worker's checkpoint (None on the others) on the servers.
@@ -67,7 +69,7 @@ class GroupState:
             comm.broadcast(states[name])
         step = np.array([checkpoint.step if checkpoint else 0])
         comm.broadcast(step)
-        self._put(values, states, int(step[0]))
+        self._put(values, self._net.own.flattened({}), states, int(step[0]))
         if not carry:
             return
         self._restored_step = int(step[0])
@@ -80,9 +82,10 @@ class GroupState:
         servers know of."""
         stages, stub = self._stages, self._stages.stub
         steps_and_clocks = np.zeros((2, self._comm.size))
-        steps_and_clocks[:, self._comm.rank] = stub.get(stages.new, first), stub.clock
+        steps_and_clocks[:, self._comm.rank] = stub.get(stages.values, first), stub.clock
         with stages.patiently():
             self._comm.all_reduce(steps_and_clocks.reshape(-1))
+        stages.receive_own()
         begin, clock = map(int, steps_and_clocks.max(axis=1))
         stub.begin(begin, clock)
         residuals, self._residuals = self._residuals, None
@@ -120,12 +123,12 @@ class GroupState:
     def _updater_state(self) -> tuple[str, ...]:
         return tuple(updater_class(self._job.updater).states)
 
-    def _put(self, values: np.ndarray, states: Mapping[str, np.ndarray], step: int) -> None:
-        """Begin, here and on the servers, with the first worker's flat values."""
+    def _put(self, values: np.ndarray, own: np.ndarray, states: Mapping[str, np.ndarray], step: int) -> None:
+        """Begin, here and on the servers, with the first worker's flat values and the own portions."""
         self._comm.broadcast(values)
-        self._stages.put(values)
+        self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
-        self._stages.stub.put(self._stages.new, states, step)
+        self._stages.stub.put(self._stages.values, states, step)
 
     def _gather_residuals(self) -> dict[str, dict[str, np.ndarray]]:
         stub, flat = self._stages.stub, self._net.flat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from singa_dask.algorithms import algorithm
@@ -27,8 +28,7 @@ from singa_dask.job.stores import store_of
 from singa_dask.job.support import NOT_YET
 from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
-from singa_dask.net.flat import Entry
-from singa_dask.net.init import check_initial_value
+from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
@@ -47,9 +47,9 @@ class Prepared:
     """A job that can run. Its data paths are absolute, and its sample shapes are set.
 
     data: fingerprints of the order of samples, by phase and input layer ("train/data"). layers: the rows of
-    `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. entries: the place
-    of each parameter among `size` elements. drawn: names of the parameters with an `init` block. updater_state: names
-    of the updater's arrays. code: user code for the workers.
+    `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. shapes: of the
+    whole parameters, by name. layout: where the parameters of a worker group lie. drawn: names of the parameters with
+    an `init` block. updater_state: names of the updater's arrays. code: user code for the workers.
     """
 
     job: JobProto
@@ -57,21 +57,16 @@ class Prepared:
     data: dict[str, str]
     layers: dict[str, list[LayerRow]]
     parameters: int
-    entries: tuple[Entry, ...]
-    size: int
+    shapes: dict[str, tuple[int, ...]]
+    layout: GroupLayout
     drawn: frozenset[str]
     updater_state: tuple[str, ...]
     code: CodeBundle | None = None
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters, by name."""
-        return {entry.name: tuple(entry.shape) for entry in self.entries}
-
-    @property
     def partition(self) -> Partition:
         """The partition of the parameters among workers and servers."""
-        return parameter_partition(self.topology, self.entries, self.size)
+        return parameter_partition(self.topology, self.layout)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
@@ -98,7 +93,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         else:
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
-        nets = _build_nets(ready, entered)
+        nets = _build_nets(ready, entered, topology.nworkers_per_group)
         if phases is None:  # predictions need no labels
             _check_labels(nets)
         _check_classes(nets)
@@ -106,17 +101,17 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:
         raise job.located(error) from error
-    flat = nets[Phase.kTrain].flat
-    updater.bind(flat.entries, 0, 0)
+    net = nets[Phase.kTrain]
+    updater.bind(net.flat.entries, 0, 0)
     return Prepared(
         job=ready,
         topology=topology,
         data=data,
         layers={PHASE_NAMES[phase]: net.describe() for phase, net in nets.items()},
-        parameters=sum(entry.size for entry in flat.entries),
-        entries=tuple(flat.entries),
-        size=flat.size,
-        drawn=nets[Phase.kTrain].drawn,
+        parameters=sum(prod(param.whole_shape) for param in net.params),
+        shapes={param.name: param.whole_shape for param in net.params},
+        layout=GroupLayout.of(net.flat, net.own, topology.nworkers_per_group),
+        drawn=net.drawn,
         updater_state=tuple(updater.state),
         code=code,
     )
@@ -133,13 +128,15 @@ def training_data(data: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
 
 
-def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
-    """The net of every phase, as the workers will build it, without memory for its parameters."""
+def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int, Net]:
+    """The net of every phase, as the first of a group's workers will build it; parameters have no memory here."""
     ops = Ops()
-    train = Net(job.neuralnet, Phase.kTrain, ops, allocate=False)
-    for param in train.params:
-        check_initial_value(param, job.seed)
-    nets = {Phase.kTrain: train} | {p: Net(job.neuralnet, p, ops, share=train) for p in phases if p != Phase.kTrain}
+    train = Net(job.neuralnet, Phase.kTrain, ops, size=workers, allocate=False)
+    train.check_initial_values(job.seed)
+    nets: dict[int, Net] = {Phase.kTrain: train}
+    for phase in phases:
+        if phase != Phase.kTrain:
+            nets[phase] = Net(job.neuralnet, phase, ops, share=train, size=workers)
     for net in nets.values():
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):
