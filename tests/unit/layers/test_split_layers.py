@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.split_layers import SplitLayer
 
-from singa_dask.layers import GRU, LRN, LSTM, RNN, Embedding, LastStep, Softmax, SoftmaxLoss
+from singa_dask.layers import GRU, LRN, LSTM, RNN, BatchNorm, Dropout, Embedding, LastStep, Softmax, SoftmaxLoss
 from singa_dask.layers.partition import Form, LayerPartition
 
 SIZES = (2, 3)
@@ -45,6 +45,8 @@ CASES = {
     "Softmax of images": lambda: images(Softmax("s", "x"), 2, 3, 5),
     "SoftmaxLoss": lambda: loss(5, scale=3),
     "SoftmaxLoss, top 3": lambda: loss(40, topk=3),
+    "BatchNorm": lambda: images(BatchNorm("n", "x"), 2, 2, 5, rows=3),
+    "Dropout": lambda: images(Dropout("d", "x", dropout_ratio=0.4), 2, 2, 5),
     "LRN": lambda: images(LRN("n", "x", local_size=3, alpha=0.5), 2, 2, 7),
     "LRN with neighbours of neighbours": lambda: images(LRN("n", "x", local_size=7, alpha=2, knorm=2), 1, 2, 5),
     "LRN of another power": lambda: images(LRN("n", "x", beta=0.5), 2, 1, 4),
@@ -63,7 +65,8 @@ CASES = {
         GRU, normal(2, 4), "given", steps=1, bias_term=False
     ),
 }
-DIFFERENTIABLE = [name for name in CASES if name not in ("Embedding",)]
+# What BatchNorm learns of its statistics is not a derivative.
+DIFFERENTIABLE = [name for name in CASES if name not in ("Embedding", "BatchNorm")]
 
 
 @pytest.mark.parametrize("size", SIZES)
