@@ -5,7 +5,7 @@ from __future__ import annotations
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
-from singa_dask.layers.connection import Concate, Slice, Split
+from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
@@ -37,6 +37,8 @@ __all__ = [
     "Activation",
     "ArgSort",
     "BatchNorm",
+    "BridgeDst",
+    "BridgeSrc",
     "CSVInput",
     "CSVOutput",
     "CharRNN",

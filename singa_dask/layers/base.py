@@ -233,14 +233,15 @@ class Layer(Description):
         axis: the one along which another layer, whose parameters it shares, splits them.
         """
         takes = self.takes
+        rows = Form.ROWS if Form.ROWS in takes else takes[0]
         if dim != 1 or self.passes_labels or self.makes_labels:
-            form = Form.ROWS if Form.ROWS in takes else takes[0]
+            form = rows
         elif self.splits_features:
             return Form.WHOLE, Form.COLUMNS
         elif Form.COLUMNS in takes:
-            form = next((source for source in sources if source in takes), Form.ROWS)
+            form = next((source for source in sources if source in takes), rows)
         else:
-            form = Form.WHOLE if Form.WHOLE in takes else Form.ROWS
+            form = Form.WHOLE if Form.WHOLE in takes else rows
         return form, form
 
     # What a subclass implements:

@@ -66,7 +66,7 @@ class InnerProduct(Layer):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]
-        ctx.x_BI = x[0].reshape(rows, -1)
+        ctx.x_BI = x[0].reshape(rows, prod(x[0].shape[1:]))  # a slice of the mini-batch may have no rows here
         bias = self.bias.value if self.bias is not None and self._adds_bias else None
         return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows, self._outputs)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -25,7 +26,6 @@ from singa_dask.job.code_bundle import CodeBundle, pack
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
-from singa_dask.job.support import NOT_YET
 from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import GroupLayout
@@ -36,6 +36,8 @@ from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.placement import parameter_partition
 from singa_dask.updaters import make_updater
+
+logger = logging.getLogger(__name__)
 
 MAX_MEAN_NBYTES = 1 << 30
 # Layers that read symbols -> the block with their vocab_size.
@@ -80,6 +82,9 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     ready = JobProto()
     ready.CopyFrom(job.proto)
     ready.neuralnet.CopyFrom(job.net)
+    if ready.cluster.nworkers_per_procs > 1:
+        message = "cluster.nworkers_per_procs: %d is ignored: every worker has a process of its own"
+        logger.warning(message, ready.cluster.nworkers_per_procs)
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
@@ -140,7 +145,10 @@ def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int,
     for net in nets.values():
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):
-                message, hint = f"reads no shards; user-defined input layers: {NOT_YET}", "Let it read a kRecordInput."
+                message, hint = (
+                    "reads no shards; user-defined input layers are not yet supported",
+                    "Let it read a kRecordInput.",
+                )
                 raise net.layers[name].problem(message, hint=hint)
     return nets
 
@@ -167,7 +175,7 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             folder = Path(first.proto.store_conf.path)
             if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
                 continue
-            classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]
+            classes, outputs = Manifest.load(folder).num_classes, net.whole_shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)
