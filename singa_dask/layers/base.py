@@ -129,7 +129,8 @@ class Layer(Description):
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         if cls.type == Layer.type and "forward" in vars(cls):
-            promises = {"rowwise": False, "keeps_order": False, "takes": Layer.takes, "splits_features": False}
+            base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
+            promises = {"rowwise": False, "keeps_order": False, "takes": base.takes, "splits_features": False}
             for promise in promises.keys() - vars(cls).keys():
                 setattr(cls, promise, promises[promise])
 
@@ -280,6 +281,7 @@ class InputLayer(Layer):
     """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
 
     num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 
     @property
     def sample_shape(self) -> Shape:
@@ -301,7 +303,8 @@ class LossLayer(Layer):
     """A layer that starts the backward pass: `backward(ctx, None)`.
 
     Its gradient is that of (sum over rows of the loss) / ctx.step.total_rows. The sum of all workers' gradients is
-    then the gradient of the group's mean loss, for any division of the mini-batch.
+    then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
+    the gradient of all rows, and their sum would be too large.
     """
 
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)

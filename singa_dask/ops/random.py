@@ -49,7 +49,7 @@ def random_bits(xp: Any, key: int, first: int, count: int, columns: Columns | No
     With columns, element i takes number first + (i // width) stride + i % width.
     """
     z = xp.arange(count, dtype=xp.uint64)
-    if columns is not None:
+    if columns is not None and columns.width != columns.stride:
         width, stride = map(xp.uint64, columns)
         z = z // width * stride + z % width
     z += xp.uint64((first + 1) & _MASK)

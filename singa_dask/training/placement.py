@@ -10,8 +10,9 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.exchange.buckets import bucket_bounds
 from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.job_pb2 import AlgProto, JobProto
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
+from singa_dask.ops import Ops
 from singa_dask.server import Partition, ServerPlan, Slice, partition
 
 
@@ -44,6 +45,12 @@ def server_plan(job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, 
         sync_freq=cluster.sync_freq,
         **more,
     )
+
+
+def suits_sharing(job: JobProto, ops: Ops) -> bool:
+    """Whether workers on one machine can have the parameters of this job in the same memory."""
+    own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
+    return ops.device == "cpu" and job.cluster.codec == job.cluster.kFull and not own_algorithm
 
 
 def form_shared_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndarray] | None:

@@ -16,14 +16,14 @@ from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.staging import make_staging
 from singa_dask.job import ClusterTopology, active_phases
-from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
+from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry, GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Server, Slice, Stub
 from singa_dask.training.group_state import GroupState
-from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan
+from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
 from singa_dask.training.stages import ServerStages
 
 
@@ -100,9 +100,7 @@ class Replica:
         layout = GroupLayout.of(flat, nets[Phase.kTrain].own, comm.size)
         entries = layout.of_worker(comm.rank)
         one_machine = comm.size > 1 and device_comm is None and comm.one_machine()
-        own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
-        suits = one_machine and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
-        shared = form_shared_parameters(flat, comm) if suits else None
+        shared = form_shared_parameters(flat, comm) if one_machine and suits_sharing(job, ops) else None
         whole = links is None and shared is not None
         cut = parameter_partition(topology, layout, whole=whole)
         slices = cut.of_worker(comm.rank)

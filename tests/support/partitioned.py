@@ -20,14 +20,14 @@ from singa_dask.ops import Ops
 class Member:
     """One worker's net. All its methods are collective."""
 
-    def __init__(self, comm, proto, *, seed=0, phases=(Phase.kTrain,), dtype=np.float64):
+    def __init__(self, comm, proto, *, seed=0, phases=(Phase.kTrain,), dtype=np.float64, fold=True):
         self.comm, self.seed = comm, seed
         ops = Ops(dtype)
-        self.net = Net(proto, Phase.kTrain, ops, rank=comm.rank, size=comm.size)
+        self.net = Net(proto, Phase.kTrain, ops, fold=fold, rank=comm.rank, size=comm.size)
         self.net.initialise(seed)
         self.nets = {Phase.kTrain: self.net}
         for phase in phases[1:]:
-            self.nets[phase] = Net(proto, phase, ops, share=self.net, rank=comm.rank, size=comm.size)
+            self.nets[phase] = Net(proto, phase, ops, self.net, fold=fold, rank=comm.rank, size=comm.size)
         self.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm.split(0), ops)
         for net in self.nets.values():
             net.join(self.group)
@@ -66,9 +66,9 @@ class Member:
         return found
 
 
-def train(comm, proto, algorithm, batches, *, lr=0.1, seed=0) -> dict[str, Any]:
+def train(comm, proto, algorithm, batches, lr=0.1, settings=None) -> dict[str, Any]:
     """A step of gradient descent per mini-batch. Returns losses, and whole parameters and last gradients by name."""
-    member = Member(comm, proto, seed=seed)
+    member = Member(comm, proto, **(settings or {}))
     losses = []
     for number, batch in enumerate(batches):
         losses.append(member.gradients(algorithm, batch, number))
@@ -81,11 +81,11 @@ def train(comm, proto, algorithm, batches, *, lr=0.1, seed=0) -> dict[str, Any]:
 
 def assert_equal_to_serial(proto, algorithm, batches, sizes=(2, 3), *, rtol=1e-9, atol=1e-12, **settings):
     """Train serially and on groups of these sizes; compare losses, gradients and parameters. Returns the groups'
-    results by size."""
-    (serial,) = run_threads(1, train, proto, algorithm, batches)
+    results by size. settings: of Member."""
+    (serial,) = run_threads(1, train, proto, algorithm, batches, 0.1, settings)
     results = {}
     for size in sizes:
-        ranks = run_threads(size, train, proto, algorithm, batches)
+        ranks = run_threads(size, train, proto, algorithm, batches, 0.1, settings)
         for result in ranks:
             for ours, theirs in zip(result["losses"], serial["losses"], strict=True):
                 assert ours.keys() == theirs.keys()

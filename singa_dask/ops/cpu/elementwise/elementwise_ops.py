@@ -84,8 +84,8 @@ class CpuElementwiseOps(ThreadedOps):
     def dropout(
         self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array, columns: Columns | None = None
     ) -> Array:
-        width, stride = columns or (x.size, 0)
-        rows = (x.size // width if width else 0, width)
+        width, stride = columns or (x.size, x.size)
+        rows = (1, x.size) if width == stride or not x.size else (x.size // width, width)
         bits = np.uint64(drop_threshold(ratio)), 1 - ratio, np.uint64(key), np.uint64(first), np.uint64(stride)
         elementwise_kernels.dropout(x.reshape(rows), *bits, out.reshape(rows), mask.reshape(rows))
         return out
