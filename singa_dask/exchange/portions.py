@@ -41,7 +41,8 @@ class Gathered:
         for first, last in blocks(portion):
             counts = _counts(portion, first, last)
             begin = _before(portion, first)
-            part = np.ascontiguousarray(self._held(begin, begin + counts[comm.rank]), self.dtype)
+            # What a server sends need not be aligned, as MPI wants it.
+            part = np.require(self._held(begin, begin + counts[comm.rank]), self.dtype, ["C", "ALIGNED"])
             whole = np.empty(last - first, self.dtype) if comm.rank == 0 else None
             comm.gather(part, whole, counts)
             if whole is not None:

@@ -84,7 +84,7 @@ def between_split_layers(dim):
         InnerProduct("ip1", "norm1", num_output=7),
         BatchNorm("norm2", "ip1"),
         InnerProduct("ip2", "norm2", num_output=6),
-        EuclideanLoss("loss", ["ip2", "data"], partition_dim=0),
+        EuclideanLoss("loss", ["ip2", "data"]),
     ]
     return NetProto(layer=[layer.proto for layer in layers], partition_dim=dim)
 
