@@ -41,7 +41,8 @@ class Rank:
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self.comm = join(plan)
-        self.number = self.before = 0
+        self.before = 0
+        self.numbers: Counter[str] = Counter()  # of the next step, by partition
         self.sent: Counter[str] = Counter()
         self.replicas: dict[str, Replica] = {}
         for name, overrides in plan["partitions"].items():
@@ -49,6 +50,7 @@ class Rank:
             self.workload = SMALL
             self.run(name, 1)
         self.replicas.clear()
+        self.numbers.clear()
         gc.collect()
         self.workload = PARTITIONED[plan["net"]]
         self.before = memory("VmRSS")
@@ -69,9 +71,9 @@ class Rank:
         self.sent.clear()
         exchanged, began = sum(self.comm.nbytes.values()), time.perf_counter()
         for _ in range(steps):
-            step = Step(Phase.kTrain, self.number, 0, first, self.workload.batch, counts)
+            step = Step(Phase.kTrain, self.numbers[name], 0, first, self.workload.batch, counts)
             replica.train_step(feed, step)
-            self.number += 1
+            self.numbers[name] += 1
         seconds = (time.perf_counter() - began) / steps
         exchanged = sum(self.comm.nbytes.values()) - exchanged
         return {
