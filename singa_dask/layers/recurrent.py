@@ -84,9 +84,11 @@ class Recurrent(Layer):
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
         if self._split:
+            if ctx.chosen is not None:
+                table, symbols = ctx.chosen
+                ops.embed(table, symbols, gates)
             sums = self._state_sums(ctx, gates)
-            cell = partial(self._cell, ctx, gates)
-            ctx.split.forward(states[0], ctx.begun, gates, ctx.chosen, sums, w, cell)
+            ctx.split.forward(states[0], ctx.begun, sums, w, partial(self._cell, ctx, gates))
         else:
             self._steps(ctx, gates, w)
         ctx.memory.state = [state[rows:] for state in states]

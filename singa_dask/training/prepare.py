@@ -175,7 +175,7 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             folder = Path(first.proto.store_conf.path)
             if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
                 continue
-            classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]
+            classes, outputs = Manifest.load(folder).num_classes, net.whole_shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)
