@@ -86,6 +86,7 @@ def test_a_split_machine_reaches_the_same_parameters(text, folder, tmp_path):
             np.testing.assert_allclose(parameters[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -95,8 +96,8 @@ def test_a_split_machine_reaches_the_same_parameters(text, folder, tmp_path):
     ],
     ids=["downpour", "hogwild", "hybrid"],
 )
-def test_asynchronous_groups_train_it(folder, tmp_path, cluster):
-    measured, _ = run(FIRST, folder, tmp_path, cluster)
+def test_asynchronous_groups_train_it(folder, tmp_path, cluster, dim):
+    measured, _ = run(FIRST, folder, tmp_path, cluster, f"neuralnet.partition_dim={dim}")
     assert measured["test"]["squared_error"] < 3.0  # 16 units, of which noise flips .8
 
 
