@@ -170,7 +170,10 @@ def check_memory(
     shares = comm.size > 1 and suits_sharing(job, ops) and comm.one_machine()
     nets = _nets(job, ops, comm.rank, comm.size)
     need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares)
-    own = [need.total, *(number for limit in limits(dask_limit, need.reserved) for number in (limit.free, limit.owner))]
+    own = [
+        need.total,
+        *(number for limit in limits(dask_limit, need.reserved) for number in (limit.free, limit.owner)),
+    ]
     table = np.zeros((comm.size, len(own)), np.int64)
     table[comm.rank] = own
     comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
