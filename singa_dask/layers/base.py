@@ -52,7 +52,8 @@ class Layer(Description):
     its parameters with the axis that is split.
     known_by_type: whether the loader or the net recognises the layer by its type. User classes cannot derive from it.
 
-    A user class that overrides `forward` does not inherit `rowwise`, `keeps_order`, `takes` and `splits_features`.
+    A user class that overrides `forward` does not inherit `rowwise`, `keeps_order`, `takes` and `splits_features`; one
+    that overrides `backward` does not inherit the last two.
     partition: set before `setup`, whose shapes are those of this worker.
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
@@ -128,9 +129,12 @@ class Layer(Description):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        if cls.type == Layer.type and "forward" in vars(cls):
+        overridden = {"forward", "backward"} & vars(cls).keys()
+        if cls.type == Layer.type and overridden:
             base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
-            promises = {"rowwise": False, "keeps_order": False, "takes": base.takes, "splits_features": False}
+            promises: dict[str, Any] = {"takes": base.takes, "splits_features": False}
+            if "forward" in overridden:
+                promises |= {"rowwise": False, "keeps_order": False}
             for promise in promises.keys() - vars(cls).keys():
                 setattr(cls, promise, promises[promise])
 
