@@ -14,7 +14,7 @@ from typing import Any
 import click
 from parts import against_ddp, limited
 from rich.console import Console
-from tools.network import NotHere, bits_per_s, congestion, two_hosts
+from tools.network import NotHere, bits_per_s, congestion, joined_hosts
 from tools.report import begun, end, show
 
 PARTS = ("networks", "ddp")
@@ -67,7 +67,7 @@ def _on_networks(
     console: Console, nets: Sequence[str], rates: Sequence[str], codecs: Sequence[str], rounds: int
 ) -> dict[str, Any]:
     rows = []
-    with two_hosts() as hosts:
+    with joined_hosts(2) as hosts:
         for net in nets:
             for row in limited.measure(net, rates, codecs, rounds, hosts):
                 rows.append(row)

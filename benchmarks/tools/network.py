@@ -1,4 +1,4 @@
-"""Two hosts on one machine, joined by a network of limited bandwidth: namespaces of Linux, and `tc` (needs root)."""
+"""Hosts on one machine, joined by a switch, their bandwidth limited: namespaces of Linux, and `tc` (needs root)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-CARD = "exchange0"
+CARD, SWITCH = "exchange0", "switch0"
 TOOLS = ("ip", "tc", "nsenter", "taskset", "unshare")
 _NAMESPACES = ("--net", "--ipc", "--mount")
 # MPI looks for network cards in /sys, which shows those of where it was mounted.
@@ -28,28 +28,32 @@ class NotHere(Exception):
 class Host:
     """A network of its own, memory that is shared with no other, and as many of the machine's cores as any other host.
 
-    It goes when `holder` does, or this process.
+    It goes when `holder` does, or this process. port: the switch, as the id of its process, and the host's card there.
     """
 
     address: str
     holder: subprocess.Popen
     cores: list[int]
+    port: tuple[int, str]
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """What runs `arguments` on this host."""
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))]
-        return [*pinned, "nsenter", "--target", str(self.holder.pid), *_NAMESPACES, *arguments]
+        return [*pinned, *_inside(self.holder.pid, arguments)]
 
     def run(self, *arguments: str) -> str:
         """What `arguments` print on this host. Raises NotHere where they fail."""
         return _ran(self.command(arguments))
 
     def limit(self, rate: str) -> None:
-        """Let so much out of its network card, as "100mbit".
+        """Let so much through its network card in each direction, as "100mbit".
 
         A burst below the 64 KB that TCP hands down at once has Linux cut them up, at the expense of the processors.
         """
-        self.run("tc", "qdisc", "replace", "dev", CARD, "root", "tbf", "rate", rate, "burst", "128kb", "limit", "1mb")
+        switch, port = self.port
+        limit = ["root", "tbf", "rate", rate, "burst", "128kb", "limit", "1mb"]
+        self.run("tc", "qdisc", "replace", "dev", CARD, *limit)
+        _ran(_inside(switch, ["tc", "qdisc", "replace", "dev", port, *limit]))
 
     def wait_up(self) -> None:
         """Until the network card is: Linux takes up to a second, and MPI would do without the card."""
@@ -76,30 +80,38 @@ class Host:
 
 
 @contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
+def joined_hosts(count: int) -> Iterator[list[Host]]:
     """Hosts that reach each other and nobody else. Raises NotHere where that is not allowed."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         raise NotHere(f"limited networks need the commands {', '.join(missing)} (packages iproute2 and util-linux)")
     if os.geteuid() != 0:
         raise NotHere("limited networks need root, for namespaces and tc")
+    holders: list[subprocess.Popen] = []
     hosts: list[Host] = []
     cores = sorted(os.sched_getaffinity(0))
     try:
-        for number in range(2):
-            hosts.append(Host(f"10.213.78.{number + 1}", _holder(), cores[number::2] or cores))
-        near, far = (str(host.holder.pid) for host in hosts)
-        _ran(["ip", "link", "add", CARD, "netns", near, "type", "veth", "peer", "name", CARD, "netns", far])
-        for host in hosts:
-            host.run("ip", "address", "add", f"{host.address}/24", "dev", CARD)
-            host.run("ip", "link", "set", CARD, "up")
+        holders.append(_holder())
+        switch = holders[0].pid
+        _ran(_inside(switch, ["ip", "link", "add", SWITCH, "type", "bridge"]))
+        _ran(_inside(switch, ["ip", "link", "set", SWITCH, "up"]))
+        for number in range(count):
+            holders.append(_holder())
+            port = f"port{number}"
+            own = cores[number::count] or [cores[number % len(cores)]]
+            hosts.append(Host(f"10.213.78.{number + 1}", holders[-1], own, (switch, port)))
+            cards = ["netns", str(holders[-1].pid), "type", "veth", "peer", "name", port, "netns", str(switch)]
+            _ran(["ip", "link", "add", CARD, *cards])
+            _ran(_inside(switch, ["ip", "link", "set", port, "master", SWITCH, "up"]))
+            hosts[-1].run("ip", "address", "add", f"{hosts[-1].address}/24", "dev", CARD)
+            hosts[-1].run("ip", "link", "set", CARD, "up")
         for host in hosts:
             host.wait_up()
-        yield hosts[0], hosts[1]
+        yield hosts
     finally:
-        for host in hosts:
-            host.holder.kill()
-            host.holder.wait()
+        for holder in holders:
+            holder.kill()
+            holder.wait()
 
 
 def bits_per_s(rate: str) -> float:
@@ -117,6 +129,10 @@ def bits_per_s(rate: str) -> float:
 def congestion() -> str:
     """How TCP shares a network here; new namespaces take it over."""
     return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+
+
+def _inside(holder: int, arguments: Sequence[str]) -> list[str]:
+    return ["nsenter", "--target", str(holder), *_NAMESPACES, *arguments]
 
 
 def _holder() -> subprocess.Popen:

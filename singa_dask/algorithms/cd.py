@@ -71,7 +71,9 @@ class _Machine:
         positive = ops.gemm(data.T, mean, out=self.vis_ctx.buffer("statistics", weight.shape))
         ops.gemm(visible.T, hidden, out=weight.grad)
         weight.grad -= positive
-        for layer, model, observed in ((self.vis, visible, data), (self.hid, hidden, mean)):
+        # The exchange adds up what the workers have of a visible bias. If all have all rows, each sums its share.
+        own = slice(*self.vis.partition.own(len(data))) if self.vis.split else slice(None)
+        for layer, model, observed in ((self.vis, visible[own], data[own]), (self.hid, hidden, mean)):
             if layer.bias is not None:
                 ops.column_sums(model, layer.bias.grad)
                 layer.bias.grad -= observed.sum(axis=0)

@@ -19,7 +19,11 @@ PATH = click.Path(path_type=Path)
 JOB = click.argument("job", type=PATH)
 CLUSTER = click.option("--cluster", type=PATH, help="File whose cluster { } block replaces the job's.")
 SET = click.option(
-    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field of the job. Repeatable."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field of the job, for example neuralnet.partition_dim=1. FIELD=[] clears a list. Repeatable.",
 )
 SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a running Dask scheduler.")
 SCHEDULER_FILE = click.option("--scheduler-file", type=PATH, help="Scheduler file of a running Dask cluster.")

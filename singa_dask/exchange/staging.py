@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.net.flat import FlatParams
+
 Array = Any
 
 
@@ -89,3 +91,10 @@ class ThroughHost:
 
 
 Staging = InPlace | ThroughHost
+
+
+def make_staging(ops: Any, flat: FlatParams, *, on_device: bool) -> Staging:
+    """For the arrays of `flat`. on_device: whether the communicator reaches arrays on the device of `ops`."""
+    if ops.device == "cpu":
+        return InPlace(flat.grads, flat.values)
+    return OnDevice(ops, flat.grads, flat.values) if on_device else ThroughHost(ops, flat.grads, flat.values)

@@ -36,7 +36,7 @@ _FIELDS: dict[Range, str] = {
     POSITIVE: """
         train_steps num_openblas_threads bucket_size cd_k unroll_len num_partitions change_freq batchsize shape
         kernel kernel_x kernel_y stride stride_x stride_y num_filters num_output num_splits num_slices num_concates
-        num_softmax_per_instance topk hdim dim_hidden vocab_size feature_dim
+        num_softmax_per_instance topk hdim dim_hidden vocab_size feature_dim nworkers_per_procs
     """,
     NOT_NEGATIVE: """
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps
@@ -50,7 +50,7 @@ _FIELDS: dict[Range, str] = {
     ODD: "local_size",
     PORT: "start_port",
     DIMENSION: "NetProto.partition_dim",
-    LAYER_DIMENSION: "LayerProto.partition_dim ParamProto.partition_dim",
+    LAYER_DIMENSION: "LayerProto.partition_dim",
 }
 RANGES: dict[str, Range] = {name: range_ for range_, names in _FIELDS.items() for name in names.split()}
 

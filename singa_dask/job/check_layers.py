@@ -11,6 +11,7 @@ from singa_dask.job.job_pb2 import LayerProto, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
+    INSERTED,
     LOSSES,
     REQUIRED,
     SOURCES,
@@ -19,7 +20,6 @@ from singa_dask.job.layer_types import (
 )
 from singa_dask.job.paths import Path, layers_of
 from singa_dask.job.stores import store_of
-from singa_dask.job.support import LAYER_TYPES
 
 _CONF_FIELDS = [f.name for f in LayerProto.DESCRIPTOR.fields if f.name.endswith("_conf") and f.message_type]
 _NAMED_SET = re.compile(r"dataset:[\w.-]+/[\w.-]+")
@@ -31,7 +31,7 @@ def check_layers(findings: Findings) -> None:
     for path, layer in layers_of(findings.job):
         _check_type(findings, path, layer)
         _check_phases(findings, path, layer)
-        if type_name(layer) in DEPRECATED or type_name(layer) in LAYER_TYPES:
+        if type_name(layer) in DEPRECATED:
             continue  # its settings cannot be checked
         _check_confs(findings, path, layer)
         _check_source_count(findings, path, layer)
@@ -50,6 +50,9 @@ def _check_type(findings: Findings, path: Path, layer: LayerProto) -> None:
     if type_name(layer) in DEPRECATED:
         message = "SINGA deprecated this layer type; singa_dask does not have it"
         findings.add((*path, "type"), message, type_name(layer), DEPRECATED[type_name(layer)])
+    if type_name(layer) in INSERTED:
+        message = f"is inserted by the {INSERTED[type_name(layer)]}; a job must not have it"
+        findings.add((*path, "type"), message, type_name(layer), "Leave the layer out.")
     check_user(findings, layer, path, example="kReLU")
 
 

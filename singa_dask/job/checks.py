@@ -8,6 +8,7 @@ from singa_dask.errors import ConfigError
 from singa_dask.job.check_fields import check_fields
 from singa_dask.job.check_graph import check_graph
 from singa_dask.job.check_layers import check_layers
+from singa_dask.job.check_partition import check_partition
 from singa_dask.job.check_updater import check_updater
 from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
@@ -15,7 +16,6 @@ from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
 from singa_dask.job.phases import active_phases
-from singa_dask.job.support import check_support
 from singa_dask.job.topology import ClusterTopology
 
 
@@ -38,8 +38,8 @@ def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = T
         findings.missing(("neuralnet",), "neuralnet { layer { ... } }", "has no layers")
     else:
         check_layers(findings)
+        check_partition(findings)
         check_graph(findings, active_phases(job) if training else [Phase.kTest])
-    check_support(findings)
     findings.raise_any()
 
 

@@ -8,24 +8,26 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType
 
 
 def without_feedback(layers: Iterable[LayerProto]) -> list[LayerProto]:
-    """The layers, with each kRBMVis stripped of its kRBMHid source and each kRBMHid given its partner's weight.
+    """The layers, with each kRBMVis stripped of the kRBMHid that reads it, which is given the weight of its partner.
 
     In SINGA's jobs the two read each other. The algorithm computes the way back, the reconstruction, itself. Without
     that edge the graph is acyclic.
     """
     layers = list(layers)
-    hidden = {layer.name for layer in layers if layer.type == LayerType.kRBMHid}
+    hidden = {layer.name: layer for layer in layers if layer.type == LayerType.kRBMHid}
     visible = {layer.name: layer for layer in layers if layer.type == LayerType.kRBMVis}
     return [_paired(layer, hidden, visible) for layer in layers]
 
 
-def _paired(layer: LayerProto, hidden: set[str], visible: dict[str, LayerProto]) -> LayerProto:
+def _paired(layer: LayerProto, hidden: dict[str, LayerProto], visible: dict[str, LayerProto]) -> LayerProto:
     if layer.name not in hidden and layer.name not in visible:
         return layer
     paired = LayerProto()
     paired.CopyFrom(layer)
     if layer.name in visible:
-        paired.srclayers[:] = [source for source in layer.srclayers if source not in hidden]
+        others = visible.keys() - {layer.name}  # a machine below, whose hidden units this one may read
+        below = {name for name, reader in hidden.items() if others & set(reader.srclayers)}
+        paired.srclayers[:] = [source for source in layer.srclayers if source not in hidden.keys() - below]
         return paired
     partner = next((visible[source] for source in layer.srclayers if source in visible), None)
     if partner is not None:

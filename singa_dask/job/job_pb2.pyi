@@ -84,6 +84,8 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kRNNDummy: _ClassVar[LayerType]
     kFrame: _ClassVar[LayerType]
     kLastStep: _ClassVar[LayerType]
+    kTransition: _ClassVar[LayerType]
+    kLabelTransition: _ClassVar[LayerType]
 kUnknown: Phase
 kTrain: Phase
 kVal: Phase
@@ -153,6 +155,8 @@ kSplit: LayerType
 kRNNDummy: LayerType
 kFrame: LayerType
 kLastStep: LayerType
+kTransition: LayerType
+kLabelTransition: LayerType
 
 class JobProto(_message.Message):
     __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")

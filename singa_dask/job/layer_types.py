@@ -28,6 +28,14 @@ DEPRECATED: dict[str, str] = {
     "kLabel": f"{_SHARDS}; it also provides the labels: make it the second source of the loss.",
 }
 
+# Types that a job must not have -> what inserts them.
+INSERTED: dict[str, str] = {
+    "kFrame": "unrolling",
+    "kLastStep": "unrolling",
+    "kTransition": "partitioning",
+    "kLabelTransition": "partitioning",
+}
+
 # Type -> its settings block. It is named after the type, except for these.
 CONF: dict[str, str] = {
     **dict.fromkeys(("kCSVInput", "kRecordInput", "kCSVOutput", "kRecordOutput"), "store_conf"),
@@ -63,6 +71,15 @@ ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
 LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # read a prediction and a label
 
+# Type -> the axis of its weight (or table) that `partition_dim: 1` splits, and what lies along it.
+_SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
+    "kBM": (0, "channels"),
+    "kConvolution": (3, "filters"),
+    "kEmbedding": (1, "features"),
+    "kRBMHid": (1, "hidden units"),
+    "kRBMVis": (1, "hidden units"),
+}
+
 _AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
 _NORMS = frozenset({"kBM", "kCudnnBM"})
 _GATES: dict[str, tuple[str, ...]] = {"kGRU": ("z_", "r_", "c_"), "kLSTM": ("i_", "f_", "o_", "g_"), "kRNN": ("",)}
@@ -91,3 +108,22 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
     if name not in _AFFINE:
         return ()
     return ("weight", "bias") if getattr(layer, CONF[name]).bias_term else ("weight",)
+
+
+def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
+    """For each parameter, the axes that can be split over workers, and what lies along each.
+
+    None if only the layer's class knows them. The first axis is the one that the layer's `partition_dim: 1` splits.
+    """
+    roles, kind = parameter_roles(layer), SPELLINGS.get(type_name(layer), type_name(layer))
+    if roles is None:
+        return None
+    if kind == "kInnerProduct":
+        weight = {1: "output features", 0: "input features"}
+        if layer.innerproduct_conf.transpose:
+            weight = {0: "output features", 1: "input features"}
+        return (weight, {0: "output features"})[: len(roles)]
+    axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
+    if kind == "kRBMVis":
+        return ({axis: name}, {})[: len(roles)]  # every worker has the visible units
+    return tuple({axis if role in ("weight", "table") else 0: name} for role in roles)

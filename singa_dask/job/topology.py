@@ -130,9 +130,6 @@ class ClusterTopology:
     @classmethod
     def from_proto(cls, proto: ClusterProto) -> ClusterTopology:
         """The topology that a job's `cluster { }` describes. Raises ConfigError if it is impossible."""
-        if proto.nworkers_per_procs != 1:
-            message, hint = "must be 1: a worker is a process", "Leave it out, and use as many processes as workers."
-            raise ConfigError(Problem("cluster.nworkers_per_procs", message, str(proto.nworkers_per_procs), hint))
         given = {
             f.name: getattr(proto, f.name) for f in fields(cls) if f.default is not None or proto.HasField(f.name)
         }

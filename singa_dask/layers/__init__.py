@@ -5,7 +5,7 @@ from __future__ import annotations
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
 from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
-from singa_dask.layers.connection import Concate, Slice, Split
+from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
@@ -26,6 +26,7 @@ from singa_dask.layers.registry import layer_class
 from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
 from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
+from singa_dask.layers.transition import LabelTransition, Transition
 
 __all__ = [
     "GRU",
@@ -36,6 +37,8 @@ __all__ = [
     "Activation",
     "ArgSort",
     "BatchNorm",
+    "BridgeDst",
+    "BridgeSrc",
     "CSVInput",
     "CSVOutput",
     "CharRNN",
@@ -51,6 +54,7 @@ __all__ = [
     "ImagePreprocess",
     "InnerProduct",
     "InputLayer",
+    "LabelTransition",
     "LastStep",
     "Layer",
     "LossLayer",
@@ -75,5 +79,6 @@ __all__ = [
     "Split",
     "Step",
     "Tanh",
+    "Transition",
     "layer_class",
 ]

@@ -129,7 +129,8 @@ class Layer(Description):
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         if cls.type == Layer.type and "forward" in vars(cls):
-            promises = {"rowwise": False, "keeps_order": False, "takes": Layer.takes, "splits_features": False}
+            base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
+            promises = {"rowwise": False, "keeps_order": False, "takes": base.takes, "splits_features": False}
             for promise in promises.keys() - vars(cls).keys():
                 setattr(cls, promise, promises[promise])
 
@@ -227,6 +228,22 @@ class Layer(Description):
             return flow[-1], labelled[-1]
         raise self.problem(f"takes {least} srclayers", hint="Call it on them, or name them in srclayers.")
 
+    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
+        """The forms of its sources and of its output with this `partition_dim`. sources: the forms that they make.
+        axis: the one along which another layer, whose parameters it shares, splits them.
+        """
+        takes = self.takes
+        rows = Form.ROWS if Form.ROWS in takes else takes[0]
+        if dim != 1 or self.passes_labels or self.makes_labels:
+            form = rows
+        elif self.splits_features:
+            return Form.WHOLE, Form.COLUMNS
+        elif Form.COLUMNS in takes:
+            form = next((source for source in sources if source in takes), rows)
+        else:
+            form = Form.WHOLE if Form.WHOLE in takes else rows
+        return form, form
+
     # What a subclass implements:
 
     def setup(self, *src: Shape) -> Any:
@@ -264,6 +281,7 @@ class InputLayer(Layer):
     """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
 
     num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 
     @property
     def sample_shape(self) -> Shape:
@@ -285,13 +303,17 @@ class LossLayer(Layer):
     """A layer that starts the backward pass: `backward(ctx, None)`.
 
     Its gradient is that of (sum over rows of the loss) / ctx.step.total_rows. The sum of all workers' gradients is
-    then the gradient of the group's mean loss, for any division of the mini-batch.
+    then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
+    the gradient of all rows, and their sum would be too large.
     """
+
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 
 
 class OutputLayer(Layer):
     """A layer that measures or writes the output of a net. No gradient flows through it."""
 
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
     stops_gradient: ClassVar[bool] = True
 
     def backward(self, ctx: Context, dy: Any) -> Any:

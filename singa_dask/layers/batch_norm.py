@@ -10,6 +10,7 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param, Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
 EPSILON = 1e-5
@@ -21,26 +22,27 @@ class BatchNorm(Layer):
     In kTrain mean and var are over the N elements of a channel on all workers of the group (Ioffe & Szegedy 2015). The
     running statistics become factor * running + (1 - factor) * batch, with the unbiased variance; other phases use
     them. Parameters: scale, bias, mean, var; servers sum the updates of the last two.   bm_conf: factor.
+    A worker with COLUMNS has all N elements of its channels, and the parameters of these channels only.
     """
 
     type: ClassVar[str] = "kBM"
     conf_field: ClassVar[str | None] = "bm_conf"
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         if not 0 <= self.conf.factor < 1:
             raise self.problem("bm_conf.factor must lie in [0, 1)", self.conf.factor)
-        channels = (shape[-1],)
-        self.scale = self.declare("scale", channels, 0, 0, value=1.0)
-        self.bias = self.declare("bias", channels, 0, 0, value=0.0)
-        self.mean = self._statistic("mean", channels, 0.0)
-        self.var = self._statistic("var", channels, 1.0)
+        channels = self.partition.sources[0][-1] if self.partition.splits else shape[-1]
+        self.scale = self._declare("scale", channels, 1.0)
+        self.bias = self._declare("bias", channels, 0.0)
+        self.mean = self._declare("mean", channels, 0.0)
+        self.var = self._declare("var", channels, 1.0)
+        self.mean.statistic = self.var.statistic = True
         return shape
 
-    def _statistic(self, role: str, shape: Shape, value: float) -> Param:
-        param = self.declare(role, shape, 0, 0, value=value)
-        param.statistic = True
-        return param
+    def _declare(self, role: str, channels: int, value: float) -> Param:
+        return self.declare(role, (channels,), 0, 0, value=value, axis=0 if self.partition.splits else None)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         xp = ctx.ops.xp
@@ -88,7 +90,6 @@ class BatchNorm(Layer):
         else:
             param.grad[...] = gradient
 
-    @staticmethod
-    def _group_sum(ctx: Context, array: Array) -> Array:
-        """The sum of all workers' arrays, in float64."""
-        return ctx.ops.asarray(ctx.group.sum(array), np.float64)
+    def _group_sum(self, ctx: Context, array: Array) -> Array:
+        """The sum over all rows of the group, in float64. `array` is the sum over the worker's rows."""
+        return array if self.partition.splits else ctx.ops.asarray(ctx.group.sum(array), np.float64)

@@ -1,4 +1,4 @@
-"""Layers that copy, slice and concatenate.
+"""Layers that copy, slice, concatenate and pass on.
 
 Dimensions are SINGA's (batch, channels, height, width): 0 is the batch, 1 the features or channels, 2 the height, 3
 the width. Slicing or concatenating along the batch changes the number of rows for the layers above.
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
 
@@ -25,6 +26,7 @@ class Split(Layer):
     conf_field: ClassVar[str | None] = "split_conf"
     multiple_outputs: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
@@ -55,6 +57,10 @@ class Slice(Layer):
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
         return self.conf.slice_dim > 0
+
+    @property
+    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+        return _forms(self.conf.slice_dim)
 
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
@@ -95,6 +101,10 @@ class Concate(Layer):
     def rowwise(self) -> bool:  # type: ignore[override]
         return self.conf.concate_dim > 0
 
+    @property
+    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+        return _forms(self.conf.concate_dim)
+
     def setup(self, *src: Shape) -> Shape:
         first = self.sources(src)[0]
         self._axis = _axis(self, self.conf.concate_dim, first)
@@ -122,6 +132,42 @@ class Concate(Layer):
 
     def backward(self, ctx: Context, dy: Array) -> Any:
         return tuple(_piece(ctx, f"dx{i}", dy, cut) for i, cut in enumerate(ctx.pieces))
+
+
+class BridgeSrc(Layer):
+    """y = x.   x: (B, ...).
+
+    SINGA inserts a pair of bridges where data cross workers. Here the net inserts transitions itself, and a bridge of
+    a job only passes on its source.
+    """
+
+    type: ClassVar[str] = "kBridgeSrc"
+    passes_labels: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        return shape
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        return x[0]
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return dy
+
+
+class BridgeDst(BridgeSrc):
+    """The other end of a BridgeSrc: y = x."""
+
+    type: ClassVar[str] = "kBridgeDst"
+
+
+def _forms(dim: int) -> tuple[Form, ...]:
+    """The forms in which a worker can slice or concatenate along SINGA's dimension `dim` on its own."""
+    if dim == 0:
+        return Form.WHOLE, Form.COLUMNS
+    return (Form.ROWS, Form.WHOLE) if dim == 1 else (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
 
 def _axis(layer: Layer, dim: int, shape: Shape) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits
 
@@ -24,6 +25,10 @@ class Dummy(Layer):
     type: ClassVar[str] = "kDummy"
     conf_field: ClassVar[str | None] = "dummy_conf"
     num_sources: ClassVar[tuple[int, int | None]] = (0, 1)
+
+    @property
+    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+        return (Form.ROWS,) if self.conf.input else (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]

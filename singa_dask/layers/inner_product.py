@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
 
@@ -15,39 +17,71 @@ class InnerProduct(Layer):
     """y = x W + b; the source is flattened.   x: (B, ...) -> y: (B, O).
 
     innerproduct_conf: num_output, bias_term, transpose (store W as (O, I), so that `share_from` can tie it to the W
-    of a layer in the opposite direction).
+    of a layer in the opposite direction). `partition_dim: 1` splits the outputs or the inputs over the workers.
     """
 
     type: ClassVar[str] = "kInnerProduct"
     conf_field: ClassVar[str | None] = "innerproduct_conf"
     rowwise: ClassVar[bool] = True
+    splits_features: ClassVar[bool] = True
+
+    @property
+    def output_axis(self) -> int:
+        """The axis of the weight as it is stored along which its outputs lie."""
+        return 0 if self.conf.transpose else 1
+
+    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
+        """Its inputs are split where their features are split already and it has fewer outputs: the partial sums are
+        fewer values than its inputs. A parameter's partition_dim overrides this."""
+        if dim != 1:
+            return Form.ROWS, Form.ROWS
+        if axis is None and self.proto.param and self.proto.param[0].HasField("partition_dim"):
+            axis = self.proto.param[0].partition_dim
+        splits_inputs = axis != self.output_axis
+        if axis is None:
+            splits_inputs = sources[0] is Form.COLUMNS and self.conf.num_output < prod(self.partition.sources[0])
+        return (Form.COLUMNS, Form.PARTIAL) if splits_inputs else (Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:
-        (shape,) = self.sources(src)
+        (local,) = self.sources(src)
+        partition = self.partition
+        shape = partition.sources[0] if partition.sources else local
         inputs, outputs = prod(shape), self.conf.num_output
         if outputs < 1:
             raise self.problem("innerproduct_conf.num_output must be at least 1", outputs)
+        splits_inputs, splits_outputs = partition.makes is Form.PARTIAL, partition.makes is Form.COLUMNS
+        axis = 1 - self.output_axis if splits_inputs else self.output_axis if splits_outputs else None
+        outer = prod(shape[:-1]) if splits_inputs else 1
         weight_shape = (outputs, inputs) if self.conf.transpose else (inputs, outputs)
-        self.weight = self.declare("weight", weight_shape, inputs, outputs)
-        self.bias = self.declare("bias", (outputs,), inputs, outputs) if self.conf.bias_term else None
-        return (outputs,)
+        self.weight = self.declare("weight", weight_shape, inputs, outputs, axis=axis, outer=outer)
+        own = 0 if splits_outputs else None
+        self.bias = self.declare("bias", (outputs,), inputs, outputs, axis=own) if self.conf.bias_term else None
+        # Partial sums of the workers are added: one of them adds the bias.
+        self._adds_bias = self.bias is not None and not (splits_inputs and partition.rank > 0)
+        self._outputs = self.weight.shape[self.output_axis]
+        return (self._outputs,)
 
     def _weight(self) -> Array:
         return self.weight.value.T if self.conf.transpose else self.weight.value
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]
-        ctx.x_BI = x[0].reshape(rows, -1)
-        bias = None if self.bias is None else self.bias.value
-        return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows, self.conf.num_output)))
+        ctx.x_BI = x[0].reshape(rows, prod(x[0].shape[1:]))  # a slice of the mini-batch may have no rows here
+        bias = self.bias.value if self.bias is not None and self._adds_bias else None
+        return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows, self._outputs)))
 
     def backward(self, ctx: Context, dy: Array) -> Array:
+        dx = None
+        if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
+            dx = self._input_gradient(ctx, dy)
+            ctx.send_gradient(dx)
         ops, weight = ctx.ops, self.weight
         left, right = (dy, ctx.x_BI) if self.conf.transpose else (ctx.x_BI, dy)
         ops.gemm(left.T, right, out=weight.grad, accumulate=weight.claim())
-        if self.bias is not None:
+        if self.bias is not None and self._adds_bias:
             ops.column_sums(dy, self.bias.grad, accumulate=self.bias.claim())
-        if not ctx.needs_input_grad:
-            return None
-        dx = ops.gemm(dy, self._weight().T, out=ctx.buffer("dx", ctx.x_BI.shape))
+        return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
+
+    def _input_gradient(self, ctx: Context, dy: Array) -> Array:
+        dx = ctx.ops.gemm(dy, self._weight().T, out=ctx.buffer("dx", ctx.x_BI.shape))
         return dx.reshape(ctx.x_shape)

@@ -9,6 +9,8 @@ from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import class_labels
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
+from singa_dask.layers.softmax import softmax_of_columns
 from singa_dask.ops.arrays import Array
 
 
@@ -26,24 +28,52 @@ class SoftmaxLoss(LossLayer):
     num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
     rowwise: ClassVar[bool] = True
 
+    @property
+    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+        # The columns of images are channels, which are not consecutive classes.
+        vectors = self.partition.sources and len(self.partition.sources[0]) == 1
+        return (Form.ROWS, Form.COLUMNS) if vectors else (Form.ROWS,)
+
     def setup(self, *src: Shape) -> Shape:
-        classes = prod(self.sources(src)[0])
+        own = prod(self.sources(src)[0])
+        classes = self.partition.sources[0][0] if self.partition.splits else own
         if not 1 <= self.conf.topk <= classes:
             raise self.problem(f"softmaxloss_conf.topk must lie between 1 and {classes}", self.conf.topk)
         self._classes = classes
-        return (classes,)
+        return (own,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         logits = x[0].reshape(x[0].shape[0], -1)
         ctx.x_shape = x[0].shape
         ctx.targets = class_labels(self, ctx, x[0], x[1], self._classes)
         ctx.y = ctx.buffer("y", logits.shape)
-        ctx.loss, ctx.correct = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y)
+        if self.partition.splits:
+            ctx.loss, ctx.correct = self._of_columns(ctx, logits)
+        else:
+            ctx.loss, ctx.correct = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y)
         return ctx.y
+
+    def _of_columns(self, ctx: Context, x: Array) -> tuple[Array, Array]:
+        """`softmax_cross_entropy` of the logits of all workers, of which x, (B, own columns), are this worker's."""
+        xp, group, labels = ctx.ops.xp, ctx.group, ctx.targets.astype("int64")
+        bounds, rows = xp.asarray(self.partition.bounds(self._classes)), xp.arange(len(labels))
+        first, last = self.partition.own(self._classes)
+        ctx.own, ctx.columns = (first <= labels) & (labels < last), xp.clip(labels - first, 0, last - first - 1)
+        maximum, total, logits = softmax_of_columns(ctx, x, ctx.y, x[rows, ctx.columns])
+        value = logits[xp.searchsorted(bounds, labels, side="right") - 1, 0, rows]
+        # As count_topk ranks them.
+        larger, equal = x > value[:, None], x == value[:, None]
+        larger |= equal & (xp.arange(first, last) < labels[:, None])
+        among = group.sum(larger.sum(axis=1).astype(x.dtype)) < self.conf.topk
+        return (xp.log(total) - (value - maximum)).sum(dtype="float64"), (among & (value == value)).sum()
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         dx = ctx.buffer("dx", ctx.y.shape)
         scale = self.conf.scale / ctx.step.total_rows
+        if self.partition.splits:
+            ctx.ops.xp.multiply(ctx.y, scale, out=dx)
+            dx[ctx.ops.xp.arange(len(dx)), ctx.columns] -= scale * ctx.own
+            return dx, None
         return ctx.ops.softmax_cross_entropy_backward(ctx.y, ctx.targets, scale, dx).reshape(ctx.x_shape), None
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:

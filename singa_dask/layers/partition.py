@@ -52,6 +52,36 @@ class LayerPartition:
         """Whether the worker has only its share of the features, of the sources or of the output."""
         return Form.COLUMNS in (self.reads, self.makes)
 
+    @property
+    def local_sources(self) -> tuple[Shape, ...]:
+        """The sample shapes of this worker's sources."""
+        if self.reads is not Form.COLUMNS:
+            return self.sources
+        return tuple((*shape[:-1], _length(self.own(shape[-1]))) for shape in self.sources)
+
+    @property
+    def summary(self) -> str:
+        """What is divided among the workers, for display."""
+        names = {Form.ROWS: "batch", Form.WHOLE: "none", Form.COLUMNS: "features", Form.PARTIAL: "input features"}
+        if self.reads is not self.makes and self.makes is not Form.COLUMNS and self.makes is not Form.PARTIAL:
+            return f"{self.reads} to {self.makes}"
+        return names[self.makes]
+
+    @property
+    def sent(self) -> tuple[float, float]:
+        """Values that one worker sends in a transition, forward and backward, per row of the whole mini-batch.
+
+        Of n workers, an all-gather and a reduce-scatter of d values send (n - 1) / n d each, and an all-to-all
+        (n - 1) / n^2 d.
+        """
+        share = prod(self.sources[0]) * (self.size - 1) / self.size
+        divided = {Form.ROWS, Form.COLUMNS}
+        if self.reads is self.makes or self.reads is Form.WHOLE:
+            return 0.0, 0.0
+        if {self.reads, self.makes} == divided:
+            return share / self.size, share / self.size
+        return (2 * share, 2 * share) if (self.reads, self.makes) == (Form.PARTIAL, Form.WHOLE) else (share, share)
+
     def bounds(self, features: int) -> tuple[int, ...]:
         """Where each worker's share of `features` begins, and the end."""
         return even_bounds(features, self.size)
@@ -118,6 +148,10 @@ class Portion:
         """Set the portion of a contiguous whole array."""
         view = whole.reshape(self.view)
         view[self.index] = portion.reshape(view[self.index].shape)
+
+
+def _length(bounds: tuple[int, int]) -> int:
+    return bounds[1] - bounds[0]
 
 
 def even_bounds(size: int, count: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import window_of
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
 
@@ -22,6 +23,7 @@ class Pooling(Layer):
     type: ClassVar[str] = "kPooling"
     conf_field: ClassVar[str | None] = "pooling_conf"
     rowwise: ClassVar[bool] = True
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -10,6 +10,7 @@ Parameters: for each gate `<gate>_hx` (H, I), then for each `<gate>_hh` (H, H), 
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.recurrent_layer import check_rows
+from singa_dask.layers.split_recurrent import SplitSteps
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.recurrent import Chosen
 
@@ -26,6 +28,8 @@ class Recurrent(Layer):
 
     gates: their names, in the order of the parameters and of the kernel. carried: names of the state arrays (B, H),
     output first.
+
+    Split by features, a worker computes its share of the units, for which it has rows of every parameter.
     """
 
     gates: ClassVar[tuple[str, ...]]
@@ -33,19 +37,24 @@ class Recurrent(Layer):
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
+    splits_features: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         shape, *context = self.sources(src)
-        self._inputs, self._units = prod(shape), self.conf.dim_hidden
-        if self._units < 1:
-            raise self.problem("dim_hidden must be at least 1", self._units)
-        if context and context[0] != (self._units,):
+        inputs, size = self._inputs, self._size = prod(shape), self.conf.dim_hidden
+        if size < 1:
+            raise self.problem("dim_hidden must be at least 1", size)
+        if context and context[0] != (size,):
             raise self.problem("the second source, the initial state, must have dim_hidden units", context[0])
-        size, fans = self._units, (self._inputs, self._units)
-        self.input_weights = [self.declare(self._role(g, "hx"), (size, self._inputs), *fans) for g in self.gates]
-        self.state_weights = [self.declare(self._role(g, "hh"), (size, size), size, size) for g in self.gates]
+        self._split = self.partition.splits and self.partition.size > 1
+        self._axis = 0 if self._split else None
+        weights = [(self._role(gate, "hx"), (size, inputs), inputs, size) for gate in self.gates]
+        weights += [(self._role(gate, "hh"), (size, size), size, size) for gate in self.gates]
+        declared = [self.declare(*weight, axis=self._axis) for weight in weights]
+        self.input_weights, self.state_weights = declared[: len(self.gates)], declared[len(self.gates) :]
         self.biases = [self._bias(gate) for gate in self.gates] if self._has_biases() else []
-        return (size,)
+        self._units = declared[0].shape[0]
+        return (self._units,)
 
     def _role(self, gate: str, what: str) -> str:
         return f"{gate}_{what}" if gate else what
@@ -54,8 +63,9 @@ class Recurrent(Layer):
         """SINGA's rule: no biases with `bias_term: false` or with `param` blocks for the weights alone."""
         return self.conf.bias_term and len(self.proto.param) != 2 * len(self.gates)
 
-    def _bias(self, gate: str) -> Param:
-        return self.declare(self._role(gate, "b"), (self._units,), self._inputs, self._units)
+    def _bias(self, gate: str, value: float | None = None) -> Param:
+        size = self._size
+        return self.declare(self._role(gate, "b"), (size,), self._inputs, size, value=value, axis=self._axis)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops, width, units = ctx.ops, len(self.gates) * self._units, self._units
@@ -68,14 +78,25 @@ class Recurrent(Layer):
         # The transposed matrices (H, H) of a product, side by side.
         w = []
         for n, weights in enumerate(self._products()):
-            packed = ctx.buffer(f"wh_T{n}", ops.packed_shape(units, len(weights) * units, batch))
+            packed = ctx.buffer(f"wh_T{n}", self._packed_shape(ctx, self._size, len(weights) * units))
             w.append(ops.pack([weight.value.T for weight in weights], packed))
         # One block more than steps: block t is the state before step t, block t + 1 the state after it.
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
-        self._steps(ctx, gates, w)
+        if self._split:
+            if ctx.chosen is not None:
+                table, symbols = ctx.chosen
+                ops.embed(table, symbols, gates)
+            sums = self._state_sums(ctx, gates)
+            ctx.split.forward(states[0], ctx.begun, sums, w, partial(self._cell, ctx, gates))
+        else:
+            self._steps(ctx, gates, w)
         ctx.memory.state = [state[rows:] for state in states]
         return states[0][batch:]
+
+    def _packed_shape(self, ctx: Context, length: int, columns: int) -> Shape:
+        """The layout of weights for products: rows, for a product of its own at every step of a split layer."""
+        return (length, columns) if self._split else ctx.ops.packed_shape(length, columns, ctx.rows)
 
     def _from_inputs(self, ctx: Context, ax: Array) -> Chosen:
         """The inputs' part of the gates: one product for all steps, or rows of a table if every input is one-hot."""
@@ -94,7 +115,10 @@ class Recurrent(Layer):
 
     def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
         """Write the state before the first step into the first block."""
-        memory, batch = ctx.memory, ctx.rows
+        memory, batch, whole = ctx.memory, ctx.rows, given
+        if self._split:
+            ctx.split = SplitSteps(ctx, self.partition.bounds(self._size), batch, len(ctx.x_RI))
+            given = whole if whole is None else whole[:, ctx.split.own]
         before = [None] * len(states) if memory.state is None else memory.state
         if given is not None:
             # An unrolled instance reads the previous one; the other state arrays come through the context.
@@ -104,30 +128,39 @@ class Recurrent(Layer):
             state[:batch] = 0 if value is None else value
         ctx.begun = before[0] is not None  # otherwise the state is zero, and so is its part of the gates
         memory.gradients = None
+        if self._split and ctx.begun:
+            ctx.split.begin(states[0][:batch], whole)
 
     def backward(self, ctx: Context, dy: Array) -> Any:
         ops, batch, rows = ctx.ops, ctx.rows, ctx.x_RI.shape[0]
         width = len(self.gates) * self._units
-        da, dbefore = ctx.buffer("gates", (rows, width)), ctx.buffer("dbefore", (batch, self._units))
+        da, dbefore = ctx.buffer("gates", (rows, width)), ctx.buffer("dbefore", (batch, self._size))
         dbefore[...] = 0
         w = []
         for n, weights in enumerate(self._products()):
             lines = len(weights) * self._units
-            packed = ctx.buffer(f"wh{n}", ops.packed_shape(lines, self._units, batch))
+            packed = ctx.buffer(f"wh{n}", self._packed_shape(ctx, lines, self._size))
             for k, weight in enumerate(weights):
                 ops.pack([weight.value], packed[..., k * self._units : (k + 1) * self._units, :])
             w.append(packed)
-        self._steps_backward(ctx, dy, w, da, dbefore)
-        self._learn(ctx, da)
+        self._begin_backward(ctx)
+        if self._split:
+            sums = self._state_sums(ctx, da)
+            ctx.split.backward(dy, ctx.given, sums, w, partial(self._cell_backward, ctx, dy, da), dbefore)
+        else:
+            self._steps_backward(ctx, dy, w, da, dbefore)
         dx = None
         if ctx.needs_input_grad:
             dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
+            if not ctx.given:
+                ctx.send_gradient(dx)
+        self._learn(ctx, da)
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array) -> None:
         """The gradients of the parameters: one product for all steps, or row sums per symbol for one-hot inputs."""
         ops, units = ctx.ops, self._units
-        before = ctx.states[0][: da.shape[0]]
+        before = ctx.split.before if self._split else ctx.states[0][: da.shape[0]]
         nonzero = slice(0 if ctx.begun else ctx.rows, None)
         if ctx.columns is not None:
             table = ctx.buffer("dtable", ctx.wx_T.shape)
@@ -143,12 +176,12 @@ class Recurrent(Layer):
                 _add(weight, table[:, gate].T)
             if self.biases:
                 _add(self.biases[k], sums[gate])
-        for n, (dah, weights) in enumerate(zip(self._state_gradients(ctx, da), self._products(), strict=True)):
+        for n, (dah, weights) in enumerate(zip(self._state_sums(ctx, da), self._products(), strict=True)):
             dah = dah[nonzero]
             if len(weights) == 1:
                 ops.gemm(dah.T, before[nonzero], out=weights[0].grad, accumulate=weights[0].claim())
                 continue
-            total = ops.gemm(dah.T, before[nonzero], out=ctx.buffer(f"dwh{n}", (dah.shape[1], units)))
+            total = ops.gemm(dah.T, before[nonzero], out=ctx.buffer(f"dwh{n}", (dah.shape[1], self._size)))
             for k, weight in enumerate(weights):
                 _add(weight, total[k * units : (k + 1) * units])
 
@@ -158,9 +191,10 @@ class Recurrent(Layer):
         """The weights of the state, by product."""
         return [self.state_weights]
 
-    def _state_gradients(self, ctx: Context, da: Array) -> list[Array]:
-        """The gradients of those products: the gradients of ax, unless the cell distinguishes them."""
-        return [da]
+    def _state_sums(self, ctx: Context, gates: Array) -> list[Array]:
+        """Where these products are added up, and where the backward pass leaves their gradients: the gates, unless the
+        cell distinguishes them."""
+        return [gates]
 
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         """Compute all states. gates: holds ax, the inputs' part, unless ctx.chosen does; the backward pass needs it.
@@ -169,6 +203,17 @@ class Recurrent(Layer):
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         """Fill da, which holds the gates from `_steps`, and add to dbefore if an initial state is given."""
+        raise NotImplementedError
+
+    def _begin_backward(self, ctx: Context) -> None:
+        """Prepare gradients that the cell carries from step to step."""
+
+    def _cell(self, ctx: Context, gates: Array, now: slice, after: slice) -> None:
+        """One step of a split layer: of the gates' rows `now`, with the state's rows `now` before and `after` it."""
+        raise NotImplementedError
+
+    def _cell_backward(self, ctx: Context, dh: Array, da: Array, now: slice, after: slice, dbefore: Array) -> None:
+        """Fill rows `now` of da, and add to dbefore, (B, own units), what does not come from the products."""
         raise NotImplementedError
 
 
@@ -194,6 +239,12 @@ class RNN(Recurrent):
         (packed,) = w
         ctx.ops.rnn_steps_backward(dy, packed, ctx.given, ctx.states[0], da, dbefore)
 
+    def _cell(self, ctx: Context, gates: Array, now: slice, after: slice) -> None:
+        ctx.ops.rnn_cell(gates[now], ctx.states[0][after])
+
+    def _cell_backward(self, ctx: Context, dh: Array, da: Array, now: slice, after: slice, dbefore: Array) -> None:
+        ctx.ops.rnn_cell_backward(dh[now], ctx.states[0][after], da[now])
+
 
 class GRU(Recurrent):
     """z, r = sigmoid(W_hx x_t + W_hh h_(t-1) + b), c = tanh(W_hx x_t + r (W_hh h_(t-1)) + b),
@@ -207,19 +258,28 @@ class GRU(Recurrent):
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "c")
 
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
-        ctx.ahc = ctx.buffer("ahc", (gates.shape[0], self._units))
         w_zr, w_c = w
-        ctx.ops.gru_steps(gates, w_zr, w_c, ctx.begun, ctx.ahc, ctx.states[0], ctx.chosen)
+        ctx.ops.gru_steps(gates, w_zr, w_c, ctx.begun, self._ahc(ctx), ctx.states[0], ctx.chosen)
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         w_zr, w_c = w
-        ctx.ops.gru_steps_backward(dy, w_zr, w_c, ctx.given, da, ctx.ahc, ctx.states[0], dbefore)
+        ctx.ops.gru_steps_backward(dy, w_zr, w_c, ctx.given, da, self._ahc(ctx), ctx.states[0], dbefore)
+
+    def _cell(self, ctx: Context, gates: Array, now: slice, after: slice) -> None:
+        h = ctx.states[0]
+        ctx.ops.gru_cell(gates[now], self._ahc(ctx)[now], h[now], h[after])
+
+    def _cell_backward(self, ctx: Context, dh: Array, da: Array, now: slice, after: slice, dbefore: Array) -> None:
+        ctx.ops.gru_cell_backward(dh[now], da[now], self._ahc(ctx)[now], ctx.states[0][now], dbefore)
+
+    def _ahc(self, ctx: Context) -> Array:
+        return ctx.buffer("ahc", (ctx.x_RI.shape[0], self._units))
 
     def _products(self) -> list[list[Param]]:
         return [self.state_weights[:2], self.state_weights[2:]]
 
-    def _state_gradients(self, ctx: Context, da: Array) -> list[Array]:
-        return [da[:, : 2 * self._units], ctx.ahc]
+    def _state_sums(self, ctx: Context, gates: Array) -> list[Array]:
+        return [gates[:, : 2 * self._units], self._ahc(ctx)]
 
 
 class LSTM(Recurrent):
@@ -235,9 +295,8 @@ class LSTM(Recurrent):
     gates: ClassVar[tuple[str, ...]] = ("i", "f", "o", "g")
     carried: ClassVar[tuple[str, ...]] = ("h", "cell")
 
-    def _bias(self, gate: str) -> Param:
-        value = 1.0 if gate == "f" else None
-        return self.declare(f"{gate}_b", (self._units,), self._inputs, self._units, value=value)
+    def _bias(self, gate: str, value: float | None = None) -> Param:
+        return super()._bias(gate, 1.0 if gate == "f" else None)
 
     def _steps(self, ctx: Context, gates: Array, w: list[Array]) -> None:
         h, cell = ctx.states
@@ -245,9 +304,19 @@ class LSTM(Recurrent):
         ctx.ops.lstm_steps(gates, packed, ctx.begun, cell, h, ctx.chosen)
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
-        dcell, cell = ctx.buffer("dcell", dbefore.shape), ctx.states[1]
-        dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
         (packed,) = w
-        ctx.ops.lstm_steps_backward(dy, packed, ctx.given, dcell, da, cell, dbefore)
+        ctx.ops.lstm_steps_backward(dy, packed, ctx.given, ctx.dcell, da, ctx.states[1], dbefore)
+
+    def _begin_backward(self, ctx: Context) -> None:
+        dcell = ctx.dcell = ctx.buffer("dcell", (ctx.rows, self._units))
+        dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
         if self.proto.unroll_index:
-            ctx.memory.gradients = dcell  # for the previous instance
+            ctx.memory.gradients = dcell  # for the previous instance, once the steps have changed it
+
+    def _cell(self, ctx: Context, gates: Array, now: slice, after: slice) -> None:
+        h, cell = ctx.states
+        ctx.ops.lstm_cell(gates[now], cell[now], cell[after], h[after])
+
+    def _cell_backward(self, ctx: Context, dh: Array, da: Array, now: slice, after: slice, dbefore: Array) -> None:
+        cell = ctx.states[1]
+        ctx.ops.lstm_cell_backward(dh[now], ctx.dcell, da[now], cell[now], cell[after])

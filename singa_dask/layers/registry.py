@@ -11,9 +11,6 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.job.layer_types import DEPRECATED, SPELLINGS
 from singa_dask.layers.base import Layer
 
-_BRIDGE = "Remove it: layers split over workers are not yet supported."
-_UNAVAILABLE = DEPRECATED | {"kBridgeSrc": _BRIDGE, "kBridgeDst": _BRIDGE}
-
 
 @cache
 def built_in() -> Mapping[str, type[Layer]]:
@@ -31,6 +28,6 @@ def layer_class(proto: LayerProto) -> type[Layer]:
     Raises ConfigError for unavailable types, and for user layers that cannot be imported or do not derive from Layer.
     """
     name, key = LayerType.Name(proto.type), f"layer {proto.name!r}"
-    if name in _UNAVAILABLE:
-        raise ConfigError(Problem(key, f"layer type {name} is not available", hint=_UNAVAILABLE[name]))
+    if name in DEPRECATED:
+        raise ConfigError(Problem(key, f"layer type {name} is not available", hint=DEPRECATED[name]))
     return class_of(proto, built_in(), Layer, key, example="kInnerProduct")

@@ -13,6 +13,7 @@ from singa_dask.errors import DataError
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
 
@@ -27,6 +28,7 @@ class Frame(Layer):
     passes_labels: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
     ahead: ClassVar[int] = 0
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
@@ -76,6 +78,7 @@ class LastStep(Layer):
     """y = x_T: the last time step.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len."""
 
     type: ClassVar[str] = "kLastStep"
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:
         return self.sources(src)[0]
@@ -122,16 +125,18 @@ class Embedding(Layer):
     type: ClassVar[str] = "kEmbedding"
     conf_field: ClassVar[str | None] = "embedding_conf"
     rowwise: ClassVar[bool] = True
+    splits_features: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         self._size = symbols_of(self, self.sources(src)[0])
         features = self.conf.feature_dim
-        self.table = self.declare("table", (self._size, features), features, features)
-        return (features,)
+        axis = 1 if self.partition.splits else None
+        self.table = self.declare("table", (self._size, features), features, features, axis=axis)
+        return (self.table.shape[1],)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.rows = symbols(self, ctx, x[0], self._size)
-        y = ctx.buffer("y", (ctx.rows.shape[0], self.conf.feature_dim))
+        y = ctx.buffer("y", (ctx.rows.shape[0], self.table.shape[1]))
         return ctx.ops.embed(self.table.value, ctx.rows, y)
 
     def backward(self, ctx: Context, dy: Array) -> Any:

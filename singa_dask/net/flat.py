@@ -7,7 +7,8 @@ multiple of 16 elements (a cache line of float32); the padding in between stays 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +42,10 @@ class Entry:
     def stop(self) -> int:
         return self.start + self.size
 
+    def moved(self, by: int) -> Entry:
+        """The entry `by` elements further on."""
+        return replace(self, start=self.start + by)
+
 
 @dataclass
 class FlatParams:
@@ -53,12 +58,14 @@ class FlatParams:
     size: int
 
     @classmethod
-    def of(cls, params: Sequence[Param], ops: Ops) -> FlatParams:
-        """Allocate zeroed arrays for `params` and bind them to their places."""
+    def of(cls, params: Sequence[Param], ops: Ops, *, allocate: bool = True) -> FlatParams:
+        """Zeroed arrays for `params`, bound to their places; without `allocate` only the places."""
         entries = layout(params)
         size = _aligned(entries[-1].stop) if entries else 0
-        flat = cls(ops.zeros((size,)), ops.zeros((size,)), entries, params, size)
-        flat.move(flat.values, flat.grads)
+        length = size if allocate else 0
+        flat = cls(ops.zeros((length,)), ops.zeros((length,)), entries, params, size)
+        if allocate:
+            flat.move(flat.values, flat.grads)
         return flat
 
     def move(self, values: Array, grads: Array) -> None:
@@ -108,13 +115,74 @@ class FlatParams:
             )
 
 
-def layout(params: Sequence[Param]) -> list[Entry]:
-    """The place of each parameter: consecutive, each start a multiple of 16 elements."""
+@dataclass(frozen=True)
+class Joined:
+    """Two flat arrays, seen as one: the first, then the second. A slice must lie within one of them."""
+
+    first: Array
+    second: Array
+
+    def __getitem__(self, elements: slice) -> Array:
+        size = self.first.size
+        if elements.start < size:
+            return self.first[elements]
+        return self.second[elements.start - size : elements.stop - size]
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """Where the servers of a group find its parameters: the replicated ones, then each worker's own portions.
+
+    replicated: entries of `size` elements that every worker has. own: each worker's entries, counted from the start of
+    its portions; own_sizes: their elements.
+
+    A worker's own coordinates are those of its replicated parameters followed by its portions.
+    """
+
+    replicated: tuple[Entry, ...]
+    size: int
+    own: tuple[tuple[Entry, ...], ...] = ()
+    own_sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, flat: FlatParams, own: FlatParams, workers: int) -> GroupLayout:
+        """Of the parameters of one worker of a group."""
+        every = [tuple(layout(own.params, rank)) for rank in range(workers)]
+        sizes = tuple(_aligned(entries[-1].stop) if entries else 0 for entries in every)
+        return cls(tuple(flat.entries), flat.size, tuple(every), sizes)
+
+    @property
+    def total(self) -> int:
+        """Elements on all servers of a server group together."""
+        return self.size + sum(self.own_sizes)
+
+    def start(self, rank: int) -> int:
+        """Where a worker's own portions begin."""
+        return self.size + sum(self.own_sizes[:rank])
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, as servers see them."""
+        return self.replicated + tuple(
+            entry.moved(self.start(rank)) for rank, entries in enumerate(self.own) for entry in entries
+        )
+
+    def of_worker(self, rank: int) -> tuple[Entry, ...]:
+        """The entries of one worker, in its own coordinates."""
+        return self.replicated + tuple(entry.moved(self.size) for entry in self.own[rank])
+
+
+def layout(params: Sequence[Param], rank: int | None = None) -> list[Entry]:
+    """The place of each parameter: consecutive, each start a multiple of 16 elements.
+
+    rank: of the worker whose portions of split parameters are laid out; by default those of the parameters.
+    """
     entries = []
     start = 0
     for p in params:
         lr_scale = 0.0 if p.frozen else p.proto.lr_scale
-        entry = Entry(p.name, p.shape, start, p.size, lr_scale, p.proto.wd_scale, p.statistic and not p.frozen)
+        shape = p.shape if rank is None or p.portion is None else p.portion.of(rank).local_shape
+        entry = Entry(p.name, shape, start, prod(shape), lr_scale, p.proto.wd_scale, p.statistic and not p.frozen)
         entries.append(entry)
         start = _aligned(entry.stop)
     return entries

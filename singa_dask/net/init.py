@@ -1,13 +1,14 @@
 """Initial values of parameters.
 
 NumPy draws them in float64 from a generator that depends on (seed, parameter name) alone. Device, data type, order of
-layers and number of workers do not change them.
+layers, number of workers and partition do not change them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import ParamGenProto
 from singa_dask.job.user_code import user_code
 from singa_dask.layers.param import Param
+from singa_dask.layers.partition import Portion
+
+# Elements that are drawn at a time for a portion of an array: few enough for the cache.
+BLOCK = 1 << 16
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -23,42 +28,96 @@ def generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def initial_value(param: Param, seed: int) -> np.ndarray:
-    """The initial value of `param` by its `init` block: float64, in the parameter's shape.
+def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.ndarray:
+    """The initial value of `param` by its `init` block, in the parameter's shape: `out`, or a new array of float64.
 
     kConstant: value.  kGaussian: value N(mean, std^2).  kUniform: value U(low, high).
     kGaussianSqrtFanIn: value N(mean, std^2) / sqrt(fan_in).
     kUniformSqrtFanIn: value U(low, high) sqrt(3 / fan_in).
     kUniformSqrtFanInOut: value U(low, high) sqrt(6 / (fan_in + fan_out))   (Glorot & Bengio 2010 with the defaults).
-    kUserInit: function(param, rng), where `user_type` names the function.
+    kUserInit: function(param, rng), where `user_type` names the function. It returns the whole array.
     Without `init`: kUniformSqrtFanIn for arrays of two or more dimensions, zero for vectors (biases).
 
     `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
+    A parameter with a `portion` gets that portion of the whole array. Only kUserInit needs memory for more than `out`.
     Raises ConfigError if kUserInit has no `user_type` or its function returns another shape.
     """
     rng = generator(seed, param.name)
-    shape = param.shape
+    out = np.empty(param.shape) if out is None else out
     if not param.proto.HasField("init"):
-        if len(shape) < 2:
-            return np.zeros(shape)
-        return rng.uniform(-1.0, 1.0, shape) * _scale(param, 3, param.fan_in)
+        if len(param.shape) < 2:
+            out[...] = 0
+        else:
+            _uniform(param, out, rng, 1.0, -1.0, 1.0, _scale(param, 3, param.fan_in))
+        return out
     init = param.proto.init
     match init.type:
         case ParamGenProto.kConstant:
-            return np.full(shape, init.value)
+            out[...] = init.value
         case ParamGenProto.kGaussian:
-            return init.value * rng.normal(init.mean, init.std, shape)
+            _gaussian(param, out, rng, init)
         case ParamGenProto.kUniform:
-            return init.value * rng.uniform(init.low, init.high, shape)
+            _uniform(param, out, rng, init.value, init.low, init.high)
         case ParamGenProto.kGaussianSqrtFanIn:
-            return init.value * rng.normal(init.mean, init.std, shape) * _scale(param, 1, param.fan_in)
+            _gaussian(param, out, rng, init, _scale(param, 1, param.fan_in))
         case ParamGenProto.kUniformSqrtFanIn:
-            return init.value * rng.uniform(init.low, init.high, shape) * _scale(param, 3, param.fan_in)
+            _uniform(param, out, rng, init.value, init.low, init.high, _scale(param, 3, param.fan_in))
         case ParamGenProto.kUniformSqrtFanInOut:
             fans = param.fan_in + param.fan_out
-            return init.value * rng.uniform(init.low, init.high, shape) * _scale(param, 6, fans)
+            _uniform(param, out, rng, init.value, init.low, init.high, _scale(param, 6, fans))
         case _:
-            return _user_value(param, init, rng)
+            out[...] = _user_value(param, init, rng)
+    return out
+
+
+def check_initial_value(param: Param, seed: int) -> None:
+    """Raise ConfigError if the `init` block of `param` is wrong. Only a user function draws the whole array."""
+    user = param.proto.HasField("init") and param.proto.init.type == ParamGenProto.kUserInit
+    shape = param.whole_shape if user else (1,) * len(param.whole_shape)
+    initial_value(Param(param.proto, param.name, shape, param.fan_in, param.fan_out), seed)
+
+
+def _uniform(
+    param: Param, out: np.ndarray, rng: np.random.Generator, value: float, low: float, high: float, scale: float = 1.0
+) -> None:
+    bits = rng.bit_generator
+    assert isinstance(bits, np.random.PCG64)
+    # A uniform number takes one output of the bit generator.
+    _draw(param, out, lambda count: value * rng.uniform(low, high, count) * scale, bits.advance)
+
+
+def _gaussian(
+    param: Param, out: np.ndarray, rng: np.random.Generator, init: ParamGenProto, scale: float = 1.0
+) -> None:
+    def draw(count: int) -> np.ndarray:
+        return init.value * rng.normal(init.mean, init.std, count) * scale
+
+    _draw(param, out, draw, draw)  # a normal number takes one output or more
+
+
+def _draw(param: Param, out: np.ndarray, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> None:
+    """Set `out` to the parameter's portion of the whole array, whose elements draw(count) draws and skip(count) skips
+    in order.
+
+    In the whole array, rows of `length` elements; elements `first` to `last` of each belong to the portion.
+    """
+    if not out.size:
+        return
+    portion = param.portion or Portion((param.size,), 0, (0, param.size), 0)
+    after = math.prod(portion.shape[portion.axis + 1 :])
+    first, last, length = portion.start * after, portion.stop * after, portion.bounds[-1] * after
+    portions = out.reshape(math.prod(portion.shape) // length, last - first)
+    together = max(1, BLOCK // length)
+    for row in range(0, len(portions), together):
+        rows = portions[row : row + together]
+        for begin in range(0, length, BLOCK):  # more than one block only if rows is one row
+            width = min(BLOCK, length - begin)
+            left, right = (min(max(0, end - begin), width) for end in (first, last))
+            if left < right:
+                block = draw(len(rows) * width).reshape(-1, width)
+                rows[:, begin + left - first : begin + right - first] = block[:, left:right]
+            elif begin < first or row + together < len(portions):
+                skip(len(rows) * width)
 
 
 def _scale(param: Param, numerator: int, fan: int) -> float:
@@ -75,9 +134,10 @@ def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> 
         received = "kUserInit" if init.HasField("type") else "no type"
         hint = 'Write type: kGaussian (or another), or user_type: "module:function".'
         raise ConfigError(Problem(f"{key}.type", "kUserInit needs user_type", received, hint))
-    value = np.asarray(user_code(init.user_type, f"{key}.user_type")(param, rng), dtype=np.float64)
-    if value.shape != param.shape:
+    whole = Param(param.proto, param.name, param.whole_shape, param.fan_in, param.fan_out)
+    value = np.asarray(user_code(init.user_type, f"{key}.user_type")(whole, rng), dtype=np.float64)
+    if value.shape != whole.shape:
         raise ConfigError(
-            Problem(f"{key}.user_type", f"{init.user_type} must return shape {param.shape}", str(value.shape))
+            Problem(f"{key}.user_type", f"{init.user_type} must return shape {whole.shape}", str(value.shape))
         )
-    return value
+    return value if param.portion is None else param.portion.of_whole(value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,11 @@ from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.param import Param
 from singa_dask.layers.rbm import RBM
+from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
-from singa_dask.net.init import initial_value
+from singa_dask.net.init import check_initial_value, initial_value
+from singa_dask.net.partition import partition_net
 from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import make_plan
 from singa_dask.net.sharing import resolve_sharing
@@ -30,8 +33,9 @@ from singa_dask.ops.arrays import Array
 
 
 class LayerRow(NamedTuple):
-    """One line of `Net.describe`. parameters: elements that the layer owns; partition: the dimension divided
-    among workers; steps: time steps in one call."""
+    """One line of `Net.describe`. shape: of the layer's samples, on all workers together. parameters: elements that it
+    owns, on all workers together. partition: what is divided among the workers. steps: time steps in one call. sent:
+    values that a worker sends to others, per row of the mini-batch (and time step), forward and backward."""
 
     layer: str
     type: str
@@ -39,10 +43,16 @@ class LayerRow(NamedTuple):
     parameters: int
     partition: str
     steps: int = 1
+    sent: tuple[float, float] = (0.0, 0.0)
 
 
 class Net:
-    """The layers of one phase, set up on `ops`, with all their parameters in `flat`.
+    """The layers of one phase, set up on `ops`, with their parameters in `flat` and `own`.
+
+    rank, size: this worker and the number of workers in its group, over which `partition_dim` partitions the net.
+    flat: parameters that every worker of the group has; own: this worker's portions of those that are split. allocate:
+    whether they have memory; without it the net can be described and checked. partitioned: whether any layer computes
+    on other than this worker's rows. whole_shapes: of the layers of the job, on all workers together.
 
     share: the training net. A test or validation net uses its parameters, matched by name.
     fold: whether to compute the time steps of an unrolled net together if possible (net/fold.py).
@@ -54,30 +64,50 @@ class Net:
     Raises ConfigError if graph, shapes or parameters do not fit, TrainingError if a layer's setup fails.
     """
 
-    def __init__(self, proto: NetProto, phase: int, ops: Ops, share: Net | None = None, *, fold: bool = True):
+    def __init__(
+        self,
+        proto: NetProto,
+        phase: int,
+        ops: Ops,
+        share: Net | None = None,
+        *,
+        fold: bool = True,
+        rank: int = 0,
+        size: int = 1,
+        allocate: bool = True,
+    ):
         self.proto = proto
         self.phase = phase
         self.ops = ops
         self.carries = False
         self._parameter_net: Net | None = None if share is None else share._parameter_net or share
+        outer = None if share is None else share.named_params
         self._graph = graph = build_graph(proto, phase, fold=fold)
-        self.layers: dict[str, Layer] = {
-            name: layer_class(message).from_proto(message) for name, message in graph.layers.items()
-        }
+        self.layers = _made(graph)
         self.shapes = _set_up(self.layers, graph, phase)
+        self.params: list[Param] = resolve_sharing(self._every_param(), outer)
+        self.whole_shapes = self.shapes
+        self.partitioned = False
+        if size > 1:
+            self._partition_over(rank, size, outer)
         self.input_layers = [
             name for name, layer in self.layers.items() if isinstance(layer, InputLayer) and not layer.proto.srclayers
         ]
-        every = [param for layer in self.layers.values() for param in layer.params]
-        self.params: list[Param] = resolve_sharing(every, None if share is None else share.named_params)
+        every = self._every_param()
         self.named_params: dict[str, Param] = {param.name: param for param in every}
         _freeze(self.layers)
-        self.flat: FlatParams = FlatParams.of(self.params, ops) if share is None else share.flat
+        self.flat: FlatParams
+        self.own: FlatParams
+        if share is None:
+            self.flat, self.own = _flat_params(self.params, ops, allocate=allocate)
+        else:
+            self.flat, self.own = share.flat, share.own
+        graph = self._graph
         self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
         self._scratch = Scratch()
         self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
         plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
-        self._passes = Passes(plan, self.params, self.shapes, phase, ops)
+        self._passes = Passes(plan, self.params, self.shapes, phase, ops, partitioned=self.partitioned)
         self._outputs = plan.outputs
         self.pooled_first = {name: step.layer.name for name, step in plan.pooled_first.items()}
         self._measuring = [
@@ -85,6 +115,26 @@ class Net:
             for name, layer in self.layers.items()
             if type(layer).metrics is not Layer.metrics
         ]
+
+    def _every_param(self) -> list[Param]:
+        return [param for layer in self.layers.values() for param in layer.params]
+
+    def _partition_over(self, rank: int, size: int, outer: Mapping[str, Param] | None) -> None:
+        """Replace the layers by those of one worker of `size`, if any is not simply divided by rows."""
+        sources = {
+            name: tuple(self.source_shape(name, i) for i in range(len(layer.proto.srclayers)))
+            for name, layer in self.layers.items()
+        }
+        axes = {name: None if p.portion is None else p.portion.axis for name, p in (outer or {}).items()}
+        plan = partition_net(self.proto, self._graph, self.layers, self.shapes, sources, axes, rank, size)
+        self.partitioned = plan.partitioned
+        if not plan.partitioned:
+            return
+        self._graph, self.layers = plan.graph, _made(plan.graph)
+        for name, layer in self.layers.items():
+            layer.partition = plan.layers[name]
+        self.shapes = _set_up(self.layers, self._graph, self.phase)
+        self.params = resolve_sharing(self._every_param(), outer)
 
     def _context(self, layer: Layer) -> Context:
         ctx = Context(self.ops, scratch=self._scratch)
@@ -116,12 +166,18 @@ class Net:
 
     def initialise(self, seed: int) -> None:
         """Set every parameter to its initial value, a function of (seed, name) and its `init` block."""
-        self.flat.values[...] = self.ops.asarray(self.flat.flattened(self.initial_values(seed)))
+        for param in (self._parameter_net or self).params:
+            param.value[...] = self.ops.asarray(initial_value(param, seed), self.ops.dtype)
 
     def initial_values(self, seed: int) -> dict[str, np.ndarray]:
-        """The initial values of all parameters, by name, in float64."""
+        """The initial values of all parameters, by name, in float64. Of a split one, it is the worker's portion."""
         owner = self._parameter_net or self
         return {param.name: initial_value(param, seed) for param in owner.params}
+
+    def check_initial_values(self, seed: int) -> None:
+        """Raise ConfigError if a parameter's `init` block is wrong. Draws only what user functions draw."""
+        for param in self.params:
+            check_initial_value(param, seed)
 
     @property
     def drawn(self) -> frozenset[str]:
@@ -201,17 +257,16 @@ class Net:
     def describe(self) -> list[LayerRow]:
         """One row per layer, in order, for display."""
         owned = set(self.params)
-        return [
-            LayerRow(
-                name,
-                type(layer).__name__,
-                self.shapes[name],
-                sum(param.size for param in layer.params if param in owned),
-                self._partition(layer),
-                layer.steps,
-            )
-            for name, layer in self.layers.items()
-        ]
+        rows = []
+        for name, layer in self.layers.items():
+            transition = isinstance(layer, Transition)
+            shape = layer.partition.sources[0] if transition else self.whole_shapes[name]
+            parameters = sum(prod(param.whole_shape) for param in layer.params if param in owned)
+            forward, backward = layer.partition.sent if transition else (0.0, 0.0)
+            sent = forward, backward if self.contexts[name].needs_input_grad else 0.0
+            partition = self._partition(layer)
+            rows.append(LayerRow(name, type(layer).__name__, shape, parameters, partition, layer.steps, sent))
+        return rows
 
     def close(self) -> None:
         """Finish and close the files of output layers."""
@@ -220,8 +275,21 @@ class Net:
                 layer.close()
 
     def _partition(self, layer: Layer) -> str:
+        if layer.partition.size > 1:
+            return layer.partition.summary
         dim = layer.proto.partition_dim if layer.proto.partition_dim >= 0 else self.proto.partition_dim
         return {0: "batch", 1: "features"}.get(dim, "none")
+
+
+def _made(graph: Graph) -> dict[str, Layer]:
+    return {name: layer_class(message).from_proto(message) for name, message in graph.layers.items()}
+
+
+def _flat_params(params: Sequence[Param], ops: Ops, *, allocate: bool) -> tuple[FlatParams, FlatParams]:
+    """Of the replicated parameters, and of this worker's portions of those that are split."""
+    replicated = [param for param in params if param.portion is None]
+    own = [param for param in params if param.portion is not None]
+    return FlatParams.of(replicated, ops, allocate=allocate), FlatParams.of(own, ops, allocate=allocate)
 
 
 def _last_output(net: Net | None, name: str) -> Array:

@@ -28,8 +28,19 @@ class Batch:
 class Passes:
     """Runs a NetPlan: calls the layers, routes arrays, and sums the gradients of outputs with several destinations."""
 
-    def __init__(self, plan: NetPlan, params: Sequence[Param], shapes: Mapping[str, Any], phase: int, ops: Ops):
+    def __init__(
+        self,
+        plan: NetPlan,
+        params: Sequence[Param],
+        shapes: Mapping[str, Any],
+        phase: int,
+        ops: Ops,
+        *,
+        partitioned: bool = False,
+    ):
         self._plan = plan
+        # The rows that each output has, by slot; in a net that is not partitioned those of the step.
+        self._steps: dict[int, Step] | None = {} if partitioned else None
         self._params = params
         # A layer that runs after its pooling outputs the pooled shape.
         self._shapes = {**shapes, **{name: shapes[step.layer.name] for name, step in plan.pooled_first.items()}}
@@ -54,7 +65,7 @@ class Passes:
         try:
             for plan in self._plan.forward:
                 ctx = plan.ctx
-                ctx.step = step
+                ctx.step = step if self._steps is None else self._steps.get(plan.step_source, step)
                 if plan.feed:
                     out = self._fed(plan, feed)
                 else:
@@ -67,6 +78,8 @@ class Passes:
                     out = self._checked(plan, out)
                 values[plan.output] = out
                 values[plan.labels] = ctx.labels
+                if self._steps is not None:
+                    self._steps[plan.output] = ctx.output_step or ctx.step
         except SingaError:
             raise
         except Exception as error:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
+from singa_dask.layers.transition import Transition
 from singa_dask.net.graph import Graph
 
 
@@ -22,7 +24,8 @@ class LayerPlan:
     """One layer's routing.
 
     arguments: slots of `values` for forward. output, labels: slots to fill. pieces: slots of the outputs of a layer
-    with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on.
+    with several. feed: whether the loader feeds it. label_source: slot of the labels it passes on. step_source: slot
+    of the output whose rows it continues, -1 without sources.
     dy: slots of `gradients` for backward. dx: for each source the slot to add its gradient to, or -1; wanted: the
     positions of those with a slot. completes: owners whose gradient is complete after this backward call.
     """
@@ -38,6 +41,7 @@ class LayerPlan:
     is_loss: bool
     pieces: tuple[int, ...] = ()
     label_source: int = -1
+    step_source: int = -1
     dy: tuple[int, ...] = ()
     dx: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
@@ -90,6 +94,7 @@ def make_plan(
             is_loss=isinstance(layer, LossLayer),
             pieces=slots.pieces[name],
             label_source=slots.labels[sources[0]] if layer.passes_labels and sources else -1,
+            step_source=slots.output[sources[0]] if sources else -1,
             dx=tuple(
                 slots.gradient(name, i) if trains[source] and i not in labelled else -1
                 for i, source in enumerate(sources)
@@ -108,9 +113,20 @@ def make_plan(
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
+    _send_early(graph, steps)
     pooled_first = _pool_first(graph, steps)
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
     return NetPlan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
+
+
+def _send_early(graph: Graph, steps: Mapping[str, LayerPlan]) -> None:
+    """Let a layer that alone reads a transition start its backward pass, while the layer goes on computing."""
+    for name, step in steps.items():
+        layer, edges = step.layer, graph.consumers[name]
+        if isinstance(layer, Transition) and layer.sums_gradients and step.wanted and len(edges) == 1:
+            reader = steps[edges[0].consumer]
+            if reader.wanted == (edges[0].position,):
+                reader.ctx.send_gradient = partial(layer.start_backward, step.ctx)
 
 
 def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, LayerPlan]:

@@ -28,8 +28,10 @@ def resolve_sharing(params: Iterable[Param], outer: Mapping[str, Param] | None =
         if isinstance(found, Problem):
             problems.append(found)
             continue
-        if found.shape != param.shape:
+        if found.whole_shape != param.whole_shape:
             problems.append(_shapes_differ(param, found))
+        elif param.portion is not None and found.portion != param.portion:
+            problems.append(_portions_differ(param, found))
         param.owner = found
     if problems:
         raise ConfigError(problems)
@@ -62,7 +64,12 @@ def _outer_owner(param: Param, outer: Mapping[str, Param]) -> Param | Problem:
 
 def _shapes_differ(param: Param, owner: Param) -> Problem:
     hint = "Shared parameters must have the same shape."
-    if param.shape == owner.shape[::-1]:
+    if param.whole_shape == owner.whole_shape[::-1]:
         hint = "One is the other's transpose: set innerproduct_conf.transpose on one of the two layers."
-    message = f"its shape {param.shape} differs from that of {owner.name!r}, which it shares: {owner.shape}"
-    return Problem(f"param {param.name!r}", message, hint=hint)
+    shapes = f"its shape {param.whole_shape} differs from that of {owner.name!r}, which it shares"
+    return Problem(f"param {param.name!r}", f"{shapes}: {owner.whole_shape}", hint=hint)
+
+
+def _portions_differ(param: Param, owner: Param) -> Problem:
+    message = f"it shares {owner.name!r}, but its layer would split it otherwise"
+    return Problem(f"param {param.name!r}", message, hint="Set partition_dim: 0 for both layers.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from singa_dask.exchange.buckets import Bucket
@@ -28,15 +28,23 @@ class Slice:
 
 @dataclass(frozen=True)
 class Partition:
-    """buckets, slices: in the order of the parameters, without gaps."""
+    """buckets: of the replicated parameters, without gaps. slices: of all parameters, in their order, without gaps.
+    own_starts: where each worker's own portions begin, if there are any."""
 
     size: int
     slices: tuple[Slice, ...]
     buckets: tuple[Bucket, ...]
+    own_starts: tuple[int, ...] = ()
 
     def of_worker(self, worker: int) -> tuple[Slice, ...]:
-        """The slices of one worker."""
-        return tuple(s for s in self.slices if s.worker == worker)
+        """The slices of one worker, in its own coordinates: its own portions follow the replicated parameters."""
+        replicated = self.buckets[-1].stop if self.buckets else 0
+        shift = self.own_starts[worker] - replicated if self.own_starts else 0
+        return tuple(
+            s if s.start < replicated else replace(s, start=s.start - shift, stop=s.stop - shift)
+            for s in self.slices
+            if s.worker == worker
+        )
 
     def of_server(self, server: int) -> tuple[Slice, ...]:
         """The slices of one server."""
@@ -54,9 +62,16 @@ def even_cuts(size: int, n: int) -> list[int]:
 
 
 def partition(
-    size: int, nworkers: int, nservers: int, *, beside: bool, bounds: Sequence[int] | None = None
+    size: int,
+    nworkers: int,
+    nservers: int,
+    *,
+    beside: bool,
+    bounds: Sequence[int] | None = None,
+    own: Sequence[int] = (),
 ) -> Partition:
-    """Partition `size` elements (a multiple of 16) for groups of `nworkers` workers and `nservers` servers.
+    """Partition `size` replicated elements (a multiple of 16) and each worker's `own` for groups of `nworkers` workers
+    and `nservers` servers.
 
     beside: whether servers share the workers' processes. If every server then has a worker in its process, both own
     the same part of a bucket, so that nothing is sent twice. Otherwise each worker has an equal part, for any servers.
@@ -74,7 +89,15 @@ def partition(
         workers, servers = _owners(counts, cuts), _owners(owned, cuts)
         for worker, server, (start, stop) in zip(workers, servers, pairwise(cuts), strict=True):
             slices.append(Slice(len(slices), first + start, first + stop, worker, server))
-    return Partition(size, tuple(slices), tuple(buckets))
+    starts = [size + before for before in accumulate(own, initial=0)]
+    for worker, (first, last) in enumerate(pairwise(starts)):
+        lengths = even_cuts(last - first, nservers)
+        if beside and nservers == nworkers:  # the server in the worker's process
+            lengths = [(last - first) * (server == worker) for server in range(nservers)]
+        for server, (start, stop) in enumerate(pairwise(accumulate(lengths, initial=first))):
+            if start < stop:
+                slices.append(Slice(len(slices), start, stop, worker, server))
+    return Partition(starts[-1], tuple(slices), tuple(buckets), tuple(starts[:-1]))
 
 
 def _owners(counts: Sequence[int], cuts: Sequence[int]) -> list[int]:

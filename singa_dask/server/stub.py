@@ -96,7 +96,7 @@ class Stub:
         self.clock = 0
         self._versions = [0] * len(self.slices)
         self._under_way: list[_Sent] = []
-        self._kept: list[Array] = []
+        self._kept: dict[tuple[int, int], Array] = {}
         self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
         self._exactly = exactly
         self._feedback: dict[int, Any] = {}
@@ -162,19 +162,11 @@ class Stub:
                 self._count(sent, staleness)
         self.exchanged.stall_s += time.perf_counter() - began
 
-    def inspect(self) -> State | None:
-        """The servers' state of this worker's slices, concatenated; None without slices."""
-        states = []
-        for future in [self._send(s, Inspect(s.index)) for s in self.slices]:
-            reply = self._wait(future)
-            assert isinstance(reply, State)
-            states.append(reply)
-        if len(states) < 2:
-            return states[0] if states else None
-        values = np.concatenate([state.values for state in states])
-        names = states[0].state
-        state = {name: np.concatenate([state.state[name] for state in states]) for name in names}
-        return State(values, state, states[0].version)
+    def inspect(self, i: int) -> State:
+        """The server's state of this worker's slice at position `i`."""
+        reply = self._wait(self._send(self.slices[i], Inspect(self.slices[i].index)))
+        assert isinstance(reply, State)
+        return reply
 
     def leave(self) -> None:
         """Tell the servers that the group makes no more updates."""
@@ -198,7 +190,7 @@ class Stub:
 
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
         if self._codec is None or not self._codes(s, i):
-            return _part(self._keep(step, gradient, s) if self.behind else gradient, s)
+            return self._keep(step, gradient, s, i) if self.behind else _part(gradient, s)
         part = _part(gradient, s)
         if i not in self._feedback:
             self._feedback[i] = ErrorFeedback(codec(**self._codec), s.size, part.dtype)
@@ -234,12 +226,11 @@ class Stub:
         """Whether the gradient of a slice goes through a codec."""
         return self._codec is not None and i not in self._exactly and not self._links[s.server].local
 
-    def _keep(self, step: int, gradient: Array, s: Slice) -> Array:
+    def _keep(self, step: int, gradient: Array, s: Slice, i: int) -> Array:
         """A copy of a slice that stays unchanged until `behind` further updates are answered."""
-        while len(self._kept) <= self.behind:
-            self._kept.append(np.empty_like(gradient))
-        kept = self._kept[step % len(self._kept)]
-        _part(kept, s)[...] = _part(gradient, s)
+        part = _part(gradient, s)
+        kept = self._kept.setdefault((step % (self.behind + 1), i), np.empty_like(part))
+        kept[...] = part
         return kept
 
     def _wait(self, future: Future[Reply]) -> Reply:

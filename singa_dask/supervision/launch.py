@@ -112,7 +112,7 @@ class GroupLauncher:
         made, partition = self.prepared, self.prepared.partition
         options = {"groups": group.groups, "accounts": dict(group.accounts), "code": made.code}
         slices = [partition.of_server(i) for i in range(len(group.where))]
-        return [server_plan(made.job, made.entries, own, **options) for own in slices]
+        return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
 
 
 def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]:

@@ -34,5 +34,6 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         links=None if plan.group.in_process_servers else links,
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
+        memory_limit=worker.memory_manager.memory_limit,
     )
     return train_rank(comm, plan, services)

@@ -10,6 +10,7 @@ import numpy as np
 
 from singa_dask.data import AnyStream, Loader, Manifest, make_stream
 from singa_dask.data.loader import Submit
+from singa_dask.data.plan import share_rows
 from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
 from singa_dask.layers.context import Step
@@ -24,8 +25,8 @@ _NEXT_DEAL = 1 << 64
 class Feed:
     """The mini-batches of a net's input layers, loaded ahead, on the device of `ops`. A context manager."""
 
-    def __init__(self, loaders: Mapping[str, Loader], ops: Ops, phase: int, seed: int) -> None:
-        self._loaders, self._ops, self._phase, self._seed = loaders, ops, phase, seed
+    def __init__(self, loaders: Mapping[str, Loader], ops: Ops, phase: int, seed: int, nranks: int) -> None:
+        self._loaders, self._ops, self._phase, self._seed, self._nranks = loaders, ops, phase, seed, nranks
         self.batchsize = max((loader.stream.batchsize for loader in loaders.values()), default=1)
 
     @classmethod
@@ -60,7 +61,7 @@ class Feed:
                 loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop)
                 loaders[name] = stack.enter_context(loader)
             stack.pop_all()
-        return cls(loaders, net.ops, net.phase, job.seed)
+        return cls(loaders, net.ops, net.phase, job.seed, nranks)
 
     def __enter__(self) -> Feed:
         return self
@@ -82,8 +83,14 @@ class Feed:
             loaded = loader.next()
             labels = None if loaded.labels is None else self._ops.asarray(loaded.labels)
             feed[name] = Batch(self._ops.asarray(loaded.features), labels)
-            step = Step(self._phase, number, self._seed, loaded.first_row, loaded.total_rows)
+            counts = self._counts(loaded.total_rows)
+            step = Step(self._phase, number, self._seed, loaded.first_row, loaded.total_rows, counts)
         return feed, step
+
+    def _counts(self, rows: int) -> tuple[int, ...]:
+        """The rows of every worker of the group."""
+        bounds = (share_rows(rows, rank, self._nranks) for rank in range(self._nranks))
+        return tuple(last - first for first, last in bounds)
 
     def first(self, count: int) -> Iterator[tuple[dict[str, Batch], Step]]:
         """Mini-batches 0 to `count` - 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,26 +10,27 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.exchange.buckets import bucket_bounds
 from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto
-from singa_dask.net.flat import Entry, FlatParams
+from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.net.flat import Entry, FlatParams, GroupLayout
+from singa_dask.ops import Ops
 from singa_dask.server import Partition, ServerPlan, Slice, partition
 
 
-def parameter_partition(
-    topology: ClusterTopology, entries: Sequence[Entry], size: int, *, whole: bool = False
-) -> Partition:
-    """How `size` elements of parameters are cut for the workers and servers of this topology.
+def parameter_partition(topology: ClusterTopology, layout: GroupLayout, *, whole: bool = False) -> Partition:
+    """How the parameters of a group are cut for the workers and servers of this topology.
 
-    whole: into one bucket, because nothing is sent: workers share memory. So it is for a worker on its own.
+    whole: the replicated ones into one bucket, because nothing is sent: workers share memory. So it is for a worker on
+    its own.
     """
     whole = whole or topology.nworkers_per_group == 1
-    starts = () if whole else [entry.start for entry in entries]
+    starts = () if whole else [entry.start for entry in layout.replicated]
     return partition(
-        size,
+        layout.size,
         topology.nworkers_per_group,
         topology.nservers_per_group,
         beside=not topology.server_worker_separate,
-        bounds=bucket_bounds(starts, size, topology.bucket_size),
+        bounds=bucket_bounds(starts, layout.size, topology.bucket_size),
+        own=layout.own_sizes,
     )
 
 
@@ -45,6 +45,12 @@ def server_plan(job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, 
         sync_freq=cluster.sync_freq,
         **more,
     )
+
+
+def suits_sharing(job: JobProto, ops: Ops) -> bool:
+    """Whether workers on one machine can have the parameters of this job in the same memory."""
+    own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
+    return ops.device == "cpu" and job.cluster.codec == job.cluster.kFull and not own_algorithm
 
 
 def form_shared_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndarray] | None:

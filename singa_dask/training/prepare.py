@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from singa_dask.algorithms import algorithm
@@ -24,10 +26,9 @@ from singa_dask.job.code_bundle import CodeBundle, pack
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
-from singa_dask.job.support import NOT_YET
 from singa_dask.layers import Frame, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
-from singa_dask.net.flat import Entry
+from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
@@ -35,6 +36,8 @@ from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.placement import parameter_partition
 from singa_dask.updaters import make_updater
+
+logger = logging.getLogger(__name__)
 
 MAX_MEAN_NBYTES = 1 << 30
 # Layers that read symbols -> the block with their vocab_size.
@@ -46,9 +49,9 @@ class Prepared:
     """A job that can run. Its data paths are absolute, and its sample shapes are set.
 
     data: fingerprints of the order of samples, by phase and input layer ("train/data"). layers: the rows of
-    `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. entries: the place
-    of each parameter among `size` elements. drawn: names of the parameters with an `init` block. updater_state: names
-    of the updater's arrays. code: user code for the workers.
+    `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. shapes: of the
+    whole parameters, by name. layout: where the parameters of a worker group lie. drawn: names of the parameters with
+    an `init` block. updater_state: names of the updater's arrays. code: user code for the workers.
     """
 
     job: JobProto
@@ -56,21 +59,16 @@ class Prepared:
     data: dict[str, str]
     layers: dict[str, list[LayerRow]]
     parameters: int
-    entries: tuple[Entry, ...]
-    size: int
+    shapes: dict[str, tuple[int, ...]]
+    layout: GroupLayout
     drawn: frozenset[str]
     updater_state: tuple[str, ...]
     code: CodeBundle | None = None
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters, by name."""
-        return {entry.name: tuple(entry.shape) for entry in self.entries}
-
-    @property
     def partition(self) -> Partition:
         """The partition of the parameters among workers and servers."""
-        return parameter_partition(self.topology, self.entries, self.size)
+        return parameter_partition(self.topology, self.layout)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
@@ -84,6 +82,9 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     ready = JobProto()
     ready.CopyFrom(job.proto)
     ready.neuralnet.CopyFrom(job.net)
+    if ready.cluster.nworkers_per_procs > 1:
+        message = "cluster.nworkers_per_procs: %d is ignored: every worker has a process of its own"
+        logger.warning(message, ready.cluster.nworkers_per_procs)
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     try:
@@ -97,7 +98,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         else:
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
-        nets = _build_nets(ready, entered)
+        nets = _build_nets(ready, entered, topology.nworkers_per_group)
         if phases is None:  # predictions need no labels
             _check_labels(nets)
         _check_classes(nets)
@@ -105,17 +106,17 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:
         raise job.located(error) from error
-    flat = nets[Phase.kTrain].flat
-    updater.bind(flat.entries, 0, 0)
+    net = nets[Phase.kTrain]
+    updater.bind(net.flat.entries, 0, 0)
     return Prepared(
         job=ready,
         topology=topology,
         data=data,
         layers={PHASE_NAMES[phase]: net.describe() for phase, net in nets.items()},
-        parameters=sum(entry.size for entry in flat.entries),
-        entries=tuple(flat.entries),
-        size=flat.size,
-        drawn=nets[Phase.kTrain].drawn,
+        parameters=sum(prod(param.whole_shape) for param in net.params),
+        shapes={param.name: param.whole_shape for param in net.params},
+        layout=GroupLayout.of(net.flat, net.own, topology.nworkers_per_group),
+        drawn=net.drawn,
         updater_state=tuple(updater.state),
         code=code,
     )
@@ -132,16 +133,22 @@ def training_data(data: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
 
 
-def _build_nets(job: JobProto, phases: Sequence[int]) -> dict[int, Net]:
-    """The net of every phase, with initial parameters, as the workers will build it."""
+def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int, Net]:
+    """The net of every phase, as the first of a group's workers will build it; parameters have no memory here."""
     ops = Ops()
-    train = Net(job.neuralnet, Phase.kTrain, ops)
-    train.initialise(job.seed)
-    nets = {Phase.kTrain: train} | {p: Net(job.neuralnet, p, ops, share=train) for p in phases if p != Phase.kTrain}
+    train = Net(job.neuralnet, Phase.kTrain, ops, size=workers, allocate=False)
+    train.check_initial_values(job.seed)
+    nets: dict[int, Net] = {Phase.kTrain: train}
+    for phase in phases:
+        if phase != Phase.kTrain:
+            nets[phase] = Net(job.neuralnet, phase, ops, share=train, size=workers)
     for net in nets.values():
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):
-                message, hint = f"reads no shards; user-defined input layers: {NOT_YET}", "Let it read a kRecordInput."
+                message, hint = (
+                    "reads no shards; user-defined input layers are not yet supported",
+                    "Let it read a kRecordInput.",
+                )
                 raise net.layers[name].problem(message, hint=hint)
     return nets
 
@@ -168,7 +175,7 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             folder = Path(first.proto.store_conf.path)
             if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
                 continue
-            classes, outputs = Manifest.load(folder).num_classes, net.shapes[layer.name][-1]
+            classes, outputs = Manifest.load(folder).num_classes, net.whole_shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)

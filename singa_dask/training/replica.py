@@ -14,16 +14,16 @@ from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.make import bucket_exchange
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
-from singa_dask.exchange.staging import InPlace, OnDevice, Staging, ThroughHost
+from singa_dask.exchange.staging import make_staging
 from singa_dask.job import ClusterTopology, active_phases
-from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
+from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
-from singa_dask.net.flat import FlatParams
+from singa_dask.net.flat import Entry, GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Server, Slice, Stub
 from singa_dask.training.group_state import GroupState
-from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan
+from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
 from singa_dask.training.stages import ServerStages
 
 
@@ -60,10 +60,10 @@ class Replica:
         # A device may complete a step long after the host, which could not time it: every step overlaps.
         tuner = OverlapTuner() if device_comm is None else None
         self.executor = CollectiveExecutor(exchange.comm, threaded=threaded, tuner=tuner, initializer=self.net.ops.use)
-        group = WorkerGroup(self.executor, comm, self.net.ops)
+        self.group = self._worker_group()
         for net in nets.values():
             net.carries = self.algorithm.carries
-            net.join(group)
+            net.join(self.group)
         self.stages = ServerStages(
             job,
             comm,
@@ -71,7 +71,8 @@ class Replica:
             exchange,
             stub,
             self.executor,
-            _staging(self.net, device_comm),
+            make_staging(self.net.ops, self.net.flat, on_device=device_comm is not None),
+            make_staging(self.net.ops, self.net.own, on_device=in_process_servers),
             in_process_servers=in_process_servers,
         )
         self.group_state = GroupState(job, comm, self.net, self.stages, carries=self.algorithm.carries)
@@ -94,14 +95,14 @@ class Replica:
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
         buckets, if the job `suits_device_comm`, and `comm` the rest. stub: keyword arguments of Stub.
         """
-        topology, nets = ClusterTopology.from_proto(job.cluster), _nets(job, ops)
+        topology, nets = ClusterTopology.from_proto(job.cluster), _nets(job, ops, comm)
         flat = nets[Phase.kTrain].flat
+        layout = GroupLayout.of(flat, nets[Phase.kTrain].own, comm.size)
+        entries = layout.of_worker(comm.rank)
         one_machine = comm.size > 1 and device_comm is None and comm.one_machine()
-        own_algorithm = job.train_one_batch.alg == AlgProto.kUserAlg  # may write to the parameters while it computes
-        suits = one_machine and ops.device == "cpu" and topology.codec == "kFull" and not own_algorithm
-        shared = form_shared_parameters(flat, comm) if suits else None
+        shared = form_shared_parameters(flat, comm) if one_machine and suits_sharing(job, ops) else None
         whole = links is None and shared is not None
-        cut = parameter_partition(topology, flat.entries, flat.size, whole=whole)
+        cut = parameter_partition(topology, layout, whole=whole)
         slices = cut.of_worker(comm.rank)
         codec = {"name": topology.codec, "sparsity": topology.sparsity}
         exchange: BucketExchange
@@ -116,15 +117,15 @@ class Replica:
                 uncoded=flat.places(lambda entry: entry.statistic),
                 frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
             )
-        stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, flat), **stub}
+        stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(
             job,
             comm,
             device_comm,
             nets,
             exchange,
-            Stub(slices, _in_process(job, ops, flat, slices) if links is None else links, **stub),
-            threaded=comm.size > 1 and not one_machine and len(cut.buckets) > 1,
+            Stub(slices, _in_process(job, ops, entries, slices) if links is None else links, **stub),
+            threaded=comm.size > 1 and not one_machine and (len(cut.buckets) > 1 or nets[Phase.kTrain].partitioned),
             in_process_servers=links is None,
         )
 
@@ -134,9 +135,14 @@ class Replica:
 
     @property
     def operations(self) -> dict[str, dict[str, float]]:
-        """Bytes and seconds so far, by operation; those between devices are "device reduce_scatter" and so on."""
-        of_device = {} if self.device_comm is None else self.device_comm.operations
-        return {**self.comm.operations, **{f"device {name}": done for name, done in of_device.items()}}
+        """Bytes and seconds so far, by operation. The names of those between devices begin with "device", of those of
+        layers in a partitioned net with "transition"."""
+        prefixed = {"device": self.device_comm, "transition": self.group.comm if self.net.partitioned else None}
+        operations = dict(self.comm.operations)
+        for prefix, comm in prefixed.items():
+            for name, done in (comm.operations if comm is not None else {}).items():
+                operations[f"{prefix} {name}"] = done
+        return operations
 
     @property
     def overflows(self) -> int:
@@ -162,31 +168,34 @@ class Replica:
     def close(self) -> None:
         """End the thread of the exchange."""
         self.executor.close()
+        if self.net.partitioned:
+            self.group.comm.close()
+
+    def _worker_group(self) -> WorkerGroup:
+        """The group as the layers see it; in a partitioned net with a communicator of its own."""
+        if not self.net.partitioned:
+            return WorkerGroup(self.executor, self.comm, self.net.ops)
+        comm = self.comm if self.device_comm is None else self.device_comm
+        return WorkerGroup(self.executor, comm.split(0), self.net.ops, on_device=self.device_comm is not None)
 
 
-def _nets(job: JobProto, ops: Ops) -> dict[int, Net]:
-    """The net of every phase of the job, all with the parameters of the training net."""
-    nets: dict[int, Net] = {Phase.kTrain: Net(job.neuralnet, Phase.kTrain, ops)}
+def _nets(job: JobProto, ops: Ops, comm: Communicator) -> dict[int, Net]:
+    """This worker's net of every phase of the job, all with the parameters of the training net."""
+    train = Net(job.neuralnet, Phase.kTrain, ops, rank=comm.rank, size=comm.size)
+    nets: dict[int, Net] = {Phase.kTrain: train}
     for phase in active_phases(job):
         if phase != Phase.kTrain:
-            nets[phase] = Net(job.neuralnet, phase, ops, share=nets[Phase.kTrain])
+            nets[phase] = Net(job.neuralnet, phase, ops, train, rank=comm.rank, size=comm.size)
     return nets
 
 
-def _in_process(job: JobProto, ops: Ops, flat: FlatParams, slices: tuple[Slice, ...]) -> dict[int, Link]:
+def _in_process(job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[Slice, ...]) -> dict[int, Link]:
     """Links to a server in this process, which works on the worker's parameters in place."""
-    plan = server_plan(job, tuple(flat.entries), slices)
+    plan = server_plan(job, entries, slices)
     return {s.server: LocalLink(Server(plan.protocol(ops, copy=False), live=True)) for s in slices}
 
 
-def _exactly(slices: tuple[Slice, ...], flat: FlatParams) -> set[int]:
+def _exactly(slices: tuple[Slice, ...], entries: tuple[Entry, ...]) -> set[int]:
     """Positions of the slices that hold running statistics, of which nothing may be kept back."""
-    statistics = [entry for entry in flat.entries if entry.statistic]
+    statistics = [entry for entry in entries if entry.statistic]
     return {i for i, s in enumerate(slices) if any(s.start < e.stop and e.start < s.stop for e in statistics)}
-
-
-def _staging(net: Net, device_comm: Communicator | None) -> Staging:
-    grads, values = net.flat.grads, net.flat.values
-    if net.ops.device == "cpu":
-        return InPlace(grads, values)
-    return ThroughHost(net.ops, grads, values) if device_comm is None else OnDevice(net.ops, grads, values)

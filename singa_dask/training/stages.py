@@ -13,6 +13,7 @@ from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.staging import Staging
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net import Net
+from singa_dask.net.flat import Joined
 from singa_dask.server import Stub
 
 
@@ -22,8 +23,12 @@ class ServerStages:
     in_process_servers: each worker's server is in its own process, for it alone, so that its new values are there as
     soon as a bucket is updated. Else replies come at the end of the step, or of the next one with `stub.behind`.
 
-    new: the servers' values of this worker's parts, flat: the net's own array where that is exact. owed: gradients
-    kept back by an earlier run that no codec here can keep; they are part of the next step.
+    staging, own: of the replicated parameters, and of the worker's own portions.
+
+    new: the servers' values of this worker's parts, flat: the net's own array where that is exact. values: `new`, then
+    the worker's own portions: what the stub reads and writes. owed: gradients
+    kept back by an earlier run that no codec here can keep, of the replicated parameters and then of the worker's own
+    portions; they are part of the next step.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class ServerStages:
         stub: Stub,
         executor: CollectiveExecutor,
         staging: Staging,
+        own: Staging,
         *,
         in_process_servers: bool,
     ) -> None:
@@ -50,6 +56,9 @@ class ServerStages:
             self.new = net.ops.empty((net.flat.size,)) if in_process_servers else np.empty_like(staging.values)
         self._offered = staging.offered(self.new) if in_process_servers else self.new
         self._sums = staging.gradients if exchange.in_place else staging.empty()
+        self._own = own
+        self.values, self._gradients = Joined(self.new, own.values), Joined(self._sums, own.gradients)
+        self._own_range = range(net.flat.size, net.flat.size + net.own.size)
 
     def begin(self, step: int) -> None:
         """Begin a step, on every worker."""
@@ -70,7 +79,7 @@ class ServerStages:
         """Have the servers update this worker's part."""
         part = self.exchange.parts[bucket]
         self.exchange.reduce_scatter(bucket, self.staging.gradients, self._sums)
-        self.stub.push(self._step, self._sums, self.new, range(part.start, part.stop))
+        self.stub.push(self._step, self._gradients, self.values, range(part.start, part.stop))
         if self.in_process_servers:
             self.staging.offer(self.new, part)
             self.exchange.start_all_gather(bucket, self.staging.values, self._offered)
@@ -82,16 +91,23 @@ class ServerStages:
             self.staging.receive(self.exchange.buckets[bucket].elements)
 
     def finish(self) -> None:
-        """Take the replies of servers elsewhere."""
+        """Have the servers update the worker's own portions, and take the replies of servers elsewhere."""
+        if self._own_range:
+            if self.owed is not None:
+                self._net.own.grads += self._net.ops.asarray(self.owed[self._own_range.start : self._own_range.stop])
+            self._own.send(slice(None))
+            self.stub.push(self._step, self._gradients, self.values, self._own_range)
         self.owed = None
-        self.stub.pull(self.new)
+        self.stub.pull(self.values)
+        self.receive_own()
         if not self.in_process_servers:
             self._gather_replies()
 
     def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""
         if self.stub.behind:
-            self.stub.pull(self.new, everything=True)
+            self.stub.pull(self.values, everything=True)
+            self.receive_own()
             self._gather_replies()
 
     def gather_exactly(self) -> None:
@@ -102,8 +118,13 @@ class ServerStages:
             self.exchange.gather_exactly(index, self.staging.values, self._offered)
             self.staging.receive(bucket.elements)
 
-    def put(self, values: np.ndarray) -> None:
-        """Set all parameters on this worker, and `new`."""
+    def receive_own(self) -> None:
+        """Bring the own portions in `values` to the net."""
+        self._own.receive(slice(None))
+
+    def put(self, values: np.ndarray, own: np.ndarray) -> None:
+        """Set the replicated parameters on this worker, `new`, and its own portions."""
+        self._own.put(own)
         self.staging.put(values)
         if not self.exchange.exact:
             self.new[...] = self._net.ops.asarray(values) if self.in_process_servers else values

@@ -26,6 +26,7 @@ from singa_dask.server import Link
 from singa_dask.training.feed import Feed
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_evaluation import evaluate_group
+from singa_dask.training.memory import check_memory
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
@@ -82,7 +83,8 @@ class RankServices:
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
     asked for an early, clean end. links: to the servers of the group; None where these are in the workers' processes.
-    others_ended: whether all other worker groups have ended. cores: for this rank.
+    others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit: bytes beyond which
+    Dask ends the process; None for no limit.
     """
 
     submit: Callable[..., Any]
@@ -91,6 +93,7 @@ class RankServices:
     links: Callable[[], Mapping[int, Link]] | None = None
     others_ended: Callable[[], bool] = lambda: True
     cores: int = 1
+    memory_limit: int | None = None
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:
@@ -124,6 +127,8 @@ def _form_replica(
             device_comm = form_nccl(comm, gpu, comm.timeout_s)
     if device_comm is not None:
         stack.callback(device_comm.close)
+    in_process_servers = services.links is None
+    check_memory(job, comm, ops, in_process_servers=in_process_servers, dask_limit=services.memory_limit)
     replica = Replica.form(
         job,
         comm,

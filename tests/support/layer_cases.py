@@ -23,6 +23,8 @@ from singa_dask.layers import (
     Activation,
     ArgSort,
     BatchNorm,
+    BridgeDst,
+    BridgeSrc,
     Concate,
     Context,
     Convolution,
@@ -460,5 +462,7 @@ CASES: dict[str, Case] = {
         ((4,), (2,)),
         lambda x, y: np.concatenate([x, y], axis=1),
     ),
+    "BridgeSrc": Case(BridgeSrc("s", "x"), 'name: "s" type: kBridgeSrc srclayers: "x"', ((4,),), lambda x: x),
+    "BridgeDst": Case(BridgeDst("d", "s"), 'name: "d" type: kBridgeDst srclayers: "s"', ((4,),), lambda x: x),
     "Dummy": Case(Dummy("d", "x"), 'name: "d" type: kDummy srclayers: "x"', ((4,),), lambda x: x),
 }

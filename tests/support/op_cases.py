@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.ops import Ops, Window
-from singa_dask.ops.random import stream_key
+from singa_dask.ops.random import Columns, stream_key
 
 Case = Callable[[Ops, np.random.Generator], list[Any]]
 
@@ -238,6 +238,18 @@ def _dropout(ops: Ops, rng: np.random.Generator) -> list[Any]:
     return [y, mask, ops.dropout_backward(dy, mask, 0.3, dy)]
 
 
+def _columns(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    """Columns of an array of 40 columns: five, one, all, none of them."""
+    key, results = stream_key(3, 1, "columns"), []
+    for width, rows in ((5, 6), (1, 4), (40, 2), (0, 3)):
+        x, columns = draw(ops, rng, rows, width), Columns(width, 40)
+        y, mask = ops.empty(x.shape), ops.empty(x.shape, np.uint8)
+        results += [ops.dropout(x, 0.4, key, (1 << 40) + 7, y, mask, columns), mask]
+        for draws in (ops.bernoulli, ops.normal):
+            results.append(draws(x, key, 17, ops.empty(x.shape), columns))
+    return results
+
+
 def _crop(ops: Ops, rng: np.random.Generator) -> list[Any]:
     pixels = ops.asarray(rng.integers(0, 256, (3, 6, 7, 3)), np.uint8)
     mean = draw(ops, rng, 6, 7, 3)
@@ -289,6 +301,7 @@ CASES: dict[str, Case] = {
     "time-symbols": _over_time(False, False, 11, 40, 6),
     "time-symbols-few-rows": _over_time(True, False, 2, 5, 6),
     "dropout": _dropout,
+    "columns": _columns,
     "crop": _crop,
     **{
         f"lrn-{n}-{beta}-{c}": _lrn(n, beta, c)

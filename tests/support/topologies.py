@@ -74,7 +74,7 @@ def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
         for i in range(topology.nservers_per_group):
             plan = server_plan(
                 prepared.job,
-                prepared.entries,
+                prepared.layout.entries,
                 cut.of_server(i),
                 key=f"{group}/{i}",
                 groups=tuple(topology.worker_groups_of(group)),

@@ -42,10 +42,12 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"dx = dy * (T({STANH_INNER * STANH_OUTER!r}) - T({STANH_INNER / STANH_OUTER!r}) * y * y)",
     ),
     "dropout": (
-        "T x, uint64 threshold, T factor, uint64 key, uint64 first",
+        "T x, uint64 threshold, T factor, uint64 key, uint64 first, uint64 width, uint64 stride",
         "T y, uint8 mask",
+        # Division is slow: only what has columns does it.
         f"""
-    unsigned long long z = key + (first + (unsigned long long)i + 1ULL) * {GAMMA}ULL;
+    const unsigned long long k = width == stride ? i : i / width * stride + i % width;
+    unsigned long long z = key + (first + k + 1ULL) * {GAMMA}ULL;
     z = (z ^ (z >> 30)) * {MIX1}ULL;
     z = (z ^ (z >> 27)) * {MIX2}ULL;
     z = z ^ (z >> 31);

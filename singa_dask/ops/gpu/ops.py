@@ -14,7 +14,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu import kernels as gpu_kernels
-from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import hyperparameters
 from singa_dask.ops.window import Window
 
@@ -114,9 +114,11 @@ class GpuOps(Ops):
     def stanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
         return self._kernels.stanh_backward(y, dy, out)
 
-    def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:
-        threshold, start = np.uint64(drop_threshold(ratio)), np.uint64(first)
-        self._kernels.dropout(x, threshold, 1 / (1 - ratio), np.uint64(key), start, out, mask)
+    def dropout(
+        self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array, columns: Columns | None = None
+    ) -> Array:
+        places = map(np.uint64, (key, first, *(columns or (1, 1))))
+        self._kernels.dropout(x, np.uint64(drop_threshold(ratio)), 1 / (1 - ratio), *places, out, mask)
         return out
 
     def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:

@@ -9,13 +9,16 @@ import pytest
 
 from singa_dask import updaters
 from singa_dask.algorithms import CD, algorithm
+from singa_dask.comm.threads import run_threads
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import InnerProduct, RBMHid, RBMVis, RecordInput, Sigmoid
 from singa_dask.layers.context import Step
+from singa_dask.layers.partition import even_bounds
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.updaters import make_updater
+from tests.support.partitioned import Member, assert_equal_to_serial
 
 ROWS = 40_000
 
@@ -192,3 +195,85 @@ def test_a_net_without_a_machine_is_refused():
 def test_the_job_names_it():
     found = algorithm(CD(cd_k=5).proto)
     assert isinstance(found, CD) and found.proto.cd_conf.cd_k == 5
+
+
+def stack(dim, *, gaussian=False, bias_term=True, hidden=(7, 4), dims=(None, None)):
+    """Two machines on top of a layer that is not trained, the second on top of the first. dims: of vis1 and hid1."""
+    layers, below = [RecordInput("data", shape=[5]), InnerProduct("ip", "data", num_output=6), Sigmoid("s", "ip")], "s"
+    for i, units in enumerate(hidden):
+        conf = {"hdim": units, "bias_term": bias_term}
+        vis_dim, hid_dim = dims if i == 1 else (None, None)
+        layers += [
+            RBMVis(f"vis{i}", [below, f"hid{i}"], **conf, gaussian=gaussian and i == 0, partition_dim=vis_dim),
+            RBMHid(f"hid{i}", f"vis{i}", **conf, gaussian=gaussian and i == 1, partition_dim=hid_dim),
+        ]
+        below = f"hid{i}"
+    return NetProto(layer=[layer.proto for layer in layers], partition_dim=dim)
+
+
+def rows_of(count, rows=8, seed=0):
+    rng = np.random.default_rng(seed)
+    return [{"data": (rng.random((rows, 5)), None)} for _ in range(count)]
+
+
+def split_parameters(result):
+    return {name for name in result["own"] if name[:2] != "ip"}
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("settings", [{}, {"gaussian": True}, {"bias_term": False}], ids=str)
+def test_a_group_trains_as_one_worker(dim, settings):
+    results = assert_equal_to_serial(stack(dim, **settings), CD(cd_k=2), rows_of(4), (2, 3, 4))
+    split = {"vis0_weight", "vis1_weight"} | ({"hid0_bias", "hid1_bias"} if "bias_term" not in settings else set())
+    assert all(split_parameters(result) == (split if dim else set()) for result in results.values())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_workers_exchange_visible_units_only(size):
+    """Layers read 5 features, and 6 and 7 visible units. The chain sums over the workers for the latter two."""
+    steps, k, rows, value = 3, 2, 8, 8
+    (result,) = assert_equal_to_serial(stack(1), CD(cd_k=k), rows_of(steps, rows), (size,)).values()
+    own = [even_bounds(rows, size)[1] * 5, rows * even_bounds(6, size)[1], rows * even_bounds(7, size)[1]]
+    assert result["bytes"] == {
+        "all_gather": steps * value * (rows * (5 + 6 + 7) - sum(own)),
+        "all_reduce": steps * value * k * rows * (6 + 7),
+    }
+
+
+@pytest.mark.parametrize(("dim", "dims", "split"), [(0, (1, None), "1"), (1, (0, None), "0"), (0, (1, 1), "1")])
+def test_one_machine_of_two_is_split(dim, dims, split):
+    (result,) = assert_equal_to_serial(stack(dim, dims=dims), CD(), rows_of(2), (2,)).values()
+    assert split_parameters(result) == {f"vis{split}_weight", f"hid{split}_bias"}
+
+
+def test_a_machine_with_fewer_hidden_units_than_workers_is_not_split():
+    (result,) = assert_equal_to_serial(stack(1, hidden=(7, 2)), CD(), rows_of(2), (3,)).values()
+    assert split_parameters(result) == {"vis0_weight", "hid0_bias"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"dims": (1, 1), "hidden": (7, 2)}, ["'vis1'", "over 3 workers", "2 hidden units", "partition_dim: 0"]),
+        ({"dims": (None, 1)}, ["'hid1'", "partition_dim 0", "Received: partition_dim: 1", "both layers"]),
+        ({"dims": (1, 0)}, ["'hid1'", "partition_dim 1", "Received: partition_dim: 0", "both layers"]),
+    ],
+)
+def test_a_partition_that_a_machine_cannot_have_is_refused(settings, words):
+    with pytest.raises(ConfigError) as caught:
+        Net(stack(0, **settings), Phase.kTrain, get_ops("cpu"), rank=1, size=3)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def evaluate(comm, dim):
+    member = Member(comm, stack(dim), phases=(Phase.kTrain, Phase.kTest))
+    feed, step = member.feed(rows_of(1)[0], 3, Phase.kTest)
+    return member.means(CD().test_one_batch(member.nets[Phase.kTest], feed, step))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_group_measures_what_one_worker_measures(dim):
+    (serial,) = run_threads(1, evaluate, dim)
+    assert serial.keys() == {"vis0.squared_error", "vis1.squared_error"}
+    for measured in run_threads(3, evaluate, dim):
+        assert measured == pytest.approx(serial)

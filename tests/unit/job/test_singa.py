@@ -10,7 +10,6 @@ from google.protobuf import text_format
 
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import DESCRIPTOR, JobProto, LayerType, Phase
-from singa_dask.job.support import LAYER_TYPES
 from singa_dask.layers.registry import built_in
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -154,10 +153,9 @@ def test_every_field_and_every_value_of_an_enum_loads():
 
 
 def test_what_is_not_supported_is_said_before_step_0():
-    """Of all types of layers only these have no class; each is refused by name, with the way out (test_checks)."""
+    """Only deprecated types of layers have no class; each is refused with the way out (test_checks)."""
     deprecated = {"kLMDBData", "kShardData", "kMnist", "kRGBImage", "kLabel"}
-    assert set(LAYER_TYPES) == {"kBridgeSrc", "kBridgeDst"}
-    assert set(LayerType.keys()) - set(built_in()) - deprecated == {"kUserLayer", "kBridgeSrc", "kBridgeDst"}
+    assert set(LayerType.keys()) - set(built_in()) - deprecated == {"kUserLayer"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.conf")), ids=lambda p: f"{p.parent.name}/{p.name}")

@@ -123,13 +123,11 @@ def test_packed_processes() -> None:
     assert [topology.server_group_of(g) for g in range(4)] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("number", [0, 2])
-def test_a_worker_is_a_process(number: int) -> None:
-    text = rf"cluster\.nworkers_per_procs: must be 1: .*Received: {number}\. .* as many processes as workers\."
-    with pytest.raises(ConfigError, match=text):
-        ClusterTopology.from_proto(ClusterProto(nworkers_per_group=2, nworkers_per_procs=number))
-    one = ClusterTopology.from_proto(ClusterProto(nworkers_per_group=2, nworkers_per_procs=1))
-    assert one == ClusterTopology(nworkers_per_group=2)
+def test_a_worker_is_a_process_however_many_singa_has_per_process() -> None:
+    given = ClusterProto(nworkers_per_group=2, nworkers_per_procs=2)
+    topology = ClusterTopology.from_proto(given)
+    assert topology == ClusterTopology(nworkers_per_group=2)
+    assert topology.nprocesses == 2
 
 
 @pytest.mark.parametrize("group", [-1, 2])

@@ -1,15 +1,20 @@
-"""Initial values: their statistics, and that nothing but seed and name changes them."""
+"""Initial values: their statistics, and that nothing but seed and name changes them, not even a partition."""
 
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.layers.param import Param
+from singa_dask.layers.partition import Portion, even_bounds
+from singa_dask.net import init as initialisers
 from singa_dask.net import initial_value
 
 FAN_IN, FAN_OUT = 300, 200
@@ -103,3 +108,50 @@ def test_errors_name_key_value_and_way_out(init, words):
 def test_scaling_by_a_missing_fan_in_is_an_error():
     with pytest.raises(ConfigError, match="fan_in=0"):
         draw(shape=(5,), fans=(0, 5), type=ParamGenProto.kUniformSqrtFanIn)
+
+
+KINDS = [
+    *({"type": ParamGenProto.InitType.Value(name), "value": 0.5} for name in (*RANDOM, "kConstant")),
+    {"user_type": f"{__name__}:ramp"},
+    {},
+]
+
+
+def ramp(param, rng):
+    """A user's initialiser that depends on the position."""
+    return np.arange(math.prod(param.shape)).reshape(param.shape) + rng.uniform(size=param.shape)
+
+
+@st.composite
+def portions(draw):
+    """The portions of all workers of an array of one to four dimensions."""
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    axis, outer = draw(st.integers(0, len(shape) - 1)), draw(st.integers(1, 3))
+    size, shape[axis] = draw(st.integers(1, 4)), shape[axis] * outer
+    bounds = even_bounds(shape[axis] // outer, size)
+    return [Portion(tuple(shape), axis, bounds, rank, outer) for rank in range(size)]
+
+
+@given(portions(), st.sampled_from(KINDS), st.integers(1, 40))
+def test_a_portion_is_cut_from_the_same_array(portions, init, block):
+    proto = ParamProto(init=ParamGenProto(**init)) if init else ParamProto()
+    shape = portions[0].shape
+    whole = initial_value(Param(proto, "w", shape, FAN_IN, FAN_OUT), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(initialisers, "BLOCK", block)
+        for portion in portions:
+            value = initial_value(Param(proto, "w", shape, FAN_IN, FAN_OUT, portion), 1)
+            np.testing.assert_array_equal(value, portion.of_whole(whole))
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_portion_takes_no_memory_for_the_whole_array(name, axis):
+    shape = (2000, 3000)
+    portion = Portion(shape, axis, even_bounds(shape[axis], 10), 7)
+    param = Param(ParamProto(init=ParamGenProto(type=ParamGenProto.InitType.Value(name))), "w", shape, 3, 2, portion)
+    tracemalloc.start()
+    value = initial_value(param, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < value.nbytes + 4 * 8 * initialisers.BLOCK

@@ -10,7 +10,7 @@ from support.op_cases import WINDOWS
 
 from singa_dask.ops import Ops, Window, get_ops
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
-from singa_dask.ops.random import random_bits, stream_key
+from singa_dask.ops.random import Columns, random_bits, stream_key
 
 RNG = np.random.default_rng(0)
 
@@ -120,6 +120,25 @@ def test_dropout_masks_of_shares_make_up_the_mask_of_the_batch(ops):
     whole = mask(slice(0, 8))
     np.testing.assert_array_equal(np.concatenate([mask(slice(0, 3)), mask(slice(3, 8))]), whole)
     assert 0 < whole.sum() < 40
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+@pytest.mark.parametrize("draws", ["dropout", "bernoulli", "normal"])
+def test_what_columns_draw_makes_up_what_the_whole_draws(ops, draws):
+    """Six rows, of images of four positions with seven channels each."""
+    whole, first = np.full((6, 2, 2, 7), 0.5, np.float32), 1000
+
+    def draw(x, start, columns=None):
+        out = ops.empty(x.shape)
+        if draws == "dropout":
+            return ops.dropout(x, 0.4, 99, first + start, out, ops.empty(x.shape, np.uint8), columns)
+        return getattr(ops, draws)(x, 99, first + start, out, columns)
+
+    expected = draw(whole, 0)
+    for start, stop in ((0, 2), (2, 3), (3, 3), (3, 7)):
+        part = np.ascontiguousarray(whole[..., start:stop])
+        np.testing.assert_array_equal(draw(part, start, Columns(stop - start, 7)), expected[..., start:stop])
+    assert len(np.unique(expected)) > 1
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():

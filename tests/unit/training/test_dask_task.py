@@ -19,7 +19,10 @@ def played(monkeypatch):
     told = {"servers": ("address 0", "address 1")}
     task = SimpleNamespace(stop_requested=False, told=told, wait_told=lambda name, timeout_s: told[name])
     played = SimpleNamespace(given={}, task=task, logged=[])
-    worker = SimpleNamespace(log_event=lambda topic, event: played.logged.append((topic, event)))
+    worker = SimpleNamespace(
+        log_event=lambda topic, event: played.logged.append((topic, event)),
+        memory_manager=SimpleNamespace(memory_limit=10**9),
+    )
     monkeypatch.setattr(distributed, "get_worker", lambda: worker)
     monkeypatch.setattr(distributed, "get_client", lambda: None)
     monkeypatch.setattr(singa_dask.cluster, "current_task", lambda: task, raising=False)
@@ -38,6 +41,7 @@ def test_each_worker_has_the_cores_of_its_process_and_returns_its_report(played,
     plan = WorkerPlan(b"", tmp_path, group=GroupPlan(3, in_process_servers=False, cores=(4, 2)))
     assert run_threads(2, train_on_dask_worker, plan, "topic") == [{"rank": 0}, {"rank": 1}]
     assert [played.given[rank][2].cores for rank in range(2)] == [4, 2]
+    assert [played.given[rank][2].memory_limit for rank in range(2)] == [10**9] * 2
     for rank, (comm, its, services) in played.given.items():
         assert comm.rank == rank and its is plan and services.submit == "submit"
         assert services.links() == {0: "link to address 0", 1: "link to address 1"}

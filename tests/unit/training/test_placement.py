@@ -6,7 +6,7 @@ import pytest
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.net.flat import Entry, FlatParams
+from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.training import placement
 from singa_dask.training.placement import (
     form_shared_parameters,
@@ -20,7 +20,9 @@ ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,)
 
 
 def cut(topology, **options):
-    return [(b.start, b.stop) for b in parameter_partition(topology, ENTRIES, 96, **options).buckets]
+    return [
+        (b.start, b.stop) for b in parameter_partition(topology, GroupLayout(tuple(ENTRIES), 96), **options).buckets
+    ]
 
 
 def test_parameters_are_cut_into_buckets_where_a_group_has_a_network():
@@ -59,7 +61,7 @@ def test_buckets_stay_on_gpus_where_nothing_needs_the_host(gpu, workers, codec, 
 def test_a_server_is_told_the_settings_of_its_job():
     text = 'name: "x" updater { type: kAdaGrad learning_rate { type: kFixed base_lr: 0.5 } } cluster { %s }\n'
     job = Job.from_text(text % "nworker_groups: 2 max_staleness: 3 server_worker_separate: true").proto
-    cutting = parameter_partition(ClusterTopology.from_proto(job.cluster), ENTRIES, 96)
+    cutting = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(tuple(ENTRIES), 96))
     plan = server_plan(job, tuple(ENTRIES), cutting.of_server(0), key="key", groups=(0, 1), accounts={"left": (1, 2)})
     assert (plan.key, plan.groups, plan.max_staleness, plan.sync_freq) == ("key", (0, 1), 3, 1)
     assert plan.updater == job.updater.SerializeToString() and plan.accounts == {"left": (1, 2)}

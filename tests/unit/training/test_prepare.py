@@ -176,7 +176,7 @@ def test_paths_of_data_are_absolute_and_shapes_those_of_the_shards(shards, tmp_p
     assert list(train.shape) == list(test.shape) == [4] and not test.mean_file
     assert train.mean_file == train.std_file == str(tmp_path / "statistics.h5")
     assert prepared.data.keys() == {"train/data", "test/data"} and prepared.layers.keys() == {"train", "test"}
-    assert (prepared.shapes["scores_weight"], prepared.parameters, prepared.size) == ((4, 3), 15, 32)
+    assert (prepared.shapes["scores_weight"], prepared.parameters, prepared.layout.total) == ((4, 3), 15, 32)
     assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
     assert prepared.drawn == frozenset() or prepared.drawn <= prepared.shapes.keys()
     assert shards(phases=[]).data == {"train/data": prepared.data["train/data"]}

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from singa_dask.exchange.staging import InPlace
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.net.flat import Joined
 from singa_dask.training.stages import ServerStages
 
 SIZE = 4
@@ -21,7 +23,7 @@ class Noted:
 
     def __getattr__(self, method):
         def call(*args, **options):
-            plain = [arg for arg in args if not isinstance(arg, np.ndarray)]
+            plain = [arg for arg in args if not isinstance(arg, np.ndarray | Joined)]
             self.log.append((f"{self.name}.{method}", *plain, *options.values()))
 
         return call
@@ -35,12 +37,13 @@ def made(*, in_process, exact=True, in_place=False, behind=0, staleness=False):
         job.cluster.max_staleness = 3
     flat = SimpleNamespace(values=np.zeros(SIZE), grads=np.arange(SIZE, dtype=float), size=SIZE)
     ops = SimpleNamespace(empty=np.zeros, asarray=np.asarray)
-    net = SimpleNamespace(flat=flat, ops=ops)
+    net = SimpleNamespace(flat=flat, own=SimpleNamespace(size=0), ops=ops)
     buckets = [SimpleNamespace(elements=slice(0, 2)), SimpleNamespace(elements=slice(2, 4))]
     parts = [slice(0, 1), slice(2, 3)]
     exchange = Noted("exchange", log, exact=exact, in_place=in_place, buckets=buckets, parts=parts)
     stub = Noted("stub", log, behind=behind, patience_s=77.0)
     staging = Noted("staging", log, at_once=True, values=flat.values, gradients=flat.grads)
+    own = InPlace(np.empty(0), np.empty(0))
     staging.empty, staging.offered = lambda: np.zeros(SIZE), lambda new: new
     waits: list = []
 
@@ -51,7 +54,7 @@ def made(*, in_process, exact=True, in_place=False, behind=0, staleness=False):
 
     comm = SimpleNamespace(patiently=patiently)
     executor = SimpleNamespace(run=lambda call: call())
-    stages = ServerStages(job, comm, net, exchange, stub, executor, staging, in_process_servers=in_process)
+    stages = ServerStages(job, comm, net, exchange, stub, executor, staging, own, in_process_servers=in_process)
     log.clear()
     stages.begin(5)
     return stages, log, flat, waits
@@ -129,7 +132,7 @@ def test_the_servers_values_are_kept_apart_where_a_codec_changes_them(in_process
     stages, log, flat, _ = made(in_process=in_process, exact=exact)
     assert (stages.new is flat.values) == exact
     log.clear()
-    stages.put(np.full(SIZE, 7.0))
+    stages.put(np.full(SIZE, 7.0), np.empty(0))
     assert log == [("staging.put",)]
     assert stages.new.tolist() == ([0.0] if exact else [7.0]) * SIZE, "else the staging sets it"
 

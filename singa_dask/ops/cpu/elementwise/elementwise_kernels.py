@@ -69,18 +69,21 @@ def column_sums(x, accumulate, out):
 
 
 @kernel
-def dropout(x, threshold, kept, key, first, out, mask):
-    """out = x / kept where the upper half of random number first + k is at least threshold, else 0."""
+def dropout(x, threshold, kept, key, first, stride, out, mask):
+    """out = x / kept where the upper half of random number first + i stride + k is at least threshold, else 0."""
     factor = x.dtype.type(1.0 / kept)
     zero = x.dtype.type(0)
-    for k in range(x.size):
-        z = key + (first + np.uint64(k) + np.uint64(1)) * _GAMMA
-        z = (z ^ (z >> np.uint64(30))) * _MIX1
-        z = (z ^ (z >> np.uint64(27))) * _MIX2
-        z = z ^ (z >> np.uint64(31))
-        keep = (z >> np.uint64(32)) >= threshold
-        mask[k] = keep
-        out[k] = x[k] * factor if keep else zero
+    for i in range(x.shape[0]):
+        source, target, keeps = x[i], out[i], mask[i]
+        begin = first + np.uint64(i) * stride + np.uint64(1)
+        for k in range(source.size):
+            z = key + (begin + np.uint64(k)) * _GAMMA
+            z = (z ^ (z >> np.uint64(30))) * _MIX1
+            z = (z ^ (z >> np.uint64(27))) * _MIX2
+            z = z ^ (z >> np.uint64(31))
+            keep = (z >> np.uint64(32)) >= threshold
+            keeps[k] = keep
+            target[k] = source[k] * factor if keep else zero
 
 
 @kernel

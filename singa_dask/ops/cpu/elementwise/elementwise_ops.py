@@ -10,7 +10,7 @@ import numpy as np
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.elementwise import elementwise_kernels, loss_kernels, lrn_kernels, update_kernels
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
-from singa_dask.ops.random import drop_threshold
+from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import hyperparameters
 
 
@@ -81,9 +81,13 @@ class CpuElementwiseOps(ThreadedOps):
         self._share(x, rows)
         return out
 
-    def dropout(self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array) -> Array:
-        bits = np.uint64(drop_threshold(ratio)), 1 - ratio, np.uint64(key), np.uint64(first)
-        elementwise_kernels.dropout(x.reshape(-1), *bits, out.reshape(-1), mask.reshape(-1))
+    def dropout(
+        self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array, columns: Columns | None = None
+    ) -> Array:
+        width, stride = columns or (x.size, x.size)
+        rows = (1, x.size) if width == stride or not x.size else (x.size // width, width)
+        bits = np.uint64(drop_threshold(ratio)), 1 - ratio, np.uint64(key), np.uint64(first), np.uint64(stride)
+        elementwise_kernels.dropout(x.reshape(rows), *bits, out.reshape(rows), mask.reshape(rows))
         return out
 
     def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:

@@ -1,0 +1,163 @@
+"""Partitioning: which form each layer computes in, and the transitions between layers that disagree.
+
+`partition_dim` of a layer, else of the net: 0 divides the mini-batch over the workers of a group, 1 the features.
+See layers/partition.py for the forms, and layers/transition.py for the transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
+from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.partition import Form, LayerPartition
+from singa_dask.layers.sequence import LastStep
+from singa_dask.net.graph import Edge, Graph
+
+
+@dataclass
+class NetPartition:
+    """The graph of a worker with its transitions, and the partition of every layer in it, by name."""
+
+    graph: Graph
+    layers: dict[str, LayerPartition]
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether any layer computes in another form than rows."""
+        return any(layer.reads is not Form.ROWS or layer.makes is not Form.ROWS for layer in self.layers.values())
+
+
+def partition_net(
+    proto: NetProto,
+    graph: Graph,
+    layers: Mapping[str, Layer],
+    shapes: Mapping[str, Any],
+    sources: Mapping[str, tuple[Any, ...]],
+    axes: Mapping[str, int | None],
+    rank: int,
+    size: int,
+) -> NetPartition:
+    """Partition a net over `size` workers.
+
+    layers: set up with the shapes of the whole net. shapes: of their outputs; sources: of their sources. axes: along
+    which the training net splits its parameters, by name, if this net uses them.
+    Raises ConfigError if the job asks for a layer to be split that cannot be.
+    """
+    return _Partitioner(proto, graph, layers, shapes, sources, dict(axes), rank, size).run()
+
+
+@dataclass
+class _Partitioner:
+    proto: NetProto
+    graph: Graph
+    layers: Mapping[str, Layer]
+    shapes: Mapping[str, Any]
+    sources: Mapping[str, tuple[Any, ...]]
+    axes: dict[str, int | None]
+    rank: int
+    size: int
+    messages: dict[str, LayerProto] = field(default_factory=dict)
+    partitions: dict[str, LayerPartition] = field(default_factory=dict)
+    moved: dict[Edge, str] = field(default_factory=dict)  # edges that lead to a transition instead
+
+    def run(self) -> NetPartition:
+        for name, layer in self.layers.items():
+            sources = list(layer.proto.srclayers)
+            layer.partition = LayerPartition(sources=self.sources[name], rank=self.rank, size=self.size)
+            reads, makes = self._forms(layer, [self.partitions[source].makes for source in sources])
+            self.partitions[name] = replace(layer.partition, reads=reads, makes=makes)
+            message = LayerProto()
+            message.CopyFrom(layer.proto)
+            message.partition_id, message.num_partitions = self.rank, self.size
+            message.srclayers[:] = [
+                self._source(Edge(name, i), source, reads, labels=i in layer.label_positions)
+                for i, source in enumerate(sources)
+            ]
+            self.messages[name] = message
+        return NetPartition(Graph(self.messages, self._consumers()), self.partitions)
+
+    def _forms(self, layer: Layer, sources: list[Form]) -> tuple[Form, Form]:
+        if isinstance(layer, InputLayer) or not sources:
+            return Form.ROWS, Form.ROWS
+        owners = [param.owner.name for param in layer.params]
+        known = [self.axes[name] for name in owners if name in self.axes]
+        dim = self._dim(layer) if not known else int(any(axis is not None for axis in known))
+        axis = next((self.axes[name] for name in owners[:1] if self.axes.get(name) is not None), None)
+        reads, makes = layer.forms(dim, sources, axis)
+        if layer.splits_features and not self._enough(layer, reads, makes):
+            if self._asked(layer):
+                features = layer.partition.sources[0][-1] if reads is Form.COLUMNS else self._outputs(layer)
+                message = f"cannot be split over {self.size} workers: it has {features} features"
+                raise layer.problem(message, "partition_dim: 1", "Set partition_dim: 0 for this layer.")
+            reads, makes = layer.forms(0, sources)
+        self._remember(layer, reads, makes)
+        return reads, makes
+
+    def _dim(self, layer: Layer) -> int:
+        if layer.proto.partition_dim >= 0:
+            return layer.proto.partition_dim
+        return 1 if self._asked(layer) else self.proto.partition_dim
+
+    @staticmethod
+    def _asked(layer: Layer) -> bool:
+        """Whether the job asks for this layer to be split, not only for its net."""
+        return layer.proto.partition_dim == 1 or any(param.HasField("partition_dim") for param in layer.proto.param)
+
+    def _enough(self, layer: Layer, reads: Form, makes: Form) -> bool:
+        """Whether every worker gets at least one feature."""
+        if reads is Form.COLUMNS:
+            return layer.partition.sources[0][-1] >= self.size
+        return makes is not Form.COLUMNS or self._outputs(layer) >= self.size
+
+    def _outputs(self, layer: Layer) -> int:
+        return int(self.shapes[layer.name][-1])
+
+    def _remember(self, layer: Layer, reads: Form, makes: Form) -> None:
+        """Set up a copy of the layer as it is partitioned, to know along which axes its parameters are split."""
+        if not layer.params:
+            return
+        copy = type(layer).from_proto(layer.proto)
+        copy.partition = replace(layer.partition, reads=reads, makes=makes)
+        copy.setup(*copy.partition.local_sources)
+        for param, made in zip(layer.params, copy.params, strict=True):
+            self.axes.setdefault(param.owner.name, None if made.portion is None else made.portion.axis)
+
+    def _source(self, edge: Edge, source: str, reads: Form, *, labels: bool) -> str:
+        """What a layer reads in place of `source`: a transition where that is in another form."""
+        makes = self.partitions[source].makes
+        if labels:
+            if reads is Form.ROWS or makes is not Form.ROWS:
+                return source
+            target, kind = Form.WHOLE, LayerType.kLabelTransition
+        else:
+            if reads is makes:
+                return source
+            target, kind = reads, LayerType.kTransition
+        layer = self.layers[source]
+        name = f"{source}:{'labels' if labels else target}"
+        if layer.multiple_outputs:
+            name = f"{name}:{edge.consumer}.{edge.position}"
+        self.moved[edge] = name
+        if name not in self.messages:
+            steps = 1 if isinstance(layer, LastStep) else layer.steps
+            self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=steps)
+            whole = () if labels else self.sources[edge.consumer][edge.position]
+            self.partitions[name] = LayerPartition(makes, target, (whole,), self.rank, self.size)
+        return name
+
+    def _consumers(self) -> dict[str, tuple[Edge, ...]]:
+        """The uses of each output, in the order of the unpartitioned graph: it decides which piece a layer reads."""
+        consumers: dict[str, list[Edge]] = {name: [] for name in self.messages}
+        for name, edges in self.graph.consumers.items():
+            for edge in edges:
+                transition = self.moved.get(edge)
+                if transition is None:
+                    consumers[name].append(edge)
+                    continue
+                consumers[transition].append(edge)
+                if Edge(transition, 0) not in consumers[name]:
+                    consumers[name].append(Edge(transition, 0))
+        return {name: tuple(edges) for name, edges in consumers.items()}

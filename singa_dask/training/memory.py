@@ -1,0 +1,233 @@
+"""Whether a worker's memory suffices, before it allocates anything.
+
+    need = (values + gradients + updater state + sums of the exchange + activations) x bytes of an element
+
+The arrays of parameters are those of this worker: what all workers of its group have, and its own portions of what is
+split. What processes have in common (the memory of a machine, of a control group) is divided among the workers there.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields
+from math import prod
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job import active_phases
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.stores import store_of
+from singa_dask.layers.partition import Form
+from singa_dask.net import Net
+from singa_dask.ops import Ops
+from singa_dask.training.placement import suits_sharing
+from singa_dask.updaters import updater_class
+
+UNLIMITED = 2**62
+# Address space that a worker takes besides its arrays: compiled kernels, threads, messages; 100 MB were measured.
+BESIDES = 2**27
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of the arrays that a worker allocates and uses, by kind.
+
+    exchange: what arrives of the others' gradients, and what a codec keeps. reserved: besides, in the address space.
+    """
+
+    parameters: int
+    gradients: int
+    updater_state: int
+    exchange: int
+    activations: int
+    reserved: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self)) - self.reserved
+
+    def __str__(self) -> str:
+        names = [field.name for field in fields(self) if field.name != "reserved"]
+        parts = [f"{name.replace('_', ' ')} {readable(getattr(self, name))}" for name in names]
+        return f"{readable(self.total)} per worker ({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Bytes that are free, for all processes with the same `owner` together."""
+
+    free: int
+    owner: int
+
+
+def need_of(nets: Mapping[int, Net], job: JobProto, workers: int, *, in_process_servers: bool, shares: bool) -> Need:
+    """What each of a group of `workers` allocates.
+
+    nets: its nets of all phases, which need not be allocated. in_process_servers: whether the updater's state is in
+    the worker's process. shares: whether all workers of the group are on one machine and share values and gradients.
+    """
+    train = nets[Phase.kTrain]
+    itemsize = np.dtype(train.ops.dtype).itemsize
+    common = itemsize * sum(param.size for param in train.params if param.portion is None)
+    own = itemsize * sum(param.size for param in train.params if param.portion is not None)
+    states = len(updater_class(job.updater).states) if in_process_servers else 0
+    exchanged = 0 if shares or workers == 1 else common
+    with_codec = job.cluster.codec != job.cluster.kFull
+    return Need(
+        parameters=(common // workers if shares else common) + own,
+        gradients=common + own,
+        updater_state=states * (common // workers + own),
+        # A codec keeps the servers' values and a residual; else only the own part of the sums is used.
+        exchange=2 * exchanged if with_codec else exchanged // workers,
+        activations=itemsize * sum(_activations(net, workers) for net in nets.values()),
+        reserved=0 if with_codec else exchanged - exchanged // workers,
+    )
+
+
+def _activations(net: Net, workers: int) -> int:
+    """Elements of all outputs for this worker's rows, and of as many gradients if the net is trained."""
+    stores = [store_of(net.layers[name].proto) for name in net.input_layers]
+    batch = max((max(store.batchsize, default=1) for store in stores), default=1)
+    elements = 0
+    for name, layer in net.layers.items():
+        rows = -(-batch // workers) if layer.partition.makes == Form.ROWS else batch
+        shapes = net.shapes[name]
+        several = layer.multiple_outputs and bool(shapes) and isinstance(shapes[0], tuple)
+        size = sum(map(prod, shapes)) if several else prod(shapes)
+        copies = 2 if net.phase == Phase.kTrain and name not in net.input_layers else 1
+        elements += copies * rows * layer.steps * size
+    return elements
+
+
+def limits(dask_limit: int | None = None, reserved: int = 0) -> tuple[Limit, ...]:
+    """Those of this process: its address space and its memory in Dask, its control group, the machine.
+
+    dask_limit: bytes of memory beyond which Dask ends the process. reserved: address space that it needs besides.
+    """
+    process, machine = psutil.Process().memory_info(), _machine()
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    space = UNLIMITED if soft == resource.RLIM_INFINITY else max(0, soft - process.vms - reserved - BESIDES)
+    dask = UNLIMITED if dask_limit is None else max(0, dask_limit - process.rss)
+    group, free = control_group(Path("/proc/self/cgroup"), _GROUPS)
+    own = Limit(min(space, dask), 0)
+    return own, Limit(free, crc32(f"{machine} {group}".encode())), Limit(psutil.virtual_memory().available, machine)
+
+
+def control_group(membership: Path, mounted: Path) -> tuple[int, int]:
+    """The control group that leaves a process the least memory: (number of its folder, free bytes).
+
+    membership: /proc/PID/cgroup. mounted: where control groups are. Files that the system caches count as free.
+    """
+    least = 0, UNLIMITED
+    for line in membership.read_text().splitlines() if membership.exists() else ():
+        number, kinds, path = line.split(":", 2)
+        if number == "0":
+            root, names = mounted, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in kinds.split(","):
+            root = mounted / "memory"
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        # In a container its own group is the root, though the process has the name that it has outside.
+        for each in (folder, *folder.parents) if folder.exists() else (root,):
+            free = _free_in(each, *names)
+            least = min(least, (each.stat().st_ino, free), key=lambda found: found[1]) if free is not None else least
+            if each == root:
+                break
+    return least
+
+
+def _free_in(folder: Path, limit: str, use: str, cached: str) -> int | None:
+    """Free bytes of a control group; None where it has no limit."""
+    if not (folder / limit).exists() or (folder / limit).read_text().strip() == "max":
+        return None
+    statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    used = int((folder / use).read_text()) - int(statistics.get(cached, 0))
+    return max(0, int((folder / limit).read_text()) - used)
+
+
+def _machine() -> int:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return crc32(boot.read_bytes()) if boot.exists() else 0
+
+
+def check_memory(
+    job: JobProto, comm: Communicator, ops: Ops, *, in_process_servers: bool, dask_limit: int | None = None
+) -> None:
+    """Check that the memory of every worker suffices for its replica of the job. Collective, before they allocate.
+
+    dask_limit: bytes of memory beyond which Dask ends the process; None for no limit.
+    Raises ConfigError on every worker if the memory of any of them does not suffice.
+    """
+    shares = comm.size > 1 and suits_sharing(job, ops) and comm.one_machine()
+    nets = _nets(job, ops, comm.rank, comm.size)
+    need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares)
+    own = [
+        need.total,
+        *(number for limit in limits(dask_limit, need.reserved) for number in (limit.free, limit.owner)),
+    ]
+    table = np.zeros((comm.size, len(own)), np.int64)
+    table[comm.rank] = own
+    comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
+    free = free_of(table)
+    missing = table[:, 0] - free
+    worst = int(missing.argmax())
+    if missing[worst] <= 0:
+        return
+    text = (
+        f"needs {need}; {readable(missing[worst])} are missing, as {readable(free[worst])} are free for rank {worst}"
+    )
+    hint = _way_out(job, ops, comm.size, int(free[worst]), in_process_servers)
+    raise ConfigError(Problem("neuralnet", text, hint=hint))
+
+
+def _nets(job: JobProto, ops: Ops, rank: int, size: int) -> dict[int, Net]:
+    """The nets of a worker, without memory for their parameters."""
+    train = Net(job.neuralnet, Phase.kTrain, ops, rank=rank, size=size, allocate=False)
+    nets: dict[int, Net] = {Phase.kTrain: train}
+    for phase in active_phases(job):
+        if phase != Phase.kTrain:
+            nets[phase] = Net(job.neuralnet, phase, ops, share=train, rank=rank, size=size)
+    return nets
+
+
+def _way_out(job: JobProto, ops: Ops, workers: int, free: int, in_process_servers: bool) -> str:
+    """What a user can do: the smallest number of workers, of those tried, over which the net fits if it is split."""
+    split = JobProto()
+    split.CopyFrom(job)
+    split.neuralnet.partition_dim = 1
+    for size in (count * workers for count in (1, 2, 4, 8, 16, 32) if count * workers > 1):
+        try:
+            nets = _nets(split, ops, 0, size)
+        except ConfigError:
+            break
+        each = need_of(nets, split, size, in_process_servers=in_process_servers, shares=False).total
+        if each <= free:
+            return f"Split it: with neuralnet.partition_dim: 1, each of {size} workers needs {readable(each)}."
+    return "Use a smaller batchsize, or workers with more memory."
+
+
+def free_of(table: np.ndarray) -> np.ndarray:
+    """The free bytes of each worker. table: by worker, its need, then free bytes and owner of each limit."""
+    free = table[:, 1].copy()  # the first limit is of one process
+    for column in range(3, table.shape[1], 2):
+        limits, owners = table[:, column], table[:, column + 1]
+        together = np.array([(owners == owner).sum() for owner in owners])
+        free = np.minimum(free, limits // together)
+    return free
+
+
+def readable(nbytes: float) -> str:
+    """
+    >>> readable(5_200_000_000), readable(48_310_000)
+    ('5.2 GB', '48.3 MB')
+    """
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"

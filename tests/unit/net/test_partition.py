@@ -1,0 +1,45 @@
+"""A partitioned net computes what the serial net computes."""
+
+import numpy as np
+import pytest
+
+from singa_dask.algorithms import BP
+from singa_dask.job.assemble import assemble
+from singa_dask.job.job_pb2 import NetProto
+from singa_dask.layers import InnerProduct, RecordInput, ReLU, SoftmaxLoss, Tanh
+from tests.support.partitioned import assert_equal_to_serial
+
+
+def net_of(layers, **settings):
+    return NetProto(layer=assemble(layers), **settings)
+
+
+def batches(shape, classes, rows=7, count=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return [{"data": (rng.standard_normal((rows, *shape)), rng.integers(0, classes, rows))} for _ in range(count)]
+
+
+def mlp(dims, net=0, **last):
+    first, second, third = dims
+    return net_of(
+        [
+            RecordInput("data", shape=[12]),
+            InnerProduct("ip1", num_output=9, partition_dim=first),
+            Tanh("tanh1"),
+            InnerProduct("ip2", num_output=8, partition_dim=second),
+            ReLU("relu2"),
+            InnerProduct("ip3", num_output=5, partition_dim=third, **last),
+            SoftmaxLoss("loss"),
+        ],
+        partition_dim=net,
+    )
+
+
+@pytest.mark.parametrize("dims", [(0, 0, 0), (1, 1, 1), (1, 0, 1), (0, 1, 0), (0, 0, 1), (1, 1, 0)])
+@pytest.mark.parametrize("net", [0, 1])
+def test_mlp(dims, net):
+    results = assert_equal_to_serial(mlp(dims, net), BP(), batches((12,), 5), (2, 3, 4))
+    for size, result in results.items():
+        split = {name for name, portion in result["own"].items()}
+        for number, dim in enumerate(dims, 1):
+            assert (f"ip{number}_weight" in split) == (dim == 1), size
