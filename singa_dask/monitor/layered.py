@@ -43,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Drawing:
-    """boxes: of the nodes. lines: of the edges, as points; between points that share neither x nor y the line bends."""
+    """boxes: of the nodes. lines: of the edges, as points; a line bends between points that share neither x nor y."""
 
     boxes: dict[str, Box]
     lines: list[tuple[Point, ...]]
@@ -71,7 +71,7 @@ def draw(sizes: Mapping[str, Size], edges: Sequence[tuple[str, str]], tallest: f
     """
     ranks, paths = _ranks(sizes, edges)
     _order(ranks)
-    _align(ranks)
+    _align(ranks, max((width for width, _ in sizes.values()), default=0.0))
     return _columns(ranks, paths, tallest)
 
 
@@ -82,7 +82,7 @@ def _ranks(
     level = dict.fromkeys(sizes, 0)
     for name in sizes:
         level[name] = max((level[source] + 1 for source, target in edges if target == name), default=0)
-    for name in reversed(sizes):  # inputs stand next to what reads them
+    for name in reversed(list(sizes)):  # inputs stand next to what reads them
         readers = [level[target] for source, target in edges if source == name]
         if readers and all(target != name for _, target in edges):
             level[name] = min(readers) - 1
@@ -120,7 +120,7 @@ def _order(ranks: list[list[_Place]]) -> None:
             for place in rank:
                 beside = [index[other] for other in (place.above if downwards else place.below)]
                 centre[place] = sum(beside) / len(beside) if beside else index[place]
-            rank.sort(key=lambda place, centre=centre: centre[place])
+            rank.sort(key=centre.__getitem__)
         crossings = _crossings(ranks)
         if crossings < fewest:
             best, fewest = [list(rank) for rank in ranks], crossings
@@ -140,8 +140,11 @@ def _crossings(ranks: list[list[_Place]]) -> int:
     return count
 
 
-def _align(ranks: list[list[_Place]]) -> None:
-    """Set the x of every place: near its neighbours, nodes before passing edges, and none over another."""
+def _align(ranks: list[list[_Place]], room: float) -> None:
+    """Set the x of every place: near its neighbours, nodes before passing edges, and none over another.
+
+    room: the width that is kept free for every node, so that lines pass narrow nodes straight.
+    """
     for sweep in range(SWEEPS):
         downwards = sweep % 2 == 0
         for rank in ranks if downwards else reversed(ranks):
@@ -150,15 +153,16 @@ def _align(ranks: list[list[_Place]]) -> None:
                 beside = place.above if downwards else place.below
                 beside = [other for other in beside if other.name or not place.name] or beside
                 wanted.append(sum(other.x for other in beside) / len(beside) if beside else place.x)
-            for place, x in zip(rank, _apart(rank, wanted), strict=True):
+            for place, x in zip(rank, _apart(rank, wanted, room), strict=True):
                 place.x = x
 
 
-def _apart(rank: Sequence[_Place], wanted: Sequence[float]) -> list[float]:
+def _apart(rank: Sequence[_Place], wanted: Sequence[float], room: float) -> list[float]:
     """The positions nearest to the wanted ones (least squares) that keep the order and the gaps."""
     offsets = [0.0]
     for left, right in pairwise(rank):
-        offsets.append(offsets[-1] + (left.width + right.width) / 2 + (NODE_GAP if left.name or right.name else TRACK))
+        nodes = bool(left.name) + bool(right.name)
+        offsets.append(offsets[-1] + nodes * room / 2 + (NODE_GAP if nodes else TRACK))
     groups: list[tuple[float, float, int]] = []  # weight, mean of the positions less their offsets, places
     for place, x, offset in zip(rank, wanted, offsets, strict=True):
         group = (1.0 if place.name else 1e-3, x - offset, 1)
