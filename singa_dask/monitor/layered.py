@@ -13,7 +13,7 @@ from itertools import pairwise
 Point = tuple[float, float]
 Size = tuple[float, float]
 
-SWEEPS = 12
+SWEEPS = 13  # the last one goes downwards
 RANK_GAP, NODE_GAP, COLUMN_GAP = 20.0, 14.0, 30.0
 TRACK = 7.0  # between two lines that run side by side
 PORT = 12.0  # from the corner of a node to the first line
@@ -165,7 +165,7 @@ def _apart(rank: Sequence[_Place], wanted: Sequence[float], room: float) -> list
         offsets.append(offsets[-1] + nodes * room / 2 + (NODE_GAP if nodes else TRACK))
     groups: list[tuple[float, float, int]] = []  # weight, mean of the positions less their offsets, places
     for place, x, offset in zip(rank, wanted, offsets, strict=True):
-        group = (1.0 if place.name else 1e-3, x - offset, 1)
+        group = (1.0 if place.name else 1e-9, x - offset, 1)
         while groups and groups[-1][1] > group[1]:
             weight, mean, count = groups.pop()
             total = weight + group[0]

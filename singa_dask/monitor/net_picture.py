@@ -65,7 +65,7 @@ def draw_net(prepared: Prepared, phase: str, path: Path) -> str:
     with rc_context(STYLE):
         measure = _measure()
         drawing = draw(_sizes(rows, texts, measure), [(source, row.layer) for source, row in edges], TALLEST)
-        top = HEADING + LINE * (len(heading) + len(legend)) + 2 * PADDING
+        top = HEADING + LINE * (len(heading) + len(legend)) + 3 * PADDING
         widths = [measure(text, TEXT) for text in heading] + [KEY + measure(text, TEXT) for _, text in legend]
         width = max(drawing.width, *widths, measure(f"{prepared.job.name}: {phase} net", HEADING)) + 2 * MARGIN
         height = drawing.height + top + 2 * MARGIN
@@ -158,6 +158,7 @@ def _write_heading(axes: Axes, title: str, lines: Sequence[str], legend: Sequenc
     for line in lines:
         axes.text(0, y + LINE / 2, line, fontsize=TEXT, color=INK, va="center", parse_math=False)
         y += LINE
+    y += PADDING / 2
     for colour, text in legend:
         if colour:
             axes.add_patch(Rectangle((0, y + 2), 16, LINE - 4, facecolor=colour, edgecolor=GREY, linewidth=0.6))
