@@ -44,7 +44,7 @@ def test_nothing_overlaps_and_lines_cross_no_node(graph, tallest):
                 above_or_below = max(y0, y1) <= box.top + 1e-9 or min(y0, y1) >= box.bottom - 1e-9
                 assert beside or above_or_below, (source, target)
     for box in drawing.boxes.values():
-        assert 0 <= box.left and box.right <= drawing.width + 1e-9 and 0 <= box.top and box.bottom <= drawing.height
+        assert box.left >= 0 and box.right <= drawing.width + 1e-9 and box.top >= 0 and box.bottom <= drawing.height
     for x, y in (point for line in drawing.lines for point in line):
         assert 0 <= x <= drawing.width + 1e-9 and 0 <= y <= drawing.height + 1e-9
 

@@ -589,7 +589,7 @@ def test_description_lists_layers_in_order():
         ("x", "Feed", (3,), 0, "batch", 1, (0, 0), (), frozenset()),
         ("a", "Scale", (3,), 3, "features", 1, (0, 0), ("x",), frozenset()),
         ("b", "Scale", (3,), 0, "batch", 1, (0, 0), ("a",), frozenset()),
-        ("c", "Relabel", (3,), 0, "batch", 1, (0, 0), ("b",), frozenset({"b"})),
+        ("c", "Relabel", (3,), 0, "batch", 1, (0, 0), ("b",), frozenset()),
     ]
 
 
