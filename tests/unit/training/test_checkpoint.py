@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 from support.commands import first_line
 
-from singa_dask.errors import CheckpointError
+from singa_dask.comm import run_threads
+from singa_dask.errors import CheckpointError, ClusterError
+from singa_dask.exchange import portions
+from singa_dask.exchange.portions import Gathered
+from singa_dask.layers.partition import Portion
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import checkpoint_file
-from singa_dask.training.checkpoint import Checkpoint, load, newest, path_of, save
+from singa_dask.training.checkpoint import Checkpoint, contribute, load, newest, path_of, save
 
 
 def example(step=7):
@@ -189,6 +193,27 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):
     found, faults = newest(tmp_path)
     assert (found.step, faults) == (1, [])
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001.h5"]
+
+
+def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(portions, "BLOCK", 10)
+    path = save(example(), tmp_path / "c.h5")
+    before = path.read_bytes()
+    portion = Portion((100, 4), axis=1, bounds=(0, 2, 4), rank=0)
+
+    def member(comm):
+        def held(first, last):
+            if comm.rank and first >= 100:
+                raise ClusterError("lost")
+            return np.ones(last - first, np.float32)
+
+        checkpoint = Checkpoint(8, 0, "", {"w": Gathered(comm, portion, portion.shape, np.float32, held)})
+        save(checkpoint, path) if comm.rank == 0 else contribute(checkpoint)
+
+    with pytest.raises(ClusterError, match="lost"):
+        run_threads(2, member)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.timeout(60)
