@@ -86,6 +86,7 @@ class Rank:
     def _form(self, name: str, job: JobProto, overrides: Sequence[str]) -> dict[str, Any]:
         apply_overrides(job, overrides)
         job.updater.learning_rate.base_lr = TINY_RATE
+        job.test_freq = job.validate_freq = 0
         job.cluster.nworkers_per_group = job.cluster.nservers_per_group = self.comm.size
         replica = self.replicas[name] = Replica.form(job, self.comm, get_ops("cpu"))
         replica.group_state.initialise()
@@ -100,7 +101,9 @@ class Rank:
                     transitions[f"{row.layer} {direction}"] = 4 * values * batch * row.steps
         replicated = sum(param.size for param in replica.net.params if param.portion is None)
         exchange = 4 * 2 * (self.comm.size - 1) / self.comm.size * replicated
-        return {"transitions": transitions, "exchange": exchange, "need": {**asdict(need), "total": need.total}}
+        parts = {**asdict(need), "total": need.total}
+        del parts["reserved"]
+        return {"transitions": transitions, "exchange": exchange, "need": parts}
 
     def _counting(self, replica: Replica) -> Callable[[str, str, Callable[..., Any]], Callable[..., Any]]:
         comm = replica.group.comm
