@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
+from singa_dask.exchange.portions import Gathered, Holding, held_by, read_all, send_portions
 from singa_dask.net.flat import FlatParams
 
 _RANK = "rank {}"
@@ -16,59 +19,106 @@ _RANK = "rank {}"
 
 @dataclass
 class ResidualState:
-    """The residuals of one rank, as flat arrays. residual: of its gradients; values: those that all ranks had, which
-    differ from the servers'; pushes: of the group's pushes to servers."""
+    """The residuals of one rank, as flat arrays.
+
+    residual: of its gradients of replicated parameters; values: those that all ranks had of these, which differ from
+    the servers'; pushes: of its holdings, of the group's pushes to servers; owed: of all ranks' gradients of its own
+    portions, which are split now and were not.
+    """
 
     residual: np.ndarray
     values: np.ndarray
     pushes: np.ndarray
+    owed: np.ndarray
 
 
 def gather_residuals(
-    exchange: BucketExchange, comm: Communicator, flat: FlatParams, values: np.ndarray, pushes: np.ndarray
-) -> dict[str, dict[str, np.ndarray]]:
-    """The residuals for a checkpoint, by parameter; complete on the first rank, empty on the others. Collective.
+    exchange: BucketExchange,
+    comm: Communicator,
+    flat: FlatParams,
+    held: Sequence[Holding],
+    values: np.ndarray,
+    pushes: np.ndarray,
+) -> dict[str, dict[str, Gathered]]:
+    """The residuals for a checkpoint, by parameter.
 
-    pushes: with the residuals of this rank's slices in their places; completed here.
+    held: see `holdings`. values: of this rank. pushes: with the residuals of this rank's slices in their places.
     """
-    residual = np.zeros(flat.size, values.dtype)
-    if exchange.residual is not None:
-        residual[...] = exchange.residual
-    for bucket in range(len(exchange.buckets)):
-        exchange.gather_exactly(bucket, pushes, pushes)
-    every = np.empty(comm.size * flat.size, residual.dtype) if comm.rank == 0 else None
-    comm.gather(residual, every, [flat.size] * comm.size)
-    if every is None:
-        return {}
-    found = {_RANK.format(rank): part for rank, part in enumerate(every.reshape(comm.size, flat.size))}
-    return {key: flat.named(part) for key, part in (found | {"values": values, "pushes": pushes}).items()}
+    residual = np.zeros(flat.size, values.dtype) if exchange.residual is None else exchange.residual
+
+    def kept(rank: int, array: np.ndarray) -> dict[str, Gathered]:
+        return {
+            entry.name: Gathered(
+                comm,
+                held_by(rank, entry.size, comm.size),
+                entry.shape,
+                values.dtype,
+                partial(_elements, array, entry.start),
+            )
+            for entry in flat.entries
+        }
+
+    found = {_RANK.format(rank): kept(rank, residual) for rank in range(comm.size)}
+    found["values"] = kept(0, values)
+    found["pushes"] = {
+        h.name: Gathered(comm, h.portion, h.shape, values.dtype, partial(_elements, pushes, h.start)) for h in held
+    }
+    return found
 
 
 def share_residuals(
-    comm: Communicator, saved: Mapping[str, Mapping[str, np.ndarray]], flat: FlatParams
+    comm: Communicator,
+    saved: Mapping[str, Mapping[str, Any]],
+    parameters: Mapping[str, Any],
+    flat: FlatParams,
+    own: FlatParams,
+    held: Sequence[Holding],
 ) -> ResidualState | None:
     """Every rank's residuals from the first rank's checkpoint; None where that has none. Collective.
 
     The same number of ranks get their own back; in a group of another size the first rank takes over all.
+    parameters: of the checkpoint, in place of values that it lacks: those of parameters that were split.
     """
-    found = np.array([float(len(saved))])
+    ranks = [kept for key, kept in saved.items() if key.startswith(_RANK.format(""))]
+    found = np.array([float(len(saved)), float(len(ranks))])
     comm.broadcast(found)
-    count = int(found[0]) - 2
-    if count < 0:
+    if not found[0]:
         return None
-    residuals = np.empty((count if saved else 0, flat.size), flat.values.dtype)
-    for rank, residual in enumerate(residuals):
-        residual[...] = flat.flattened(saved[_RANK.format(rank)])
-    own = _scattered(comm, residuals) if count == comm.size else residuals.sum(axis=0)
-    others = {}
-    for key in ("values", "pushes"):
-        others[key] = flat.flattened(saved[key]) if saved else np.empty_like(own)
-        comm.broadcast(others[key])
-    return ResidualState(own, **others)
+    sizes = flat.size, flat.size, flat.size + own.size, own.size
+    residual, values, pushes, owed = (np.zeros(size, flat.values.dtype) for size in sizes)
+    shared = {**parameters, **saved["values"]} if saved else {}
+    for entry in flat.entries:
+        elements = slice(entry.start, entry.stop)
+        if int(found[1]) == comm.size:
+            for rank in range(comm.size):
+                array = saved[_RANK.format(rank)].get(entry.name) if saved else None
+                out = residual[elements] if rank == comm.rank else residual[:0]
+                send_portions(comm, held_by(rank, entry.size, comm.size), array, out)
+        else:
+            read_all(_Sum(ranks, entry.name), residual[elements])
+        if saved:
+            read_all(shared[entry.name], values[elements])
+    comm.broadcast(values)
+    for h in held:
+        send_portions(comm, h.portion, saved["pushes"][h.name] if saved else None, pushes[h.elements])
+        if h.split:
+            send_portions(comm, h.portion, _Sum(ranks, h.name), owed[h.start - flat.size :][: h.portion.size])
+    return ResidualState(residual, values, pushes, owed)
 
 
-def _scattered(comm: Communicator, rows: np.ndarray) -> np.ndarray:
-    """This rank's row of the first rank's (ranks, n); the other ranks have (0, n)."""
-    own = np.empty(rows.shape[1], rows.dtype)
-    comm.all_to_all(rows.reshape(-1), [rows.size // comm.size] * comm.size, own, [own.size, *[0] * (comm.size - 1)])
-    return own
+class _Sum:
+    """The sum of what all ranks have kept back of a parameter; zero where they have none of it."""
+
+    def __init__(self, ranks: Sequence[Mapping[str, Any]], name: str) -> None:
+        self._arrays = [kept[name] for kept in ranks if name in kept]
+
+    @property
+    def flat(self) -> _Sum:
+        return self
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        return sum((array.flat[where] for array in self._arrays), np.zeros(where.stop - where.start))
+
+
+def _elements(array: np.ndarray, start: int, first: int, last: int) -> np.ndarray:
+    return array[start + first : start + last]

@@ -39,7 +39,7 @@ class RBM(Layer):
         """Both layers of a split RBM read all rows of all visible units. The hidden layer makes its share of the
         hidden units.
 
-        Raises ConfigError if the two layers disagree, or if there are fewer hidden units than workers.
+        Raises ConfigError if the two layers disagree, or if the job splits one with fewer hidden units than workers.
         """
         asked = self.proto.partition_dim
         if asked not in (-1, dim):

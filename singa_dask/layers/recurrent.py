@@ -84,9 +84,11 @@ class Recurrent(Layer):
         states = ctx.states = [ctx.buffer(name, (rows + batch, units)) for name in self.carried]
         self._begin(ctx, states, x[1] if ctx.given else None)
         if self._split:
+            if ctx.chosen is not None:
+                table, symbols = ctx.chosen
+                ops.embed(table, symbols, gates)
             sums = self._state_sums(ctx, gates)
-            cell = partial(self._cell, ctx, gates)
-            ctx.split.forward(states[0], ctx.begun, gates, ctx.chosen, sums, w, cell)
+            ctx.split.forward(states[0], ctx.begun, sums, w, partial(self._cell, ctx, gates))
         else:
             self._steps(ctx, gates, w)
         ctx.memory.state = [state[rows:] for state in states]
@@ -147,10 +149,12 @@ class Recurrent(Layer):
             ctx.split.backward(dy, ctx.given, sums, w, partial(self._cell_backward, ctx, dy, da), dbefore)
         else:
             self._steps_backward(ctx, dy, w, da, dbefore)
-        self._learn(ctx, da)
         dx = None
         if ctx.needs_input_grad:
             dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
+            if not ctx.given:
+                ctx.send_gradient(dx)
+        self._learn(ctx, da)
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array) -> None:

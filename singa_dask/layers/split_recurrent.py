@@ -7,11 +7,10 @@ divided again.   T time steps of B rows, H units of all workers, h of this worke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from singa_dask.layers.context import Context
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.recurrent import Chosen
 
 
 class SplitSteps:
@@ -25,6 +24,8 @@ class SplitSteps:
         self._ctx, self._batch = ctx, batch
         self._units = [slice(start, stop) for start, stop in pairwise(bounds)]
         self._counts = [batch * (stop - start) for start, stop in pairwise(bounds)]
+        places = pairwise(accumulate(self._counts, initial=0))
+        self._places = [slice(first, last) for first, last in places]
         self._packed = ctx.buffer("packed", (batch * bounds[-1],))
         self.before = ctx.buffer("before", (rows, bounds[-1]))
         self.own = self._units[ctx.group.rank]
@@ -36,27 +37,15 @@ class SplitSteps:
         else:
             self.before[: self._batch] = given
 
-    def forward(
-        self,
-        h: Array,
-        begun: bool,
-        gates: Array,
-        chosen: Chosen,
-        sums: list[Array],
-        w: list[Array],
-        cell: Callable[..., None],
-    ) -> None:
+    def forward(self, h: Array, begun: bool, sums: list[Array], w: list[Array], cell: Callable[..., None]) -> None:
         """Compute all states: cell(rows of a step, rows of the state after it), after sums += before w.
 
-        h: ((T + 1) B, h), the states, the first block being that before the first step. sums, w: of each product,
-        (T B, N) and (H, N); the first sums are columns of the gates. begun, gates, chosen: see ops/recurrent.py.
+        h: ((T + 1) B, h), the states, the first block being that before the first step. begun: False if that is zero.
+        sums, w: of each product, (T B, N) and (H, N); the first sums hold the inputs' part.
         """
         for array in sums[1:]:
             array[...] = 0
         for now, after in self._blocks():
-            if chosen is not None:
-                table, symbols = chosen
-                self._ctx.ops.embed(table, symbols[now], gates[now])
             if now.start:
                 self._gather(h[now], self.before[now])
             if now.start or begun:
@@ -75,7 +64,7 @@ class SplitSteps:
         """
         ops, first = self._ctx.ops, self._ctx.buffer("dfirst", (self._batch, dh.shape[1]))
         first[...] = 0
-        for now, after in reversed(list(self._blocks())):
+        for now, after in reversed(self._blocks()):
             own = dh[now.start - self._batch : now.start] if now.start else first
             cell(now, after, own)
             if now.start or given:
@@ -93,11 +82,8 @@ class SplitSteps:
 
     def _parts(self, whole: Array) -> list[tuple[Array, Array]]:
         """Every worker's columns of (B, H), and where `_packed` has them."""
-        ends = [sum(self._counts[: rank + 1]) for rank in range(len(self._counts))]
-        parts = zip(self._units, self._counts, ends, strict=True)
-        return [
-            (whole[:, units], self._packed[end - count : end].reshape(self._batch, -1)) for units, count, end in parts
-        ]
+        parts = zip(self._units, self._places, strict=True)
+        return [(whole[:, units], self._packed[place].reshape(self._batch, -1)) for units, place in parts]
 
     def _gather(self, own: Array, whole: Array) -> None:
         parts = self._parts(whole)

@@ -48,10 +48,11 @@ def random_bits(xp: Any, key: int, first: int, count: int, columns: Columns | No
 
     With columns, element i takes number first + (i // width) stride + i % width.
     """
-    z = xp.arange(count, dtype=xp.uint64)
-    if columns is not None and columns.width != columns.stride:
-        width, stride = map(xp.uint64, columns)
-        z = z // width * stride + z % width
+    width, stride = columns or (count, count)
+    z = xp.arange(count if width == stride else width, dtype=xp.uint64)
+    if width != stride:
+        rows = xp.arange(count // max(1, width), dtype=xp.uint64)
+        z = (rows[:, None] * xp.uint64(stride) + z).reshape(-1)
     z += xp.uint64((first + 1) & _MASK)
     z *= xp.uint64(GAMMA)
     z += xp.uint64(key)

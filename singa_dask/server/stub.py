@@ -162,19 +162,11 @@ class Stub:
                 self._count(sent, staleness)
         self.exchanged.stall_s += time.perf_counter() - began
 
-    def inspect(self) -> State | None:
-        """The servers' state of this worker's slices, concatenated; None without slices."""
-        states = []
-        for future in [self._send(s, Inspect(s.index)) for s in self.slices]:
-            reply = self._wait(future)
-            assert isinstance(reply, State)
-            states.append(reply)
-        if len(states) < 2:
-            return states[0] if states else None
-        values = np.concatenate([state.values for state in states])
-        names = states[0].state
-        state = {name: np.concatenate([state.state[name] for state in states]) for name in names}
-        return State(values, state, states[0].version)
+    def inspect(self, i: int) -> State:
+        """The server's state of this worker's slice at position `i`."""
+        reply = self._wait(self._send(self.slices[i], Inspect(self.slices[i].index)))
+        assert isinstance(reply, State)
+        return reply
 
     def leave(self) -> None:
         """Tell the servers that the group makes no more updates."""

@@ -3,8 +3,9 @@
     /parameters/<name>            values
     /updater/<state>/<name>       the updater's state, parameter by parameter
     /carried/<layer>/<number>     state of recurrent layers for the next mini-batch, one row per row
-    /unsent/rank <r>/<name>       residual of a rank's codec; /unsent/values/<name>: the values that all ranks have;
-                                  the servers' values differ from them by the servers' residuals
+    /unsent/rank <r>/<name>       residual of a rank's codec, of its gradients
+    /unsent/pushes/<name>         residual of the codec of gradients sent to servers
+    /unsent/values/<name>         the values that all ranks have, which differ from the servers' by these' residuals
     attributes                    format, step, seed, job (text), data (fingerprints, JSON), sha256
 
 The loader's position is the step: the samples of mini-batch k are a function of (data, seed, k) alone.
@@ -12,19 +13,22 @@ The loader's position is the step: the samples of mini-batch k are a function of
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import h5py
 import numpy as np
 
 from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError
+from singa_dask.exchange.portions import Gathered
+from singa_dask.training import checkpoint_file
+from singa_dask.training.checkpoint_file import SavedArray
 
 FORMAT = "singa_dask checkpoint 1"
 UNFINISHED = ".step-*.tmp"
@@ -36,17 +40,18 @@ class Checkpoint:
     """Everything that a run needs to continue as if it had never stopped.
 
     step: completed training steps. data: fingerprints of the order of samples, by phase and input layer. carried:
-    state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", and all ranks' "values".
+    state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", of "pushes" to servers, and all
+    ranks' "values". Arrays are whole: saved ones if it was loaded, Gathered ones of a group that saves it.
     """
 
     step: int
     seed: int
     job: str
-    parameters: Mapping[str, np.ndarray]
-    updater: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    parameters: Mapping[str, Any]
+    updater: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
-    carried: Mapping[str, list[np.ndarray]] = field(default_factory=dict)
-    residuals: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    carried: Mapping[str, list[Any]] = field(default_factory=dict)
+    residuals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -57,15 +62,20 @@ def path_of(folder: Path, step: int) -> Path:
 def save(checkpoint: Checkpoint, path: Path) -> Path:
     """Write a checkpoint to a temporary file, sync it, and rename it, so that readers never see a partial file.
 
+    Arrays that are gathered come block by block from the other ranks, which `contribute`.
     Raises CheckpointError (disk full, no permission); the temporary file is removed.
     """
     path = Path(path)
+    attributes = {
+        "format": FORMAT,
+        "step": checkpoint.step,
+        "seed": np.uint64(checkpoint.seed),
+        "data": json.dumps(dict(checkpoint.data), sort_keys=True),
+    }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        image = _image(checkpoint)
-        with open(temporary, "wb") as file:
-            file.write(image)
+        checkpoint_file.write(temporary, attributes, _arrays(checkpoint))
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
@@ -78,6 +88,13 @@ def save(checkpoint: Checkpoint, path: Path) -> Path:
     return path
 
 
+def contribute(checkpoint: Checkpoint) -> None:
+    """Send this rank's portions of a checkpoint that the first rank saves."""
+    for array in _arrays(checkpoint).values():
+        if isinstance(array, Gathered):
+            deque(array.blocks(), maxlen=0)
+
+
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint and verify its hash.
 
@@ -87,10 +104,28 @@ def load(path: Path) -> Checkpoint:
     if not path.is_file():
         raise CheckpointError(f"{path}: checkpoint not found.")
     try:
-        with h5py.File(path, "r") as file:
-            return _read(file, path)
+        attributes, arrays = checkpoint_file.read(path, FORMAT)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path}: not a readable checkpoint ({error}). Use an older one.") from error
+    kinds: dict[str, dict[str, SavedArray]] = {"parameters": {}, "updater": {}, "carried": {}, "unsent": {}}
+    for key, array in arrays.items():
+        kind, _, name = key.partition("/")
+        kinds.setdefault(kind, {})[name] = array
+    carried: dict[str, list[SavedArray]] = {}
+    for name, array in kinds["carried"].items():
+        carried.setdefault(name.rpartition("/")[0], []).append(array)
+    return Checkpoint(
+        step=int(attributes["step"]),
+        seed=int(attributes["seed"]),
+        job=np.asarray(arrays["job"]).tobytes().decode(),
+        parameters=kinds["parameters"],
+        updater=_by_first(kinds["updater"]),
+        data=json.loads(attributes["data"]),
+        carried=carried,
+        residuals=_by_first(kinds["unsent"]),
+    )
 
 
 def intact(path: Path) -> bool:
@@ -102,17 +137,15 @@ def intact(path: Path) -> bool:
     return True
 
 
-def load_parameters(paths: Iterable[str]) -> dict[str, np.ndarray]:
+def load_parameters(paths: Iterable[str]) -> dict[str, SavedArray]:
     """The parameters of several checkpoints (files or workspaces). Later ones override earlier ones."""
-    parameters: dict[str, np.ndarray] = {}
+    parameters: dict[str, SavedArray] = {}
     for path in paths:
         parameters.update(load(find(Path(path))).parameters)
     return parameters
 
 
-def fitting(
-    given: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], drawn: Set[str]
-) -> dict[str, np.ndarray]:
+def fitting(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], drawn: Set[str]) -> dict[str, Any]:
     """The given parameters that initialise a net, matched by name.
 
     shapes: of the net's parameters; drawn: names of those with an `init` block, which need no given value. Raises
@@ -189,89 +222,26 @@ def find(where: Path) -> Path:
     raise CheckpointError(f"{where}: no checkpoint found. Give the workspace of a run, or a .h5 file.")
 
 
-def _image(checkpoint: Checkpoint) -> bytes:
-    """The bytes of the file, built in memory: on a full disk HDF5 would fail half-way or crash."""
-    with h5py.File("checkpoint", "w", driver="core", backing_store=False) as file:
-        _write(file, checkpoint)
-        file.flush()
-        return file.id.get_file_image()
-
-
-def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
-    for name, value in checkpoint.parameters.items():
-        file.create_dataset(f"parameters/{name}", data=value)
-    for state, arrays in checkpoint.updater.items():
-        for name, value in arrays.items():
-            file.create_dataset(f"updater/{state}/{name}", data=value)
+def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
+    """All arrays by their names in the file, each parameter followed by its updater state."""
+    kinds = {"parameters": checkpoint.parameters, **{f"updater/{key}": of for key, of in checkpoint.updater.items()}}
+    names = dict.fromkeys(name for of_kind in kinds.values() for name in of_kind)
+    arrays = {f"{kind}/{name}": of_kind[name] for name in names for kind, of_kind in kinds.items() if name in of_kind}
     for layer, carried in checkpoint.carried.items():
         for i, value in enumerate(carried):
-            file.create_dataset(f"carried/{layer}/{i}", data=value)
-    for key, arrays in checkpoint.residuals.items():
-        for name, value in arrays.items():
-            file.create_dataset(f"unsent/{key}/{name}", data=value)
-    file.attrs["format"] = FORMAT
-    file.attrs["step"] = checkpoint.step
-    file.attrs["seed"] = np.uint64(checkpoint.seed)
-    file.attrs["data"] = json.dumps(dict(checkpoint.data), sort_keys=True)
+            arrays[f"carried/{layer}/{i}"] = value
+    for key, kept in checkpoint.residuals.items():
+        for name, value in kept.items():
+            arrays[f"unsent/{key}/{name}"] = value
     # A long text would exceed HDF5's limit of 64 KB for attributes.
-    file.create_dataset("job", data=np.frombuffer(checkpoint.job.encode() or b" ", np.uint8))
-    file.attrs["sha256"] = _digest(file)
+    arrays["job"] = np.frombuffer(checkpoint.job.encode() or b" ", np.uint8)
+    return arrays
 
 
-def _read(file: h5py.File, path: Path) -> Checkpoint:
-    if file.attrs.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format {file.attrs.get('format')!r}, expected {FORMAT!r}.")
-    if file.attrs.get("sha256") != _digest(file):
-        raise CheckpointError(
-            f"{path}: its contents do not match its hash: the file was changed or damaged. Use an older checkpoint."
-        )
-    arrays = _arrays(file)
-    parameters: dict[str, np.ndarray] = {}
-    updater: dict[str, dict[str, np.ndarray]] = {}
-    carried: dict[str, list[np.ndarray]] = {}
-    residuals: dict[str, dict[str, np.ndarray]] = {}
-    for key, dataset in arrays.items():
-        kind, _, name = key.partition("/")
-        if kind == "parameters":
-            parameters[name] = dataset[()]
-        elif kind == "updater":
-            state, _, name = name.partition("/")
-            updater.setdefault(state, {})[name] = dataset[()]
-        elif kind == "carried":
-            carried.setdefault(name.rpartition("/")[0], []).append(dataset[()])
-        elif kind == "unsent":
-            key, _, name = name.partition("/")
-            residuals.setdefault(key, {})[name] = dataset[()]
-    return Checkpoint(
-        step=int(file.attrs["step"]),
-        seed=int(file.attrs["seed"]),
-        job=arrays["job"][()].tobytes().decode(),
-        parameters=parameters,
-        updater=updater,
-        data=json.loads(file.attrs["data"]),
-        carried=carried,
-        residuals=residuals,
-    )
-
-
-def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
-    found: dict[str, h5py.Dataset] = {}
-
-    def visit(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            if item.is_virtual or item.external:
-                raise CheckpointError(f"{file.filename}: {name} is stored outside the file. Use an older checkpoint.")
-            found[name] = item
-
-    file.visititems(visit)  # sorted by name; never follows soft or external links
+def _by_first(arrays: Mapping[str, SavedArray]) -> dict[str, dict[str, SavedArray]]:
+    """The arrays by the first part of their names, then by the rest."""
+    found: dict[str, dict[str, SavedArray]] = {}
+    for key, array in arrays.items():
+        first, _, rest = key.partition("/")
+        found.setdefault(first, {})[rest] = array
     return found
-
-
-def _digest(file: h5py.File) -> str:
-    digest = hashlib.sha256()
-    for key in ("format", "step", "seed", "data"):
-        digest.update(f"{key}={file.attrs[key]}\n".encode())
-    for name, dataset in _arrays(file).items():
-        digest.update(f"{name} {dataset.dtype.str} {dataset.shape}\n".encode())
-        digest.update(np.ascontiguousarray(dataset[()]).data.cast("B") if dataset.size else b"")
-    return digest.hexdigest()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.data.plan import share_rows
 from singa_dask.errors import CheckpointError
+from singa_dask.exchange.portions import Gathered, Holding, holdings, read_all, send_portions
 from singa_dask.exchange.residuals import ResidualState, gather_residuals, share_residuals
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net import Net
-from singa_dask.training.checkpoint import Checkpoint, fitting
+from singa_dask.net.init import initial_value
+from singa_dask.ops import Ops
+from singa_dask.server import Stub
+from singa_dask.server.messages import State
+from singa_dask.training.carried import gather_carried, share_carried
+from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import updater_class
 
@@ -22,28 +28,44 @@ class GroupState:
     """Parameters and updater state on the servers, residuals of codecs, and the state that recurrent layers carry.
 
     All methods are collective. carries: whether recurrent layers carry state from one mini-batch to the next.
+
+    In flat arrays, a worker's portions of split parameters (`net.own`) follow the replicated ones (`net.flat`).
     """
 
     def __init__(self, job: JobProto, comm: Communicator, net: Net, stages: ServerStages, *, carries: bool) -> None:
         self._job, self._comm, self._net, self._stages, self._carries = job, comm, net, stages, carries
+        self._held = holdings(net.flat, net.own, stages.exchange)
+        self._size = net.flat.size + net.own.size
         self._has_residuals = job.cluster.codec != job.cluster.kFull and (
             comm.size > 1 or not stages.in_process_servers
         )
         self._residuals: ResidualState | None = None
         self._restored_step: int | None = None
 
-    def initialise(self, given: Mapping[str, np.ndarray] | None = None) -> None:
-        """Draw the initial parameters, replace some by the given ones, and put them on the servers.
+    def initialise(self, given: Mapping[str, Any] | None = None) -> None:
+        """Draw the initial parameters, replace some by the first worker's given ones, and put them on the servers.
 
-        The first worker's reach every worker. Raises CheckpointError where the given ones do not fit (`fitting`).
+        The first worker's replicated parameters reach every worker; each worker draws its portions of split ones.
+        Raises CheckpointError where the given ones do not fit (`fitting`).
         """
-        values = self._net.initial_values(self._job.seed)
-        if given:
-            shapes = {name: value.shape for name, value in values.items()}
-            values = values | fitting(given, shapes, self._net.drawn)
-        replicated = {entry.name: values[entry.name] for entry in self._net.flat.entries}
-        own = {entry.name: values[entry.name] for entry in self._net.own.entries}
-        self._put(self._net.flat.flattened(replicated), self._net.own.flattened(own), {}, 0)
+        net, comm = self._net, self._comm
+        given = fitting(given, {h.name: h.shape for h in self._held}, net.drawn) if given else {}
+        known = np.array([float(param.name in given) for param in net.own.params])
+        comm.broadcast(known)
+        values, own = self._zeros(net.flat.size), self._own_on_host()
+        for entry, param in zip(net.flat.entries, net.flat.params, strict=True):
+            if param.name in given:
+                read_all(given[param.name], values[entry.start : entry.stop])
+            elif comm.rank == 0:
+                initial_value(param, self._job.seed, values[entry.start : entry.stop].reshape(param.shape))
+        for entry, param, is_given in zip(net.own.entries, net.own.params, known, strict=True):
+            place = own[entry.start : entry.stop]
+            if is_given:
+                assert param.portion is not None
+                send_portions(comm, param.portion, given.get(param.name), place)
+            else:
+                initial_value(param, self._job.seed, place.reshape(param.shape))
+        self._put(values, own, {}, 0)
 
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
         """Put the first worker's checkpoint (None on the others) on the servers.
@@ -52,30 +74,30 @@ class GroupState:
         Raises CheckpointError where the checkpoint is of another net or updater.
         """
         flat, comm = self._net.flat, self._comm
-        names = self._updater_state
-        values = np.zeros(flat.size, flat.values.dtype)
+        values, own = self._zeros(flat.size), self._own_on_host()
+        states = {name: self._zeros(self._size) for name in self._updater_state}
+        parameters: Mapping[str, Any] = {}
         if checkpoint is not None:
-            if set(checkpoint.updater) != set(names):
-                raise CheckpointError(
-                    f"the checkpoint holds updater state {sorted(checkpoint.updater)}, this job's updater has "
-                    f"{sorted(names)}. Resume with the updater of the job.conf beside it."
-                )
-            values = flat.flattened(checkpoint.parameters)
-        states = {}
-        for name in names:
-            states[name] = np.zeros(flat.size, flat.values.dtype)
-            if checkpoint is not None:
-                states[name][...] = flat.flattened(checkpoint.updater[name])
-            comm.broadcast(states[name])
+            self._check(checkpoint)
+            parameters = checkpoint.parameters
+            for entry in flat.entries:
+                read_all(parameters[entry.name], values[entry.start : entry.stop])
+        for h in self._held:
+            if h.split:
+                send_portions(comm, h.portion, parameters.get(h.name), own[h.start - flat.size :][: h.portion.size])
+            for name, state in states.items():
+                array = None if checkpoint is None else checkpoint.updater[name][h.name]
+                send_portions(comm, h.portion, array, state[h.elements])
         step = np.array([checkpoint.step if checkpoint else 0])
         comm.broadcast(step)
-        self._put(values, self._net.own.flattened({}), states, int(step[0]))
+        self._put(values, own, states, int(step[0]))
         if not carry:
             return
         self._restored_step = int(step[0])
-        self._residuals = share_residuals(comm, {} if checkpoint is None else checkpoint.residuals, flat)
+        kept = {} if checkpoint is None else checkpoint.residuals
+        self._residuals = share_residuals(comm, kept, parameters, flat, self._net.own, self._held)
         if self._carries:
-            self._share_carried(None if checkpoint is None else checkpoint.carried)
+            share_carried(self._net, comm, None if checkpoint is None else checkpoint.carried)
 
     def fetch(self, first: int = 0) -> int:
         """Take the servers' parameters. Returns the step with which the group begins: `first`, or a later one that the
@@ -99,49 +121,66 @@ class GroupState:
             self._take_over(residuals)
         return begin
 
-    def snapshot(self, step: int, job_text: str, data: Mapping[str, str]) -> Checkpoint | None:
-        """The group's state as a checkpoint, on the first worker; None on the others."""
-        flat, stages = self._net.flat, self._stages
-        held = stages.stub.inspect()
-        wholes = {}
-        for name in ("", *self._updater_state):  # "": the parameters
-            whole = np.zeros(flat.size, flat.values.dtype)
-            if held is not None:
-                rest = self._net.ops.to_host(held.state[name] if name else held.values)
-                for s in stages.stub.slices:
-                    whole[s.start : s.stop], rest = rest[: s.size], rest[s.size :]
-            for bucket in stages.exchange.buckets:
-                self._comm.all_gather(whole[bucket.elements], bucket.counts)
-            wholes[name] = flat.named(whole)
-        carried = self._gather_carried() if self._carries else {}
+    def snapshot(self, step: int, job_text: str, data: Mapping[str, str]) -> Checkpoint:
+        """The group's state, to be saved at once: the first worker saves it while the others contribute."""
+        carried = gather_carried(self._net, self._comm) if self._carries else {}
         residuals = self._gather_residuals() if self._has_residuals else {}
-        if self._comm.rank != 0:
-            return None
-        return Checkpoint(step, self._job.seed, job_text, wholes.pop(""), wholes, data, carried, residuals)
+        servers = _Servers(self._stages.stub, self._net.ops)
+        parameters, *states = (self._gathered(servers, name) for name in ("", *self._updater_state))
+        updater = dict(zip(self._updater_state, states, strict=True))
+        return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals)
 
     @property
     def _updater_state(self) -> tuple[str, ...]:
         return tuple(updater_class(self._job.updater).states)
 
+    def _zeros(self, size: int) -> np.ndarray:
+        return np.zeros(size, self._net.flat.values.dtype)
+
+    def _own_on_host(self) -> np.ndarray:
+        """Where the values of own portions are set: the net's array, which needs no second one, if it is there."""
+        values = self._net.own.values
+        return values if isinstance(values, np.ndarray) else self._zeros(values.size)
+
+    def _check(self, checkpoint: Checkpoint) -> None:
+        names = self._updater_state
+        if set(checkpoint.updater) != set(names):
+            raise CheckpointError(
+                f"the checkpoint holds updater state {sorted(checkpoint.updater)}, this job's updater has "
+                f"{sorted(names)}. Resume with the updater of the job.conf beside it."
+            )
+        wanted = {h.name: h.shape for h in self._held}
+        for arrays in (checkpoint.parameters, *checkpoint.updater.values()):
+            if faults := misfits({name: array.shape for name, array in arrays.items()}, wanted):
+                raise CheckpointError(f"the checkpoint is of another net: {'; '.join(faults)}.")
+
     def _put(self, values: np.ndarray, own: np.ndarray, states: Mapping[str, np.ndarray], step: int) -> None:
-        """Begin, here and on the servers, with the first worker's flat values and the own portions."""
+        """Begin, here and on the servers, with the first worker's values, and own portions of split parameters."""
         self._comm.broadcast(values)
         self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
         self._stages.stub.put(self._stages.values, states, step)
 
-    def _gather_residuals(self) -> dict[str, dict[str, np.ndarray]]:
-        stub, flat = self._stages.stub, self._net.flat
-        pushes = np.zeros(flat.size, flat.values.dtype)
+    def _gathered(self, servers: _Servers, name: str) -> dict[str, Gathered]:
+        """The parameters of all servers, or the updater's state `name`."""
+        dtype = self._net.flat.values.dtype
+        return {
+            h.name: Gathered(self._comm, h.portion, h.shape, dtype, partial(servers.elements, h, name))
+            for h in self._held
+        }
+
+    def _gather_residuals(self) -> dict[str, dict[str, Gathered]]:
+        stub, pushes = self._stages.stub, self._zeros(self._size)
         for i, part in stub.residual.items():
             pushes[stub.slices[i].start : stub.slices[i].stop] = part
+        flat = self._net.flat
         values = self._net.ops.to_host(flat.values)
-        return gather_residuals(self._stages.exchange, self._comm, flat, values, pushes)
+        return gather_residuals(self._stages.exchange, self._comm, flat, self._held, values, pushes)
 
     def _take_over(self, residuals: ResidualState) -> None:
         """Adopt the residuals. What no codec here can keep becomes part of the next step's gradients."""
         stages, stub = self._stages, self._stages.stub
-        owed = stages.exchange.take_over(residuals.residual)
+        owed = np.concatenate([stages.exchange.take_over(residuals.residual), residuals.owed])
         if not stages.exchange.exact:
             stages.staging.put(residuals.values)
         kept = {i: residuals.pushes[s.start : s.stop].copy() for i, s in enumerate(stub.slices)}
@@ -149,36 +188,28 @@ class GroupState:
             owed[stub.slices[i].start : stub.slices[i].stop] += rest
         stages.owed = owed if owed.any() else None
 
-    def _gather_carried(self) -> dict[str, list[np.ndarray]]:
-        """The state that recurrent layers carry, of all rows of the mini-batch; complete on the first worker only."""
-        comm = self._comm
-        carried: dict[str, list[np.ndarray]] = {}
-        for name, arrays in self._net.state.items():
-            for array in map(self._net.ops.to_host, arrays):
-                rows = np.zeros(comm.size)
-                rows[comm.rank] = array.shape[0]
-                comm.all_reduce(rows)
-                width = array.shape[1]
-                whole = np.empty((int(rows.sum()), width), array.dtype) if comm.rank == 0 else None
-                counts = [int(count) * width for count in rows]
-                flat = None if whole is None else whole.reshape(-1)
-                comm.gather(np.ascontiguousarray(array).reshape(-1), flat, counts)
-                if whole is not None:
-                    carried.setdefault(name, []).append(whole)
-        return carried
 
-    def _share_carried(self, carried: Mapping[str, list[np.ndarray]] | None) -> None:
-        """Give every worker its rows of the first worker's state of recurrent layers."""
-        comm = self._comm
-        image = np.frombuffer(pickle.dumps(dict(carried or {})), np.uint8).copy()
-        size = np.array([image.size])
-        comm.broadcast(size)
-        if carried is None:
-            image = np.empty(int(size[0]), np.uint8)
-        comm.broadcast(image)
-        state = pickle.loads(image.tobytes())  # from this group's first worker
-        own = {}
-        for name, arrays in state.items():
-            first, last = share_rows(len(arrays[0]), comm.rank, comm.size)
-            own[name] = [self._net.ops.asarray(array[first:last]) for array in arrays]
-        self._net.state = own
+class _Servers:
+    """What this worker's servers hold, slice by slice: it keeps those of one parameter at a time."""
+
+    def __init__(self, stub: Stub, ops: Ops) -> None:
+        self._stub, self._ops = stub, ops
+        self._states: dict[int, State] = {}
+
+    def elements(self, held: Holding, name: str, first: int, last: int) -> np.ndarray:
+        """Elements [first, last) of a holding: of the updater's state `name`, or of the parameter with ""."""
+        found = []
+        for i in self._inspected(held):
+            s, state = self._stub.slices[i], self._states[i]
+            begin, end = max(held.start + first, s.start), min(held.start + last, s.stop)
+            if begin < end:
+                array = state.state[name] if name else state.values
+                found.append(self._ops.to_host(array[begin - s.start : end - s.start]))
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, self._ops.dtype), *found])
+
+    def _inspected(self, held: Holding) -> Iterable[int]:
+        """The positions of a holding's slices."""
+        begin, end = held.elements.start, held.elements.stop
+        wanted = [i for i, s in enumerate(self._stub.slices) if s.start < end and begin < s.stop]
+        self._states = {i: self._states[i] if i in self._states else self._stub.inspect(i) for i in wanted}
+        return wanted

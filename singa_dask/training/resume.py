@@ -55,7 +55,9 @@ def save_checkpoint(
         return
     replica.drain()
     snapshot = replica.group_state.snapshot(step, job_to_text(replica.job), data)
-    if snapshot is not None:
-        saved(checkpoints.save(snapshot, path), step)
     with comm.patiently(MEETING_TIMEOUT_S):
+        if comm.rank == 0:
+            saved(checkpoints.save(snapshot, path), step)
+        else:
+            checkpoints.contribute(snapshot)
         comm.barrier()

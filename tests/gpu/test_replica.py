@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from support.snapshots import snapshot
 
 from singa_dask.comm import form_nccl, run_threads
 from singa_dask.comm.solo import SoloCommunicator
@@ -57,7 +58,7 @@ def on_gpus(control, job):
     replica = Replica.form(job, control, ops, device_comm=device_comm)
     replica.group_state.initialise()
     advance(replica, control, 0, STEPS)
-    found = replica.group_state.snapshot(STEPS, "", {})
+    found = snapshot(replica, STEPS)
     operations, values = replica.operations, ops.to_host(replica.net.flat.values)
     staged = [use for use in device_comm._buffers if use.startswith(("reduce_scatter", "all_gather"))]
     replica.close()

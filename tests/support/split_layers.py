@@ -11,9 +11,26 @@ import numpy as np
 from singa_dask.comm.threads import run_threads
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
-from singa_dask.layers import Context, Layer, LossLayer, Step
+from singa_dask.layers import (
+    GRU,
+    LRN,
+    LSTM,
+    RNN,
+    BatchNorm,
+    Context,
+    Dropout,
+    Embedding,
+    LastStep,
+    Layer,
+    LossLayer,
+    Softmax,
+    SoftmaxLoss,
+    Step,
+)
 from singa_dask.layers.partition import Form, LayerPartition, Shape
-from singa_dask.ops import Ops, get_ops
+from singa_dask.ops import Ops
+
+BASE = Ops(np.float64)
 
 
 @dataclass
@@ -33,7 +50,7 @@ class SplitLayer:
     """A layer with whole sources and parameters, which `run` divides over workers.
 
     inputs: whole arrays in the order of the sources; sources whose arrays are integers are labels or symbols.
-    dy: the gradient for the output. state: what a recurrent layer starts from.
+    dy: the gradient for the output. state: what a recurrent layer starts from. `run` computes with `ops`.
     """
 
     layer: Layer
@@ -41,15 +58,15 @@ class SplitLayer:
     inputs: list[np.ndarray]
     rows: int
     seed: int = 0
-    dtype: Any = np.float64
+    ops: Ops = BASE
     state: list[np.ndarray] | None = None
     values: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
         whole = self._made(LayerPartition(sources=self.sources))
-        self.values = [rng.standard_normal(param.whole_shape).astype(self.dtype) for param in whole.params]
-        self.dy = rng.standard_normal(self.run(1, backward=False).y.shape).astype(self.dtype)
+        self.values = [rng.standard_normal(param.whole_shape) for param in whole.params]
+        self.dy = rng.standard_normal(self.run(1, backward=False).y.shape)
 
     def _made(self, partition: LayerPartition) -> Layer:
         layer = type(self.layer).from_proto(self.layer.proto)
@@ -90,31 +107,39 @@ class SplitLayer:
             reads, makes = described.forms(1, [Form.COLUMNS] * len(self.sources))
             assert makes is Form.COLUMNS
             partition = replace(partition, reads=reads, makes=makes)
-        layer, ops = self._made(partition), get_ops("cpu", self.dtype) if self.dtype == np.float32 else Ops(self.dtype)
+        layer, ops = self._made(partition), self.ops
+        ops.use()
         for param, value in zip(layer.params, self.values, strict=True):
             own = value if param.portion is None else param.portion.of_whole(value)
-            param.bind(own.copy(), np.full(param.shape, np.nan, self.dtype))
+            param.bind(self._device(own), ops.zeros(param.shape) + np.nan)
         ctx = Context(ops, Step(total_rows=self.rows, counts=(self.rows,)))
         ctx.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm, ops)
         columns = partition.reads is Form.COLUMNS
-        inputs = [self._own(partition, x) if columns and x.dtype.kind == "f" else x for x in self.inputs]
+        inputs = [
+            ops.asarray(x) if x.dtype.kind != "f" else self._device(self._own(partition, x) if columns else x)
+            for x in self.inputs
+        ]
         if self.state is not None:
-            ctx.memory.state = [self._own(partition, state) for state in self.state]
+            ctx.memory.state = [self._device(self._own(partition, state)) for state in self.state]
         y = layer.forward(ctx, *inputs)
-        result = {"y": y.copy(), "layer": layer, "dx": [None] * len(inputs), "nbytes": 0}
+        result = {"y": ops.to_host(y).copy(), "layer": layer, "dx": [None] * len(inputs), "nbytes": 0}
         result["metrics"] = {name: metric.mean for name, metric in layer.metrics(ctx).items()}
-        result["states"] = [state.copy() for state in ctx.memory.state or []]
+        result["states"] = [ops.to_host(state).copy() for state in ctx.memory.state or []]
         if backward:
-            dy = None if isinstance(layer, LossLayer) else self._own(partition, self.dy).copy()
+            dy = None if isinstance(layer, LossLayer) else self._device(self._own(partition, self.dy))
             dx = layer.backward(ctx, dy)
-            result["dx"] = list(dx) if isinstance(dx, tuple) else [dx]
-        result["grads"] = [param.grad for param in layer.params]
+            gradients = dx if isinstance(dx, tuple) else (dx,)
+            result["dx"] = [None if each is None else ops.to_host(each) for each in gradients]
+        result["grads"] = [ops.to_host(param.grad) for param in layer.params]
         result["nbytes"] = sum(comm.nbytes.values())
         return result
 
     def _own(self, partition: LayerPartition, x: np.ndarray) -> np.ndarray:
         first, last = partition.own(x.shape[-1])
         return np.ascontiguousarray(x[..., first:last])
+
+    def _device(self, x: np.ndarray) -> Any:
+        return self.ops.asarray(x.copy(), self.ops.dtype)
 
     def objective(self, size: int) -> float:
         """The number whose gradient the backward pass computes."""
@@ -133,3 +158,62 @@ class SplitLayer:
         below = self.objective(size)
         flat[index] = saved
         return (above - below) / (2 * step)
+
+
+CELLS = {"RNN": RNN, "GRU": GRU, "LSTM": LSTM}
+
+
+def normal(*shape, seed=5):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def integers(limit, *shape, seed=6):
+    return np.random.default_rng(seed).integers(0, limit, shape)
+
+
+def one_hot(symbols, size):
+    return np.eye(size)[symbols]
+
+
+def loss(rows, **conf):
+    return SplitLayer(
+        SoftmaxLoss("loss", ["x", "data"], **conf), ((10,), (1,)), [normal(rows, 10), integers(10, rows)], rows
+    )
+
+
+def images(layer, *shape, rows=2):
+    return SplitLayer(layer, (shape,), [normal(rows, *shape)], rows)
+
+
+def recurrent(cls, x, *state, units=5, steps=3, rows=2, **conf):
+    given = [normal(rows, units, seed=8)] if state else []
+    sources = ["x", "before"] if state else ["x"]
+    layer = cls("cell", sources, dim_hidden=units, unroll_len=steps, **conf)
+    return SplitLayer(layer, (x.shape[1:], *((units,) for _ in state)), [x, *given], rows)
+
+
+CASES = {
+    "Softmax": lambda: images(Softmax("s", "x"), 10, rows=4),
+    "Softmax of images": lambda: images(Softmax("s", "x"), 2, 3, 5),
+    "SoftmaxLoss": lambda: loss(5, scale=3),
+    "SoftmaxLoss, top 3": lambda: loss(40, topk=3),
+    "BatchNorm": lambda: images(BatchNorm("n", "x"), 2, 2, 5, rows=3),
+    "Dropout": lambda: images(Dropout("d", "x", dropout_ratio=0.4), 2, 2, 5),
+    "LRN": lambda: images(LRN("n", "x", local_size=3, alpha=0.5), 2, 2, 7),
+    "LRN with neighbours of neighbours": lambda: images(LRN("n", "x", local_size=7, alpha=2, knorm=2), 1, 2, 5),
+    "LRN of another power": lambda: images(LRN("n", "x", beta=0.5), 2, 1, 4),
+    "Embedding": lambda: SplitLayer(Embedding("e", "x", vocab_size=6, feature_dim=5), ((1,),), [integers(6, 9, 1)], 9),
+    "LastStep": lambda: SplitLayer(LastStep("last", "x", unroll_len=3), ((5,),), [normal(6, 5)], 2),
+    **{name: lambda cls=cls: recurrent(cls, normal(6, 4)) for name, cls in CELLS.items()},
+    **{
+        f"{name} of symbols": lambda cls=cls: recurrent(cls, one_hot(integers(4, 6), 4), units=4)
+        for name, cls in CELLS.items()
+    },
+    **{
+        f"{name} from a given state": lambda cls=cls: recurrent(cls, normal(6, 2, 2), "given")
+        for name, cls in CELLS.items()
+    },
+    "one step from a given state, without bias": lambda: recurrent(
+        GRU, normal(2, 4), "given", steps=1, bias_term=False
+    ),
+}

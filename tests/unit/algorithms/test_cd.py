@@ -14,6 +14,7 @@ from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import InnerProduct, RBMHid, RBMVis, RecordInput, Sigmoid
 from singa_dask.layers.context import Step
+from singa_dask.layers.partition import even_bounds
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.updaters import make_updater
@@ -225,6 +226,18 @@ def test_a_group_trains_as_one_worker(dim, settings):
     results = assert_equal_to_serial(stack(dim, **settings), CD(cd_k=2), rows_of(4), (2, 3, 4))
     split = {"vis0_weight", "vis1_weight"} | ({"hid0_bias", "hid1_bias"} if "bias_term" not in settings else set())
     assert all(split_parameters(result) == (split if dim else set()) for result in results.values())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_workers_exchange_visible_units_only(size):
+    """Layers read 5 features, and 6 and 7 visible units. The chain sums over the workers for the latter two."""
+    steps, k, rows, value = 3, 2, 8, 8
+    (result,) = assert_equal_to_serial(stack(1), CD(cd_k=k), rows_of(steps, rows), (size,)).values()
+    own = [even_bounds(rows, size)[1] * 5, rows * even_bounds(6, size)[1], rows * even_bounds(7, size)[1]]
+    assert result["bytes"] == {
+        "all_gather": steps * value * (rows * (5 + 6 + 7) - sum(own)),
+        "all_reduce": steps * value * k * rows * (6 + 7),
+    }
 
 
 @pytest.mark.parametrize(("dim", "dims", "split"), [(0, (1, None), "1"), (1, (0, None), "0"), (0, (1, 1), "1")])

@@ -84,9 +84,10 @@ def test_several_workers_exchange_with_several_servers():
             stub.push(step, initial, out)
             stub.pull(out)
             np.testing.assert_array_equal(out[own], -(step) * initial[own])
-        state = stub.inspect()
-        np.testing.assert_array_equal(state.values, out[own])
-        assert state.version == 3 and state.state["velocity"].shape == (32,)
+        for i, part in enumerate(stub.slices):
+            state = stub.inspect(i)
+            np.testing.assert_array_equal(state.values, out[part.start : part.stop])
+            assert state.version == 3 and state.state["velocity"].shape == (part.size,)
         stub.leave()
 
 
@@ -99,7 +100,7 @@ def test_a_worker_without_parameters_has_nothing_to_say():
     stub.push(4, empty, empty)
     stub.pull(empty)
     stub.leave()
-    assert stub.inspect() is None and stub.take_traffic().updates == 0
+    assert stub.take_traffic().updates == 0
 
 
 @pytest.mark.parametrize("behind", [0, 1])

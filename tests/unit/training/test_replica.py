@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import text_format
 from support.one_machine import run_on_one_machine
 from support.patient import Patient
+from support.snapshots import snapshot
 from support.started import STARTED, AtOnce
 
 from singa_dask.comm import SoloCommunicator, run_members
@@ -23,7 +24,6 @@ from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
 from singa_dask.server.messages import Coded, Inspect
-from singa_dask.training.checkpoint import load, path_of, save
 from singa_dask.training.placement import parameter_partition, server_plan
 from singa_dask.training.replica import Replica
 
@@ -212,20 +212,17 @@ def test_running_statistics_are_as_exact_as_ever():
         np.testing.assert_allclose(values, expected, **CLOSE)
 
 
-def test_the_residuals_of_eleven_workers_find_their_way_back(tmp_path):
+def test_the_residuals_of_eleven_workers_find_their_way_back():
     job = coded(job_of(11, "SGD"), "kTopK")
 
     def member(comm):
         one = Replica.form(job, comm, get_ops("cpu"))
         one.group_state.initialise()
         advance(one, comm, 0, 2)
-        snapshot = one.group_state.snapshot(2, "", {})
-        if snapshot is not None:
-            save(snapshot, path_of(tmp_path, 2))
-        comm.barrier()
+        saved = snapshot(one, 2)
         other = Replica.form(job, comm, get_ops("cpu"))
         broadcast = comm.nbytes["broadcast"]
-        other.group_state.restore(load(path_of(tmp_path, 2)) if comm.rank == 0 else None)
+        other.group_state.restore(saved)
         broadcast = comm.nbytes["broadcast"] - broadcast
         other.group_state.fetch()
         return one.exchange.residual, other.exchange.residual, broadcast
@@ -248,18 +245,19 @@ def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_
         one.group_state.initialise()
         one.group_state.fetch()
         advance(one, comm, 0, 2)
-        snapshot = one.group_state.snapshot(2, "", {})
+        saved = snapshot(one, 2)
         advance(one, comm, 2, 4)
         other = Replica.form(job, comm, get_ops("cpu"), links, generation=1)
-        other.group_state.restore(snapshot, carry=carry)  # too late: the servers are at step 4
+        other.group_state.restore(saved, carry=carry)  # too late: the servers are at step 4
         assert other.group_state.fetch() == 4
-        return one.stub.inspect(), [(s.start, s.stop) for s in one.stub.slices], other
+        return [(s, one.stub.inspect(i).values) for i, s in enumerate(one.stub.slices)], other
 
     found = run_threads(2, member)
     exact = np.empty(_size(), np.float32)
-    for state, places, _ in found:
-        exact[np.concatenate([np.arange(*place) for place in places])] = state.values
-    for _, _, other in found:
+    for held, _ in found:
+        for s, values in held:
+            exact[s.start : s.stop] = values
+    for _, other in found:
         assert not other.exchange.residual.any()
         np.testing.assert_array_equal(other.net.flat.values, exact)
 
@@ -336,9 +334,9 @@ def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
         one.group_state.initialise()
         one.group_state.fetch()
         advance(one, comm, 0, 3)
-        snapshot = one.group_state.snapshot(3, "", {})
+        saved = snapshot(one, 3)
         other = Replica.form(job, comm, get_ops("cpu"), second[comm.rank])
-        other.group_state.restore(snapshot)
+        other.group_state.restore(saved)
         assert other.group_state.fetch() == 3
         advance(other, comm, 3, STEPS)
         return other.net.flat.values
@@ -363,14 +361,14 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
         replica.group_state.initialise()
         advance(replica, comm, 0, 3)
         residual = replica.exchange.residual
-        return residual, replica.group_state.snapshot(3, "", {})
+        return residual, snapshot(replica, 3)
 
     found = run_threads(3, half)
-    total, snapshot = sum(residual for residual, _ in found), found[0][1]
+    total, saved = sum(residual for residual, _ in found), found[0][1]
 
     def restored(comm):
         replica = Replica.form(coded(job_of(2, "SGD"), "kTopK"), comm, get_ops("cpu"))
-        replica.group_state.restore(snapshot if comm.rank == 0 else None)
+        replica.group_state.restore(saved if comm.rank == 0 else None)
         replica.group_state.fetch()
         return replica.exchange.residual + (0 if replica.stages.owed is None else replica.stages.owed)
 
@@ -379,11 +377,11 @@ def test_residuals_of_another_number_of_workers_are_not_lost():
     assert not second.any()
 
     alone = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
-    alone.group_state.restore(snapshot)
+    alone.group_state.restore(saved)
     alone.group_state.fetch()
     np.testing.assert_allclose(alone.stages.owed, total, rtol=1e-6, atol=1e-9)
     other = Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu"))
-    other.group_state.restore(replace(snapshot, residuals={}))
+    other.group_state.restore(replace(saved, residuals={}))
     other.group_state.fetch()
     for replica in (alone, other):
         advance(replica, SoloCommunicator(), 3, 4)
@@ -431,16 +429,16 @@ def test_what_pushes_to_servers_kept_back_is_paid_as_part_of_the_next_gradient(f
         for i, part in replica.stub.residual.items():
             s = replica.stub.slices[i]
             pushes[s.start : s.stop] = part
-        return replica.exchange.residual.copy(), pushes, replica.group_state.snapshot(3, "", {})
+        return replica.exchange.residual.copy(), pushes, snapshot(replica, 3)
 
     found = run_threads(2, half, far_links(job))
     residual, pushes = (sum(one[i] for one in found) for i in (0, 1))
-    snapshot = found[0][2]
+    saved = found[0][2]
     assert residual.any() and pushes.any()
 
     def owed(comm, links):
         other = Replica.form(job if far else job_of(2, "SGD"), comm, get_ops("cpu"), links)
-        other.group_state.restore(snapshot if comm.rank == 0 else None)
+        other.group_state.restore(saved if comm.rank == 0 else None)
         other.group_state.fetch()
         kept = np.zeros(_size(), np.float32)
         for i, part in other.stub.residual.items():
@@ -591,9 +589,9 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
         one.group_state.initialise()
         one.group_state.fetch()
         advance(one, comm, 0, 3)
-        snapshot = one.group_state.snapshot(3, "", {})
+        saved = snapshot(one, 3)
         other = Replica.form(job, comm, get_ops("cpu"), second)
-        other.group_state.restore(snapshot if comm.rank == 0 else None)
+        other.group_state.restore(saved)
         assert other.group_state.fetch() == 3
         advance(other, comm, 3, STEPS)
         return other.net.flat.values.copy()
@@ -651,9 +649,9 @@ def test_stop_and_go_on_is_bit_identical(updater):
         first = Replica.form(job, comm, get_ops("cpu"))
         first.group_state.initialise()
         advance(first, comm, 0, 3)
-        snapshot = first.group_state.snapshot(3, "", {})
+        saved = snapshot(first, 3)
         second = Replica.form(job, comm, get_ops("cpu"))
-        second.group_state.restore(snapshot)
+        second.group_state.restore(saved)
         advance(second, comm, 3, STEPS)
         return second.net.flat.values
 
@@ -667,12 +665,12 @@ def test_a_snapshot_of_three_workers_goes_on_with_one():
         replica = Replica.form(job_of(3, "Adam"), comm, get_ops("cpu"))
         replica.group_state.initialise()
         advance(replica, comm, 0, 3)
-        return replica.group_state.snapshot(3, "", {})
+        return snapshot(replica, 3)
 
-    snapshot = run_threads(3, half)[0]
+    saved = run_threads(3, half)[0]
     solo = SoloCommunicator()
     replica = Replica.form(job_of(1, "Adam"), solo, get_ops("cpu"))
-    replica.group_state.restore(snapshot)
+    replica.group_state.restore(saved)
     advance(replica, solo, 3, STEPS)
     np.testing.assert_allclose(replica.net.flat.values, train(solo, job_of(1, "Adam")), **CLOSE_OF["Adam"])
 
@@ -681,6 +679,6 @@ def test_another_updater_cannot_go_on():
     solo = SoloCommunicator()
     replica = Replica.form(job_of(1, "Adam"), solo, get_ops("cpu"))
     replica.group_state.initialise()
-    snapshot = replica.group_state.snapshot(0, "", {})
+    saved = snapshot(replica, 0)
     with pytest.raises(CheckpointError, match="updater"):
-        Replica.form(job_of(1, "SGD"), solo, get_ops("cpu")).group_state.restore(snapshot)
+        Replica.form(job_of(1, "SGD"), solo, get_ops("cpu")).group_state.restore(saved)

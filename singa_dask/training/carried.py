@@ -1,0 +1,81 @@
+"""The state that recurrent layers carry from one mini-batch to the next, across a checkpoint."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.data.plan import share_rows
+from singa_dask.exchange.portions import Gathered, held_by, send_portions
+from singa_dask.job.unroll import origin
+from singa_dask.layers.partition import Form, LayerPartition, Portion
+from singa_dask.net import Net
+from singa_dask.ops.arrays import Array
+
+_SPLIT = {Form.ROWS: 0, Form.COLUMNS: 1}  # axis of the state, by the form of the layer's output
+
+
+def gather_carried(net: Net, comm: Communicator) -> dict[str, list[Gathered]]:
+    """The state, by layer: arrays (B, H) of all rows of the mini-batch and all units. Collective."""
+    partitions = _partitions(net)
+    return {
+        name: [_gathered(comm, partitions[name], net.ops.to_host(array)) for array in arrays]
+        for name, arrays in net.state.items()
+    }
+
+
+def share_carried(net: Net, comm: Communicator, saved: Mapping[str, list[Any]] | None) -> None:
+    """Give every worker its portion of the first worker's state. saved: None on the others. Collective."""
+    kept = {name: [(array.shape, array.dtype) for array in arrays] for name, arrays in (saved or {}).items()}
+    image = np.frombuffer(pickle.dumps(kept), np.uint8).copy()
+    size = np.array([image.size])
+    comm.broadcast(size)
+    image = image if saved is not None else np.empty(int(size[0]), np.uint8)
+    comm.broadcast(image)
+    partitions, state = _partitions(net), {}
+    for name, arrays in pickle.loads(image.tobytes()).items():  # from this group's first worker
+        state[name] = [
+            _own(net, comm, partitions.get(name, LayerPartition()), shape, dtype, saved[name][i] if saved else None)
+            for i, (shape, dtype) in enumerate(arrays)
+        ]
+    net.state = state
+
+
+def _gathered(comm: Communicator, partition: LayerPartition, array: np.ndarray) -> Gathered:
+    axis = _SPLIT.get(partition.makes)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if axis is None:
+        return Gathered(comm, held_by(0, array.size, comm.size), array.shape, array.dtype, partial(_elements, flat))
+    bounds = (0, *accumulate(comm.all_gather_number(array.shape[axis]).tolist()))
+    shape = (*array.shape[:axis], bounds[-1], *array.shape[axis + 1 :])
+    return Gathered(comm, Portion(shape, axis, bounds, comm.rank), shape, array.dtype, partial(_elements, flat))
+
+
+def _own(
+    net: Net, comm: Communicator, partition: LayerPartition, shape: tuple[int, ...], dtype: np.dtype, array: Any
+) -> Array:
+    axis = _SPLIT.get(partition.makes)
+    if axis is None:
+        whole = np.empty(shape, dtype) if array is None else np.asarray(array)
+        comm.broadcast(whole.reshape(-1))
+        return net.ops.asarray(whole)
+    starts = [share_rows(shape[0], rank, comm.size)[0] for rank in range(comm.size)]
+    bounds = (*starts, shape[0]) if axis == 0 else partition.bounds(shape[1])
+    portion = Portion(shape, axis, bounds, comm.rank)
+    own = np.empty(portion.size, dtype)
+    send_portions(comm, portion, array, own)
+    return net.ops.asarray(own.reshape(portion.local_shape))
+
+
+def _partitions(net: Net) -> dict[str, LayerPartition]:
+    return {origin(layer.proto): layer.partition for layer in net.layers.values() if layer.recurrent}
+
+
+def _elements(array: np.ndarray, first: int, last: int) -> np.ndarray:
+    return array[first:last]

@@ -1,0 +1,186 @@
+"""The HDF5 file of a checkpoint: named arrays and attributes, read and written block by block, with a hash.
+
+HDF5 lays out the file. Each array is one run of bytes in it, which this module reads and writes itself: where the disk
+is full, HDF5 would crash the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from singa_dask.errors import CheckpointError
+from singa_dask.exchange.portions import BLOCK, Gathered
+from singa_dask.layers.partition import Shape
+
+_HASHED = ("format", "step", "seed", "data")
+_HEADERS = 1 << 12  # bytes of HDF5's own beside an array, at most
+
+
+class SavedArray:
+    """An array in a checkpoint. np.asarray(saved) reads it; saved.flat[first:last] reads these elements, in C order.
+
+    It stays readable when the file is replaced or removed.
+    """
+
+    def __init__(self, file: _File, offset: int, shape: Shape, dtype: np.dtype) -> None:
+        self.shape, self.dtype, self.size = shape, dtype, prod(shape)
+        self._file, self._offset = file, offset
+
+    @property
+    def flat(self) -> _Elements:
+        return _Elements(self)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """All elements, flat, block by block."""
+        for first in range(0, self.size, BLOCK):
+            yield self.flat[first : first + BLOCK]
+
+    def read(self, first: int, out: np.ndarray) -> None:
+        """Read as many elements as `out` has, from element `first`."""
+        self._file.read(self._offset + first * self.dtype.itemsize, out)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array in a file is copied when it is read")
+        whole = np.empty(self.shape, self.dtype)
+        self.read(0, whole.reshape(-1))
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+class _Elements:
+    """The elements of a saved array in C order."""
+
+    def __init__(self, saved: SavedArray) -> None:
+        self._saved = saved
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        first, last, _ = where.indices(self._saved.size)
+        out = np.empty(max(last - first, 0), self._saved.dtype)
+        self._saved.read(first, out)
+        return out
+
+
+class _File:
+    """An open file, which is closed with the last object that uses it."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.descriptor = os.open(path, flags, 0o666)
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+
+    def read(self, offset: int, out: np.ndarray) -> None:
+        rest = out.view(np.uint8).data
+        while rest:
+            count = os.preadv(self.descriptor, [rest], offset)
+            if not count:
+                raise OSError("the file ends too early")
+            rest, offset = rest[count:], offset + count
+
+    def write(self, offset: int, block: np.ndarray) -> None:
+        rest = block.view(np.uint8).data
+        while rest:
+            count = os.pwrite(self.descriptor, rest, offset)
+            rest, offset = rest[count:], offset + count
+
+    @contextmanager
+    def as_hdf5(self, mode: str) -> Iterator[h5py.File]:
+        with io.FileIO(self.descriptor, "r" if mode == "r" else "r+", closefd=False) as raw, h5py.File(raw, mode) as f:
+            yield f
+
+
+def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write a file; on a full disk, before anything of it is gathered.
+
+    arrays: NumPy's, saved ones or Gathered, written in this order.
+    """
+    file = _File(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    nbytes = sum(_nbytes(array) + _HEADERS for array in arrays.values())
+    os.posix_fallocate(file.descriptor, 0, nbytes)
+    os.ftruncate(file.descriptor, 0)  # HDF5 begins with an empty file
+    with file.as_hdf5("w") as hdf5:
+        offsets = {name: _create(hdf5, name, array) for name, array in arrays.items()}
+        for name, value in {**attributes, "sha256": "0" * hashlib.sha256().digest_size * 2}.items():
+            hdf5.attrs[name] = value
+    os.posix_fallocate(file.descriptor, 0, os.fstat(file.descriptor).st_size)
+    for name, array in arrays.items():
+        offset = offsets[name]
+        for block in _blocks(array):
+            file.write(offset, block)
+            offset += block.nbytes
+    with file.as_hdf5("r+") as hdf5:
+        hdf5.attrs.modify("sha256", _digest(hdf5, _saved_arrays(hdf5, file)))
+    file.close()
+
+
+def read(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, SavedArray]]:
+    """The attributes and arrays of a file of format `expected`, whose hash is verified.
+
+    Raises CheckpointError where it is of another format or was changed, and what h5py raises where it is damaged.
+    """
+    file = _File(path, os.O_RDONLY)
+    with file.as_hdf5("r") as hdf5:
+        if hdf5.attrs.get("format") != expected:
+            raise CheckpointError(f"format {hdf5.attrs.get('format')!r}, expected {expected!r}.")
+        arrays = _saved_arrays(hdf5, file)
+        if hdf5.attrs.get("sha256") != _digest(hdf5, arrays):
+            raise CheckpointError(
+                "its contents do not match its hash: the file was changed or damaged. Use an older checkpoint."
+            )
+        return dict(hdf5.attrs), arrays
+
+
+def _blocks(array: Any) -> Iterator[np.ndarray]:
+    return array.blocks() if isinstance(array, Gathered | SavedArray) else iter([np.ravel(array)])
+
+
+def _nbytes(array: Any) -> int:
+    return prod(array.shape) * array.dtype.itemsize
+
+
+def _create(hdf5: h5py.File, name: str, array: Any) -> int:
+    """Reserve the place of an array. Returns where it begins in the file."""
+    kept = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    kept.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    kept.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    kept.set_obj_track_times(False)
+    link = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    link.set_create_intermediate_group(True)
+    link.set_char_encoding(h5py.h5t.CSET_UTF8)
+    space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    kind = h5py.h5t.py_create(array.dtype, logical=True)
+    return h5py.h5d.create(hdf5.id, name.encode(), kind, space, kept, link).get_offset() or 0
+
+
+def _saved_arrays(hdf5: h5py.File, file: _File) -> dict[str, SavedArray]:
+    found: dict[str, SavedArray] = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            offset = item.id.get_offset()
+            if item.is_virtual or item.external or (offset is None and item.size):
+                raise CheckpointError(f"{name} is not stored in one piece. Use an older checkpoint.")
+            found[name] = SavedArray(file, offset or 0, item.shape, item.dtype)
+
+    hdf5.visititems(visit)  # sorted by name; never follows soft or external links
+    return found
+
+
+def _digest(hdf5: h5py.File, arrays: Mapping[str, SavedArray]) -> str:
+    digest = hashlib.sha256()
+    for key in _HASHED:
+        digest.update(f"{key}={hdf5.attrs[key]}\n".encode())
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        for block in array.blocks():
+            digest.update(block.view(np.uint8).data)
+    return digest.hexdigest()

@@ -1,0 +1,281 @@
+"""Checkpoints do not know about partitions: a run goes on under another one, or none, as if it had never stopped."""
+
+import tracemalloc
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from support.snapshots import snapshot
+
+from singa_dask.comm import SoloCommunicator, run_threads
+from singa_dask.exchange import portions
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.layers.context import Step
+from singa_dask.layers.partition import Form, LayerPartition, even_bounds
+from singa_dask.net import Batch, init
+from singa_dask.net.flat import GroupLayout
+from singa_dask.ops import Ops, get_ops
+from singa_dask.server import LocalLink, Server
+from singa_dask.training import checkpoint_file
+from singa_dask.training.carried import gather_carried, share_carried
+from singa_dask.training.checkpoint import contribute, load, save
+from singa_dask.training.placement import parameter_partition, server_plan
+from singa_dask.training.replica import Replica
+
+BATCH, STEPS, HALF = 10, 6, 3
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+# Workers, and the partition_dim of each layer with parameters.
+PLANS = {"serial": (1, "000"), "rows": (2, "000"), "columns": (2, "111"), "mixed": (3, "101"), "four": (4, "110")}
+NET = """
+name: "mlp" seed: 3
+train_one_batch { alg: kBP }
+cluster { nworkers_per_group: %(n)d nservers_per_group: %(n)d }
+updater { type: kSGD momentum: 0.9 weight_decay: 0.01 learning_rate { type: kFixed base_lr: 0.05 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 10 shape: 12 } }
+  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: %(hidden)d }
+          partition_dim: %(a)s }
+  layer { name: "tanh" type: kTanh srclayers: "ip1" }
+  layer { name: "ip2" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 9 } partition_dim: %(b)s }
+  layer { name: "relu" type: kReLU srclayers: "ip2" }
+  layer { name: "ip3" type: kInnerProduct srclayers: "relu" innerproduct_conf { num_output: 10 } partition_dim: %(c)s }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip3" srclayers: "data" }
+}
+"""
+
+
+def job_of(plan, hidden=14, codec=None):
+    n, dims = PLANS[plan]
+    job = text_format.Parse(NET % {"n": n, "hidden": hidden, **dict(zip("abc", dims, strict=True))}, JobProto())
+    if codec:
+        job.cluster.codec = getattr(job.cluster, codec)
+        job.cluster.sparsity = 0.2
+    return job
+
+
+def on_workers(plan, member, *args):
+    """member(comm, ...) on every worker of the plan."""
+    n = PLANS[plan][0]
+    return run_threads(n, member, *args) if n > 1 else [member(SoloCommunicator(), *args)]
+
+
+def advance(replica, first, last):
+    bounds = even_bounds(BATCH, replica.comm.size)
+    own = slice(*bounds[replica.comm.rank :][:2])
+    counts = tuple(np.diff(bounds).tolist())
+    for number in range(first, last):
+        draw = np.random.default_rng(number)
+        features, labels = draw.random((BATCH, 12), np.float32), draw.integers(0, 10, BATCH)
+        feed = {"data": Batch(features[own], labels[own])}
+        replica.train_step(feed, Step(Phase.kTrain, number, replica.job.seed, own.start, BATCH, counts))
+
+
+def formed(job, comm, links=None):
+    return Replica.form(job, comm, get_ops("cpu"), links)
+
+
+def begun(job, comm, steps, links=None):
+    replica = formed(job, comm, links)
+    replica.group_state.initialise()
+    replica.group_state.fetch()
+    advance(replica, 0, steps)
+    return replica
+
+
+def resumed(job, comm, saved, steps=STEPS, links=None):
+    replica = formed(job, comm, links)
+    replica.group_state.restore(saved if comm.rank == 0 else None)
+    assert replica.group_state.fetch() == HALF
+    advance(replica, HALF, steps)
+    return replica
+
+
+@cache
+def saved_after(plan, steps):
+    return on_workers(plan, lambda comm: snapshot(begun(job_of(plan), comm, steps), steps))[0]
+
+
+def assert_alike(saved, expected, **close):
+    for arrays, wanted in (
+        (saved.parameters, expected.parameters),
+        *((saved.updater[s], expected.updater[s]) for s in expected.updater),
+    ):
+        assert arrays.keys() == wanted.keys()
+        for name, array in arrays.items():
+            np.testing.assert_allclose(array, wanted[name], **close, err_msg=name)
+
+
+@pytest.mark.parametrize("second", PLANS)
+@pytest.mark.parametrize("first", PLANS)
+def test_a_run_goes_on_under_any_partition(first, second):
+    saved = saved_after(first, HALF)
+    assert_alike(saved, saved_after("serial", HALF), **CLOSE)
+
+    def member(comm):
+        return snapshot(resumed(job_of(second), comm, saved), STEPS)
+
+    ended = on_workers(second, member)[0]
+    if first == second:
+        assert_alike(ended, saved_after(first, STEPS), rtol=0)
+    assert_alike(ended, saved_after("serial", STEPS), **CLOSE)
+
+
+@pytest.mark.parametrize("plan", ["columns", "mixed"])
+def test_given_parameters_reach_their_owners(plan):
+    given = {name: np.asarray(value) + 7 for name, value in saved_after("serial", 0).parameters.items()}
+    del given["ip2_weight"], given["ip3_bias"]
+
+    def member(comm):
+        replica = formed(job_of(plan), comm)
+        for param in replica.net.params:
+            param.proto.init.SetInParent()  # may be drawn
+            param.proto.init.type = param.proto.init.kConstant
+            param.proto.init.value = 0.5
+        replica.group_state.initialise(given if comm.rank == 0 else None)
+        return snapshot(replica, 0)
+
+    found = on_workers(plan, member)[0].parameters
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, given.get(name, np.full(value.shape, 0.5)))
+
+
+def links_of(plan, servers, codec=None):
+    """Links to servers elsewhere."""
+    job = job_of(plan, codec=codec)
+    net = on_workers(plan, lambda comm: formed(job, comm).net)[0]
+    layout = GroupLayout.of(net.flat, net.own, PLANS[plan][0])
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), layout)
+    plans = [server_plan(job, layout.entries, cut.of_server(i)) for i in range(servers)]
+    return {i: LocalLink(Server(each.protocol(get_ops("cpu")))) for i, each in enumerate(plans)}
+
+
+def test_servers_elsewhere_are_asked_for_each_slice_once():
+    job, links = job_of("mixed"), links_of("mixed", 3)
+    asked = []
+
+    def member(comm):
+        replica = begun(job, comm, HALF, links)
+        inspect = replica.stub.inspect
+        replica.stub.inspect = lambda i: asked.append(replica.stub.slices[i].index) or inspect(i)
+        return snapshot(replica, HALF), len(replica.stub.slices)
+
+    found = run_threads(3, member)
+    assert len(set(asked)) == len(asked) == sum(count for _, count in found)
+    assert_alike(found[0][0], saved_after("serial", HALF), **CLOSE)
+
+    def restored(comm, links):
+        return snapshot(resumed(job, comm, found[0][0], links=links), STEPS)
+
+    assert_alike(run_threads(3, restored, links_of("mixed", 3))[0], saved_after("serial", STEPS), **CLOSE)
+
+
+def owed_by(replica):
+    """What this worker has kept back or owes, by parameter, whole; zeros where it has nothing."""
+    net, stages = replica.net, replica.stages
+    kept = np.zeros(net.flat.size + net.own.size, np.float32) if stages.owed is None else stages.owed.copy()
+    if stages.exchange.residual is not None:
+        kept[: net.flat.size] += stages.exchange.residual
+    found = net.flat.named(kept[: net.flat.size])
+    for param, (name, own) in zip(net.own.params, net.own.named(kept[net.flat.size :]).items(), strict=True):
+        found[name] = np.zeros(param.whole_shape, np.float32)
+        param.portion.write(found[name], own)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("second", "codec"), [("rows", "kTopK"), ("mixed", "kTopK"), ("mixed", None), ("columns", None), ("serial", None)]
+)
+@pytest.mark.parametrize("first", ["rows", "mixed"])
+def test_what_codecs_kept_back_is_owed_under_any_partition(first, second, codec):
+    def half(comm):
+        replica = begun(job_of(first, codec="kTopK"), comm, HALF)
+        return owed_by(replica), snapshot(replica, HALF)
+
+    found = on_workers(first, half)
+    saved = found[0][1]
+    results = on_workers(second, lambda comm: owed_by(resumed(job_of(second, codec=codec), comm, saved, HALF)))
+    assert any(total.any() for total in found[0][0].values())
+    for name in saved.parameters:
+        expected = sum(owed[name] for owed, _ in found)
+        np.testing.assert_allclose(sum(owed[name] for owed in results), expected, rtol=1e-5, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("second", [Form.ROWS, Form.COLUMNS, Form.WHOLE])
+@pytest.mark.parametrize("first", [Form.ROWS, Form.COLUMNS, Form.WHOLE])
+def test_a_state_that_is_carried_reaches_any_partition(first, second, tmp_path):
+    whole = [np.random.default_rng(i).random((7, 5), np.float32) for i in range(2)]
+
+    def net_of(form, comm):
+        partition = LayerPartition(makes=form, rank=comm.rank, size=comm.size)
+        layer = SimpleNamespace(recurrent=True, partition=partition, proto=job_of("serial").neuralnet.layer[1])
+        own = {
+            Form.ROWS: np.s_[slice(*even_bounds(7, comm.size)[comm.rank :][:2])],
+            Form.COLUMNS: np.s_[:, slice(*even_bounds(5, comm.size)[comm.rank :][:2])],
+            Form.WHOLE: np.s_[:],
+        }[form]
+        state = {"ip1": [array[own] for array in whole]}
+        return SimpleNamespace(layers={"ip1": layer}, state=state, ops=Ops(np.float32))
+
+    def member(comm, form, saved):
+        net = net_of(form, comm)
+        if saved is not None:
+            expected, net.state = net.state, {}
+            share_carried(net, comm, saved if comm.rank == 0 else None)
+            for array, wanted in zip(net.state["ip1"], expected["ip1"], strict=True):
+                np.testing.assert_array_equal(array, wanted)
+        found = gather_carried(net, comm)["ip1"]
+        return [
+            np.concatenate(blocks).reshape(array.shape) if (blocks := list(array.blocks())) else None
+            for array in found
+        ]
+
+    saved = run_threads(3, member, first, None)[0]
+    for array, wanted in zip(saved, whole, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+    run_threads(2, member, second, {"ip1": saved})
+
+
+def test_no_worker_holds_the_whole_model_to_save_or_restore_it(tmp_path, monkeypatch):
+    """Initialising and saving take a few blocks, restoring own portions of each updater state, once more."""
+    block = 4096
+    for module in (init, portions, checkpoint_file):
+        monkeypatch.setattr(module, "BLOCK", block)
+    job, peaks = job_of("columns", hidden=60_000), {}
+
+    def measured(name, comm, call):
+        comm.barrier()
+        if comm.rank == 0:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+        comm.barrier()
+        result = call()
+        comm.barrier()
+        if comm.rank == 0:
+            peaks[name] = tracemalloc.get_traced_memory()[1] - before
+        return result
+
+    def member(comm):
+        path = tmp_path / "c.h5"
+        replica = formed(job, comm)
+        measured("initialise", comm, replica.group_state.initialise)
+        found = replica.group_state.snapshot(0, "", {})
+        measured("save", comm, lambda: contribute(found) if comm.rank else save(found, path))
+        comm.barrier()
+        saved = measured("load", comm, lambda: None if comm.rank else load(path))
+        measured("restore", comm, lambda: replica.group_state.restore(saved))
+        return replica.net.flat.size, replica.net.own.size
+
+    tracemalloc.start()
+    try:
+        sizes = run_threads(2, member)
+    finally:
+        tracemalloc.stop()
+    replicated, model = sizes[0][0], sum(own for _, own in sizes)
+    assert replicated * 100 < model
+    few = 20 * block * 4
+    assert few < model * 4 / 10
+    assert max(peaks["initialise"], peaks["save"], peaks["load"]) < few, peaks
+    assert peaks["restore"] < model * 4 + few, peaks  # of both workers together
