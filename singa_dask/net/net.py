@@ -167,6 +167,11 @@ class Net:
         for ctx in self.contexts.values():
             ctx.group = group
 
+    def allocate(self) -> None:
+        """Give the parameters memory, zeroed, in a net that was made without."""
+        for flat in (self.flat, self.own):
+            flat.allocate(self.ops)
+
     def initialise(self, seed: int) -> None:
         """Set every parameter to its initial value, a function of (seed, name) and its `init` block."""
         for param in (self._parameter_net or self).params:
