@@ -239,7 +239,8 @@ class Layer(Description):
         elif self.splits_features:
             return Form.WHOLE, Form.COLUMNS
         elif Form.COLUMNS in takes:
-            form = next((source for source in sources if source in takes), rows)
+            follows = next((source for source in sources if source in takes), rows)
+            form = follows if axis is None else Form.COLUMNS
         else:
             form = Form.WHOLE if Form.WHOLE in takes else rows
         return form, form
