@@ -15,7 +15,7 @@ import click
 from tools.contest import FOLDER
 from tools.report import write
 
-AREAS = ("step", "limits", "inside", "scaling", "exchange", "server", "loader", "startup", "accuracy")
+AREAS = ("step", "limits", "inside", "scaling", "exchange", "partition", "server", "loader", "startup", "accuracy")
 
 
 @click.command()

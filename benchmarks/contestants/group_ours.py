@@ -68,7 +68,7 @@ class Rank:
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self.workload = WORKLOADS[plan["net"]]
         self.size = plan["size"]
-        self.comm = _join(plan)
+        self.comm = join(plan)
         self.features, self.labels = data_of(self.workload)
         self.timed = Timed()
         self.runs: dict[str, Callable[[], None]] = {}
@@ -154,7 +154,8 @@ class Rank:
         self.runs[name] = step
 
 
-def _join(plan: Mapping[str, Any]) -> Communicator:
+def join(plan: Mapping[str, Any]) -> Communicator:
+    """The communicator of a group's ranks."""
     if plan["size"] == 1:
         return SoloCommunicator()
     endpoint = PmiEndpoint(**plan["endpoint"])

@@ -1,113 +1,141 @@
 """Contestant: one rank of a group that trains one mini-batch, with a replica per partition of the net.
 
-The first line on standard input is the plan; then lines {"run": PARTITION, "steps": N}, answered by {"seconds",
-"layers", "exchange"}: per step, the seconds and the bytes that this rank handed to its communicators, by call of a
-layer and for all parameters together. Ready, it says what it predicts of them (`parts/predicted.py` reads it).
+The first line on standard input is the plan; then lines {"run": PARTITION, "steps": N}, answered by what a step took:
+seconds, and the bytes that this rank sent: by transition, and for the parameters. Ready, it says by partition how many
+values it sends by the formula, and what memory it needs by the formula.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 from tools.jobs import job_of
-from tools.workloads import PARTITIONED, TINY_RATE, data_of
+from tools.workloads import PARTITIONED, TINY_RATE, WORKLOADS, data_of
 
 from contestants.group_ours import join
-from singa_dask.data.plan import share_rows
-from singa_dask.job.job_pb2 import Phase
+from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.overrides import apply_overrides
 from singa_dask.layers.context import Step
-from singa_dask.net import Batch, Net
+from singa_dask.layers.partition import even_bounds
+from singa_dask.net import Batch
 from singa_dask.ops import get_ops
+from singa_dask.training.memory import need_of
 from singa_dask.training.replica import Replica
+
+# Compiles what the nets need, before the memory is measured.
+SMALL = WORKLOADS["mlp-64"]
 
 
 class Rank:
-    """The replicas of one rank, by partition."""
+    """The replicas of one rank, by partition. sent: bytes by call of a transition."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
-        self.workload = PARTITIONED[plan["net"]]
         self.comm = join(plan)
-        rank, size, batch = self.comm.rank, self.comm.size, self.workload.batch
-        bounds = [share_rows(batch, each, size) for each in range(size)]
-        self.first, last = bounds[rank]
-        self.counts = tuple(end - begin for begin, end in bounds)
-        self.features, self.labels = (array[self.first : last] for array in data_of(self.workload))
-        self.before_mb = memory_mb("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is that of the replicas
+        self.before = 0
+        self.numbers: Counter[str] = Counter()  # of the next step, by partition
         self.sent: Counter[str] = Counter()
-        self.replicas = {name: self._replica(overrides) for name, overrides in plan["partitions"].items()}
-        self.number = 0
-
-    def ready(self) -> dict[str, Any]:
-        return {name: {"rows": self.counts[0]} for name in self.replicas}
+        self.replicas: dict[str, Replica] = {}
+        for name, overrides in plan["partitions"].items():
+            self._form(name, job_of(SMALL), overrides[:1])
+            self.workload = SMALL
+            self.run(name, 1)
+        self.replicas.clear()
+        self.numbers.clear()
+        gc.collect()
+        self.workload = PARTITIONED[plan["net"]]
+        self.before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        self.ready = {
+            name: self._form(name, job_of(self.workload), overrides) for name, overrides in plan["partitions"].items()
+        }
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
-        replica, step = self.replicas[name], None
-        feed = {replica.net.input_layers[0]: Batch(self.features, self.labels)}
-        self.sent.clear()
+        """A turn: per step seconds and bytes; the peak of the memory so far."""
+        replica = self.replicas[name]
+        bounds = even_bounds(self.workload.batch, self.comm.size)
+        first, last = bounds[self.comm.rank], bounds[self.comm.rank + 1]
+        features, labels = (array[first:last] for array in data_of(self.workload))
+        feed = {replica.net.input_layers[0]: Batch(features, labels)}
+        counts = tuple(last - first for first, last in pairwise(bounds))
         self.comm.barrier()
-        before, began = sent_by(replica), time.perf_counter()
+        self.sent.clear()
+        exchanged, began = sum(self.comm.nbytes.values()), time.perf_counter()
         for _ in range(steps):
-            step = Step(Phase.kTrain, self.number, 0, self.first, self.workload.batch, self.counts)
+            step = Step(Phase.kTrain, self.numbers[name], 0, first, self.workload.batch, counts)
             replica.train_step(feed, step)
-            self.number += 1
+            self.numbers[name] += 1
         seconds = (time.perf_counter() - began) / steps
-        layers = {call: nbytes / steps for call, nbytes in self.sent.items()}
-        exchange = (sent_by(replica) - before) / steps - sum(layers.values())
-        peak_mb = memory_mb("VmHWM") - self.before_mb
-        return {"seconds": seconds, "layers": layers, "exchange": exchange, "peak_mb": peak_mb}
+        exchanged = sum(self.comm.nbytes.values()) - exchanged
+        return {
+            "seconds": seconds,
+            "transitions": {call: nbytes / steps for call, nbytes in self.sent.items()},
+            "exchange": exchanged / steps,
+            "peak": memory("VmHWM") - self.before,
+        }
 
-    def _replica(self, overrides: list[str]) -> Replica:
-        job = apply_overrides(job_of(self.workload), overrides)
+    def _form(self, name: str, job: JobProto, overrides: Sequence[str]) -> dict[str, Any]:
+        apply_overrides(job, overrides)
         job.updater.learning_rate.base_lr = TINY_RATE
+        job.test_freq = job.validate_freq = 0
         job.cluster.nworkers_per_group = job.cluster.nservers_per_group = self.comm.size
-        replica = Replica.form(job, self.comm, get_ops("cpu"))
+        replica = self.replicas[name] = Replica.form(job, self.comm, get_ops("cpu"))
         replica.group_state.initialise()
         replica.group_state.fetch()
-        self._count_calls(replica.net)
-        return replica
+        replica.net.wrap_calls(self._counting(replica))
+        need = need_of(replica.nets, job, self.comm.size, in_process_servers=True, shares=False)
+        batch = max(store_batch(job), 1)
+        transitions = {}
+        for row in replica.net.describe():
+            for direction, values in zip(("forward", "backward"), row.sent, strict=True):
+                if values:
+                    transitions[f"{row.layer} {direction}"] = 4 * values * batch * row.steps
+        replicated = sum(param.size for param in replica.net.params if param.portion is None)
+        exchange = 4 * 2 * (self.comm.size - 1) / self.comm.size * replicated
+        parts = {**asdict(need), "total": need.total}
+        del parts["reserved"]
+        return {"transitions": transitions, "exchange": exchange, "need": parts}
 
-    def _count_calls(self, net: Net) -> None:
+    def _counting(self, replica: Replica) -> Callable[[str, str, Callable[..., Any]], Callable[..., Any]]:
+        comm = replica.group.comm
+
         def around(layer: str, direction: str, call: Callable[..., Any]) -> Callable[..., Any]:
-            group = net.contexts[layer].group
-
             def counted(*arguments: Any) -> Any:
-                before = total_of(group.comm)
+                before = sum(comm.nbytes.values())
                 result = call(*arguments)
-                self.sent[f"{layer} {direction}"] += total_of(group.comm) - before
+                if sum(comm.nbytes.values()) > before:
+                    self.sent[f"{layer} {direction}"] += sum(comm.nbytes.values()) - before
                 return result
 
             return counted
 
-        net.wrap_calls(around)
+        return around
 
 
-def total_of(comm: Any) -> int:
-    return sum(comm.nbytes.values())
+def store_batch(job: JobProto) -> int:
+    return next(layer.store_conf.batchsize[0] for layer in job.neuralnet.layer if layer.HasField("store_conf"))
 
 
-def sent_by(replica: Replica) -> float:
-    return sum(done["bytes"] for done in replica.operations.values())
-
-
-def memory_mb(name: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) / 1024
+def memory(name: str) -> int:
+    """Bytes of this process by a line of its status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(name)))
 
 
 def main() -> None:
     plan = json.loads(sys.stdin.readline())
     with threadpool_limits(1):
         rank = Rank(plan)
-        print(json.dumps(rank.ready()), flush=True)
+        print(json.dumps(rank.ready), flush=True)
         for line in sys.stdin:
             told = json.loads(line)
             print(json.dumps(rank.run(told["run"], told["steps"])), flush=True)

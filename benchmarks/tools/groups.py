@@ -65,6 +65,24 @@ def our_group(
     net: str, variants: Mapping[str, Any], *, size: int = 2, hosts: Sequence[Host] = (), tcp: bool = False
 ) -> Iterator[Group]:
     """Ranks of singa_dask. hosts: of every rank; without them all are here, and share memory unless `tcp` is set."""
+    with _our_group("group_ours", {"net": net, "variants": variants}, size, hosts, tcp=tcp) as group:
+        yield group
+
+
+@contextmanager
+def partitioned_group(
+    net: str, partitions: Mapping[str, Sequence[str]], *, size: int, hosts: Sequence[Host] = (), tcp: bool = False
+) -> Iterator[Group]:
+    """Ranks of singa_dask that share each mini-batch of a net. partitions: overrides of the job, by name."""
+    plan = {"net": net, "partitions": partitions}
+    with _our_group("group_partitioned", plan, size, hosts, tcp=tcp) as group:
+        yield group
+
+
+@contextmanager
+def _our_group(
+    program: str, plan: Mapping[str, Any], size: int, hosts: Sequence[Host], *, tcp: bool
+) -> Iterator[Group]:
     nodes = list(range(size)) if hosts or tcp else [0] * size
     addresses = [host.address for host in hosts] or [LOOPBACK if tcp else ""] * size
     more = NETWORK if hosts else HERE if tcp else {}
@@ -73,8 +91,7 @@ def our_group(
     with server:
         endpoint = asdict(server.endpoint)
         plans = [{"rank": rank, "host": addresses[rank], "endpoint": endpoint} for rank in range(size)]
-        plans = [{**plan, "net": net, "size": size, "variants": variants} for plan in plans]
-        with _group("group_ours", plans, hosts, more) as group:
+        with _group(program, [{**rank, **plan, "size": size} for rank in plans], hosts, more) as group:
             yield group
 
 

@@ -40,7 +40,20 @@ def _filled(init: str) -> list[dict[str, Any]]:
     return [{"init": {"type": init}}, {"init": {"type": "kConstant", "value": 0}}]
 
 
-MADE = {"vgg": vgg_job}
+def alexnet_fc_job() -> JobProto:
+    """The layers of AlexNet behind pool5."""
+    job = load_job(EXAMPLES / "alexnet" / "job.conf")
+    found = {layer.name: layer for layer in job.neuralnet.layer}
+    data = layers.RecordInput("data", backend="hdf5", path="none", batchsize=64, shape=[256, 6, 6]).proto
+    names = ("ip6", "relu6", "drop6", "ip7", "relu7", "drop7", "ip8", "loss")
+    kept = [data, *(found[name] for name in names)]
+    kept[1].srclayers[:] = ["data"]
+    del job.neuralnet.layer[:]
+    job.neuralnet.layer.extend(kept)
+    return job
+
+
+MADE = {"vgg": vgg_job, "alexnet-fc": alexnet_fc_job}
 
 
 def job_of(workload: Workload) -> JobProto:

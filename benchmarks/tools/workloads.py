@@ -57,6 +57,11 @@ WORKLOADS = {
     )
 }
 SYMBOLS = 65
+# What is partitioned: the mini-batch is the whole group's. The fully connected part of AlexNet reads what pool5 makes.
+PARTITIONED = {
+    "mlp-64": WORKLOADS["mlp-64"],
+    "alexnet-fc": Workload("alexnet-fc", "alexnet-fc", 64, (6, 6, 256)),
+}
 
 
 @dataclass(frozen=True)

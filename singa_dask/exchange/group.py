@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ class WorkerGroup(Group):
 
     def reduce_scatter(self, send: Array, recv: Array, counts: Sequence[int]) -> None:
         self._run(self.comm.reduce_scatter, [send], recv, counts)
+
+    def start_reduce_scatter(self, send: Array, recv: Array, counts: Sequence[int]) -> Callable[[], None]:
+        if not (self._reachable and self._executor.overlaps):
+            return super().start_reduce_scatter(send, recv, counts)
+        future = self._executor.submit(self.comm.reduce_scatter, send, recv, counts)
+        return partial(self._executor.wait, future)
 
     def all_to_all(self, send: Array, send_counts: Sequence[int], recv: Array, recv_counts: Sequence[int]) -> None:
         self._run(self.comm.all_to_all, [send, send_counts], recv, recv_counts)

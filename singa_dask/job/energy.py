@@ -25,8 +25,9 @@ def _paired(layer: LayerProto, hidden: dict[str, LayerProto], visible: dict[str,
     paired = LayerProto()
     paired.CopyFrom(layer)
     if layer.name in visible:
-        readers = {name for name, reader in hidden.items() if layer.name in reader.srclayers}
-        paired.srclayers[:] = [source for source in layer.srclayers if source not in readers]
+        others = visible.keys() - {layer.name}  # a machine below, whose hidden units this one may read
+        below = {name for name, reader in hidden.items() if others & set(reader.srclayers)}
+        paired.srclayers[:] = [source for source in layer.srclayers if source not in hidden.keys() - below]
         return paired
     partner = next((visible[source] for source in layer.srclayers if source in visible), None)
     if partner is not None:

@@ -79,7 +79,8 @@ class Context:
 
     A layer may set any attribute. The net sets `step` before each forward call, `labels` of an input layer from its
     feed, and once `needs_input_grad`: False if no layer below needs a gradient.
-    group: the workers that share the mini-batch; its calls are collective. output_step: the rows of the output if they
+    group: the workers that share the mini-batch; its calls are collective. send_gradient: a split layer calls it with
+    the gradient for its source before it computes those of its parameters. output_step: the rows of the output if they
     are not those of `step`. memory: of a recurrent layer. last_output: the output of a named layer at the previous
     forward call, None at the first one. scratch: memory for one call.
     """
@@ -92,6 +93,7 @@ class Context:
     output_step: Step | None = None
     memory: Memory = field(default_factory=Memory)
     last_output: Callable[[str], Array] | None = None
+    send_gradient: Callable[[Array], None] = lambda dx: None
     scratch: Scratch = field(default_factory=Scratch)
     _buffers: dict[str, Array] = field(default_factory=dict)
 

@@ -54,10 +54,16 @@ class Convolution(Layer):
         return ctx.ops.convolve(ctx.x, self.weight.value, bias, self.window, y, self._workspace(ctx))
 
     def backward(self, ctx: Context, dy: Array) -> Array:
+        dx = None
+        if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
+            dx = self._input_gradient(ctx, dy)
+            ctx.send_gradient(dx)
         ops, weight, bias, workspace = ctx.ops, self.weight, self.bias, self._workspace(ctx)
         ops.convolve_backward_weight(ctx.x, dy, self.window, weight.grad, workspace, accumulate=weight.claim())
         if bias is not None:
             ops.column_sums(dy.reshape(-1, dy.shape[-1]), bias.grad, accumulate=bias.claim())
-        if not ctx.needs_input_grad:
-            return None
-        return ops.convolve_backward_input(dy, weight.value, self.window, ctx.buffer("dx", ctx.x.shape), workspace)
+        return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
+
+    def _input_gradient(self, ctx: Context, dy: Array) -> Array:
+        dx, workspace = ctx.buffer("dx", ctx.x.shape), self._workspace(ctx)
+        return ctx.ops.convolve_backward_input(dy, self.weight.value, self.window, dx, workspace)

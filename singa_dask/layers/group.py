@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from singa_dask.ops.arrays import Array
 
@@ -26,6 +26,11 @@ class Group:
     def reduce_scatter(self, send: Array, recv: Array, counts: Sequence[int]) -> None:
         """recv = the own part of the sum of all workers' `send`; both are flat."""
         recv[...] = send
+
+    def start_reduce_scatter(self, send: Array, recv: Array, counts: Sequence[int]) -> Callable[[], None]:
+        """Start a reduce_scatter beside the computing, where that is faster. Returns what waits for its end."""
+        self.reduce_scatter(send, recv, counts)
+        return lambda: None
 
     def all_to_all(self, send: Array, send_counts: Sequence[int], recv: Array, recv_counts: Sequence[int]) -> None:
         """Part i of every worker's flat `send` arrives at worker i, as part r of its `recv` from worker r."""

@@ -71,12 +71,17 @@ class InnerProduct(Layer):
         return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows, self._outputs)))
 
     def backward(self, ctx: Context, dy: Array) -> Array:
+        dx = None
+        if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
+            dx = self._input_gradient(ctx, dy)
+            ctx.send_gradient(dx)
         ops, weight = ctx.ops, self.weight
         left, right = (dy, ctx.x_BI) if self.conf.transpose else (ctx.x_BI, dy)
         ops.gemm(left.T, right, out=weight.grad, accumulate=weight.claim())
         if self.bias is not None and self._adds_bias:
             ops.column_sums(dy, self.bias.grad, accumulate=self.bias.claim())
-        if not ctx.needs_input_grad:
-            return None
-        dx = ops.gemm(dy, self._weight().T, out=ctx.buffer("dx", ctx.x_BI.shape))
+        return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
+
+    def _input_gradient(self, ctx: Context, dy: Array) -> Array:
+        dx = ctx.ops.gemm(dy, self._weight().T, out=ctx.buffer("dx", ctx.x_BI.shape))
         return dx.reshape(ctx.x_shape)

@@ -149,10 +149,12 @@ class Recurrent(Layer):
             ctx.split.backward(dy, ctx.given, sums, w, partial(self._cell_backward, ctx, dy, da), dbefore)
         else:
             self._steps_backward(ctx, dy, w, da, dbefore)
-        self._learn(ctx, da)
         dx = None
         if ctx.needs_input_grad:
             dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
+            if not ctx.given:
+                ctx.send_gradient(dx)
+        self._learn(ctx, da)
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array) -> None:

@@ -12,6 +12,7 @@ The backward pass converts the gradient between the forms of gradients (`Form.of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -86,11 +87,19 @@ class _Converter:
         return out
 
     def _sum(self, x: Array, form: Form) -> Array:
-        layout = self._layout
+        return self.start_sum(x, form)()
+
+    def start_sum(self, x: Array, form: Form) -> Callable[[], Array]:
+        """Start to sum x, which is PARTIAL. Returns what waits for this worker's share of the sum."""
         packed, counts = self._packed(x, form)
-        out = self._buffer("sum", layout.local(form), x.dtype)
-        self._ctx.group.reduce_scatter(packed, out.reshape(-1), counts)
-        return out
+        out = self._buffer("sum", self._layout.local(form), x.dtype)
+        wait = self._ctx.group.start_reduce_scatter(packed, out.reshape(-1), counts)
+
+        def result() -> Array:
+            wait()
+            return out
+
+        return result
 
     def _exchange(self, x: Array, source: Form, target: Form) -> Array:
         layout = self._layout
@@ -158,7 +167,19 @@ class Transition(Layer):
     def forward(self, ctx: Context, *x: Array) -> Array:
         return self._forward(ctx, x[0], self.partition.sources[0])
 
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether the backward pass sums the workers' gradients, which can begin before the layer above is done."""
+        return self.partition.makes is Form.WHOLE and self.partition.reads in _AXIS
+
+    def start_backward(self, ctx: Context, dy: Array) -> None:
+        """Begin the backward pass. `backward` must follow."""
+        converter = _Converter(ctx, ctx.layout, "dx")
+        ctx.started = converter.start_sum(dy.reshape(ctx.layout.whole), self.partition.reads)
+
     def backward(self, ctx: Context, dy: Array) -> Array:
+        if ctx.started is not None:
+            return ctx.started().reshape(ctx.x_shape)
         reads, makes = self.partition.reads.of_gradient, self.partition.makes.of_gradient
         dx = _Converter(ctx, ctx.layout, "dx").convert(dy.reshape(ctx.layout.local(makes)), makes, reads)
         return dx.reshape(ctx.x_shape)
@@ -175,7 +196,7 @@ class Transition(Layer):
         columns = even_bounds(whole[-1] if whole else 1, self.partition.size)
         shape = self.steps, rows[-1], prod(whole[:-1]), columns[-1]
         ctx.layout = _Layout(shape, {Form.ROWS: rows, Form.COLUMNS: columns}, self.partition.rank)
-        ctx.x_shape = x.shape
+        ctx.x_shape, ctx.started = x.shape, None
         y = _Converter(ctx, ctx.layout, "y").convert(x.reshape(ctx.layout.local(reads)), reads, makes)
         first = rows[self.partition.rank] if makes is Form.ROWS else 0
         counts = tuple(last - first for first, last in pairwise(rows))

@@ -28,8 +28,8 @@ def generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def initial_value(param: Param, seed: int) -> np.ndarray:
-    """The initial value of `param` by its `init` block: float64, in the parameter's shape.
+def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.ndarray:
+    """The initial value of `param` by its `init` block, in the parameter's shape: `out`, or a new array of float64.
 
     kConstant: value.  kGaussian: value N(mean, std^2).  kUniform: value U(low, high).
     kGaussianSqrtFanIn: value N(mean, std^2) / sqrt(fan_in).
@@ -39,31 +39,35 @@ def initial_value(param: Param, seed: int) -> np.ndarray:
     Without `init`: kUniformSqrtFanIn for arrays of two or more dimensions, zero for vectors (biases).
 
     `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
-    A parameter with a `portion` gets that portion of the whole array. Only kUserInit needs memory for more than it.
+    A parameter with a `portion` gets that portion of the whole array. Only kUserInit needs memory for more than `out`.
     Raises ConfigError if kUserInit has no `user_type` or its function returns another shape.
     """
-    rng, shape = generator(seed, param.name), param.shape
+    rng = generator(seed, param.name)
+    out = np.empty(param.shape) if out is None else out
     if not param.proto.HasField("init"):
-        if len(shape) < 2:
-            return np.zeros(shape)
-        return _uniform(param, rng, 1.0, -1.0, 1.0, _scale(param, 3, param.fan_in))
+        if len(param.shape) < 2:
+            out[...] = 0
+        else:
+            _uniform(param, out, rng, 1.0, -1.0, 1.0, _scale(param, 3, param.fan_in))
+        return out
     init = param.proto.init
     match init.type:
         case ParamGenProto.kConstant:
-            return np.full(shape, init.value)
+            out[...] = init.value
         case ParamGenProto.kGaussian:
-            return _gaussian(param, rng, init)
+            _gaussian(param, out, rng, init)
         case ParamGenProto.kUniform:
-            return _uniform(param, rng, init.value, init.low, init.high)
+            _uniform(param, out, rng, init.value, init.low, init.high)
         case ParamGenProto.kGaussianSqrtFanIn:
-            return _gaussian(param, rng, init, _scale(param, 1, param.fan_in))
+            _gaussian(param, out, rng, init, _scale(param, 1, param.fan_in))
         case ParamGenProto.kUniformSqrtFanIn:
-            return _uniform(param, rng, init.value, init.low, init.high, _scale(param, 3, param.fan_in))
+            _uniform(param, out, rng, init.value, init.low, init.high, _scale(param, 3, param.fan_in))
         case ParamGenProto.kUniformSqrtFanInOut:
             fans = param.fan_in + param.fan_out
-            return _uniform(param, rng, init.value, init.low, init.high, _scale(param, 6, fans))
+            _uniform(param, out, rng, init.value, init.low, init.high, _scale(param, 6, fans))
         case _:
-            return _user_value(param, init, rng)
+            out[...] = _user_value(param, init, rng)
+    return out
 
 
 def check_initial_value(param: Param, seed: int) -> None:
@@ -74,45 +78,46 @@ def check_initial_value(param: Param, seed: int) -> None:
 
 
 def _uniform(
-    param: Param, rng: np.random.Generator, value: float, low: float, high: float, scale: float = 1.0
-) -> np.ndarray:
+    param: Param, out: np.ndarray, rng: np.random.Generator, value: float, low: float, high: float, scale: float = 1.0
+) -> None:
     bits = rng.bit_generator
     assert isinstance(bits, np.random.PCG64)
     # A uniform number takes one output of the bit generator.
-    return _drawn(param, lambda count: value * rng.uniform(low, high, count) * scale, bits.advance)
+    _draw(param, out, lambda count: value * rng.uniform(low, high, count) * scale, bits.advance)
 
 
-def _gaussian(param: Param, rng: np.random.Generator, init: ParamGenProto, scale: float = 1.0) -> np.ndarray:
+def _gaussian(
+    param: Param, out: np.ndarray, rng: np.random.Generator, init: ParamGenProto, scale: float = 1.0
+) -> None:
     def draw(count: int) -> np.ndarray:
         return init.value * rng.normal(init.mean, init.std, count) * scale
 
-    return _drawn(param, draw, draw)  # a normal number takes one output or more
+    _draw(param, out, draw, draw)  # a normal number takes one output or more
 
 
-def _drawn(param: Param, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> np.ndarray:
-    """The parameter's portion of the whole array, whose elements draw(count) draws and skip(count) skips in order."""
-    if param.portion is None:
-        return draw(param.size).reshape(param.shape)
-    return _drawn_portion(param.portion, draw, skip).reshape(param.shape)
+def _draw(param: Param, out: np.ndarray, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> None:
+    """Set `out` to the parameter's portion of the whole array, whose elements draw(count) draws and skip(count) skips
+    in order.
 
-
-def _drawn_portion(portion: Portion, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> np.ndarray:
-    """In the whole array, rows of `length` elements; elements `first` to `last` of each belong to the portion."""
+    In the whole array, rows of `length` elements; elements `first` to `last` of each belong to the portion.
+    """
+    if not out.size:
+        return
+    portion = param.portion or Portion((param.size,), 0, (0, param.size), 0)
     after = math.prod(portion.shape[portion.axis + 1 :])
     first, last, length = portion.start * after, portion.stop * after, portion.bounds[-1] * after
-    out = np.empty((math.prod(portion.shape) // length, last - first))
+    portions = out.reshape(math.prod(portion.shape) // length, last - first)
     together = max(1, BLOCK // length)
-    for row in range(0, len(out), together):
-        rows = out[row : row + together]
+    for row in range(0, len(portions), together):
+        rows = portions[row : row + together]
         for begin in range(0, length, BLOCK):  # more than one block only if rows is one row
             width = min(BLOCK, length - begin)
             left, right = (min(max(0, end - begin), width) for end in (first, last))
             if left < right:
                 block = draw(len(rows) * width).reshape(-1, width)
                 rows[:, begin + left - first : begin + right - first] = block[:, left:right]
-            elif begin < first or row + together < len(out):
+            elif begin < first or row + together < len(portions):
                 skip(len(rows) * width)
-    return out
 
 
 def _scale(param: Param, numerator: int, fan: int) -> float:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
+from singa_dask.layers.transition import Transition
 from singa_dask.net.graph import Graph
 
 
@@ -111,9 +113,20 @@ def make_plan(
     backward = [step for name, step in reversed(steps.items()) if active[name] and trains[name]]
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
+    _send_early(graph, steps)
     pooled_first = _pool_first(graph, steps)
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
     return NetPlan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
+
+
+def _send_early(graph: Graph, steps: Mapping[str, LayerPlan]) -> None:
+    """Let a layer that alone reads a transition start its backward pass, while the layer goes on computing."""
+    for name, step in steps.items():
+        layer, edges = step.layer, graph.consumers[name]
+        if isinstance(layer, Transition) and layer.sums_gradients and step.wanted and len(edges) == 1:
+            reader = steps[edges[0].consumer]
+            if reader.wanted == (edges[0].position,):
+                reader.ctx.send_gradient = partial(layer.start_backward, step.ctx)
 
 
 def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, LayerPlan]:

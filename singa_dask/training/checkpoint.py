@@ -223,12 +223,10 @@ def find(where: Path) -> Path:
 
 
 def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
-    """All arrays by their names in the file, each parameter with its updater state."""
-    arrays: dict[str, Any] = {}
-    for name, value in checkpoint.parameters.items():
-        arrays[f"parameters/{name}"] = value
-        for state, values in checkpoint.updater.items():
-            arrays[f"updater/{state}/{name}"] = values[name]
+    """All arrays by their names in the file, each parameter followed by its updater state."""
+    kinds = {"parameters": checkpoint.parameters, **{f"updater/{key}": of for key, of in checkpoint.updater.items()}}
+    names = dict.fromkeys(name for of_kind in kinds.values() for name in of_kind)
+    arrays = {f"{kind}/{name}": of_kind[name] for name in names for kind, of_kind in kinds.items() if name in of_kind}
     for layer, carried in checkpoint.carried.items():
         for i, value in enumerate(carried):
             arrays[f"carried/{layer}/{i}"] = value

@@ -52,19 +52,19 @@ class GroupState:
         given = fitting(given, {h.name: h.shape for h in self._held}, net.drawn) if given else {}
         known = np.array([float(param.name in given) for param in net.own.params])
         comm.broadcast(known)
-        values, own = self._zeros(net.flat.size), self._zeros(net.own.size)
+        values, own = self._zeros(net.flat.size), self._own_on_host()
         for entry, param in zip(net.flat.entries, net.flat.params, strict=True):
             if param.name in given:
                 read_all(given[param.name], values[entry.start : entry.stop])
             elif comm.rank == 0:
-                values[entry.start : entry.stop] = initial_value(param, self._job.seed).reshape(-1)
+                initial_value(param, self._job.seed, values[entry.start : entry.stop].reshape(param.shape))
         for entry, param, is_given in zip(net.own.entries, net.own.params, known, strict=True):
             place = own[entry.start : entry.stop]
             if is_given:
                 assert param.portion is not None
                 send_portions(comm, param.portion, given.get(param.name), place)
             else:
-                place[...] = initial_value(param, self._job.seed).reshape(-1)
+                initial_value(param, self._job.seed, place.reshape(param.shape))
         self._put(values, own, {}, 0)
 
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
@@ -74,7 +74,7 @@ class GroupState:
         Raises CheckpointError where the checkpoint is of another net or updater.
         """
         flat, comm = self._net.flat, self._comm
-        values, own = self._zeros(flat.size), self._zeros(self._net.own.size)
+        values, own = self._zeros(flat.size), self._own_on_host()
         states = {name: self._zeros(self._size) for name in self._updater_state}
         parameters: Mapping[str, Any] = {}
         if checkpoint is not None:
@@ -136,6 +136,11 @@ class GroupState:
 
     def _zeros(self, size: int) -> np.ndarray:
         return np.zeros(size, self._net.flat.values.dtype)
+
+    def _own_on_host(self) -> np.ndarray:
+        """Where the values of own portions are set: the net's array, which needs no second one, if it is there."""
+        values = self._net.own.values
+        return values if isinstance(values, np.ndarray) else self._zeros(values.size)
 
     def _check(self, checkpoint: Checkpoint) -> None:
         names = self._updater_state

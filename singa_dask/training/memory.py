@@ -30,25 +30,32 @@ from singa_dask.training.placement import suits_sharing
 from singa_dask.updaters import updater_class
 
 UNLIMITED = 2**62
+# Address space that a worker takes besides its arrays: compiled kernels, threads, messages; 100 MB were measured.
+BESIDES = 2**27
 _GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of the arrays that a worker allocates, by kind. exchange: what arrives of the others' gradients."""
+    """Bytes of the arrays that a worker allocates and uses, by kind.
+
+    exchange: what arrives of the others' gradients, and what a codec keeps. reserved: besides, in the address space.
+    """
 
     parameters: int
     gradients: int
     updater_state: int
     exchange: int
     activations: int
+    reserved: int = 0
 
     @property
     def total(self) -> int:
-        return sum(astuple(self))
+        return sum(astuple(self)) - self.reserved
 
     def __str__(self) -> str:
-        parts = [f"{field.name.replace('_', ' ')} {readable(getattr(self, field.name))}" for field in fields(self)]
+        names = [field.name for field in fields(self) if field.name != "reserved"]
+        parts = [f"{name.replace('_', ' ')} {readable(getattr(self, name))}" for name in names]
         return f"{readable(self.total)} per worker ({', '.join(parts)})"
 
 
@@ -71,12 +78,16 @@ def need_of(nets: Mapping[int, Net], job: JobProto, workers: int, *, in_process_
     common = itemsize * sum(param.size for param in train.params if param.portion is None)
     own = itemsize * sum(param.size for param in train.params if param.portion is not None)
     states = len(updater_class(job.updater).states) if in_process_servers else 0
+    exchanged = 0 if shares or workers == 1 else common
+    with_codec = job.cluster.codec != job.cluster.kFull
     return Need(
         parameters=(common // workers if shares else common) + own,
         gradients=common + own,
         updater_state=states * (common // workers + own),
-        exchange=0 if shares or workers == 1 else common,
+        # A codec keeps the servers' values and a residual; else only the own part of the sums is used.
+        exchange=2 * exchanged if with_codec else exchanged // workers,
         activations=itemsize * sum(_activations(net, workers) for net in nets.values()),
+        reserved=0 if with_codec else exchanged - exchanged // workers,
     )
 
 
@@ -95,14 +106,14 @@ def _activations(net: Net, workers: int) -> int:
     return elements
 
 
-def limits(dask_limit: int | None = None) -> tuple[Limit, ...]:
-    """Those of this process: its address space, its memory in Dask, its control group, the machine.
+def limits(dask_limit: int | None = None, reserved: int = 0) -> tuple[Limit, ...]:
+    """Those of this process: its address space and its memory in Dask, its control group, the machine.
 
-    dask_limit: bytes of memory beyond which Dask ends the process.
+    dask_limit: bytes of memory beyond which Dask ends the process. reserved: address space that it needs besides.
     """
     process, machine = psutil.Process().memory_info(), _machine()
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    space = UNLIMITED if soft == resource.RLIM_INFINITY else max(0, soft - process.vms)
+    space = UNLIMITED if soft == resource.RLIM_INFINITY else max(0, soft - process.vms - reserved - BESIDES)
     dask = UNLIMITED if dask_limit is None else max(0, dask_limit - process.rss)
     group, free = control_group(Path("/proc/self/cgroup"), _GROUPS)
     own = Limit(min(space, dask), 0)
@@ -159,7 +170,10 @@ def check_memory(
     shares = comm.size > 1 and suits_sharing(job, ops) and comm.one_machine()
     nets = _nets(job, ops, comm.rank, comm.size)
     need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares)
-    own = [need.total, *(number for limit in limits(dask_limit) for number in (limit.free, limit.owner))]
+    own = [
+        need.total,
+        *(number for limit in limits(dask_limit, need.reserved) for number in (limit.free, limit.owner)),
+    ]
     table = np.zeros((comm.size, len(own)), np.int64)
     table[comm.rank] = own
     comm.all_gather(table.reshape(-1), [len(own)] * comm.size)

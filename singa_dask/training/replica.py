@@ -125,7 +125,7 @@ class Replica:
             nets,
             exchange,
             Stub(slices, _in_process(job, ops, entries, slices) if links is None else links, **stub),
-            threaded=comm.size > 1 and not one_machine and len(cut.buckets) > 1,
+            threaded=comm.size > 1 and not one_machine and (len(cut.buckets) > 1 or nets[Phase.kTrain].partitioned),
             in_process_servers=links is None,
         )
 

@@ -14,6 +14,7 @@ from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
 from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
+from singa_dask.net.flat import GroupLayout
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.launch import GroupLauncher, close
@@ -103,7 +104,7 @@ class Run:
         prepared = SimpleNamespace(
             topology=topology,
             job=SimpleNamespace(name="job"),
-            entries=(),
+            layout=GroupLayout((), 0),
             code=None,
             partition=SimpleNamespace(of_server=lambda i: (i,)),
         )

@@ -98,7 +98,7 @@ def test_scan_agrees_with_the_library_on_damaged_text(data: st.DataObject, good:
     except text_format.ParseError:
         assert faults
     else:
-        assert all("is no escape" in fault.message for fault in faults)
+        assert all("is not a valid escape" in fault.message for fault in faults)
     lines = text.split("\n")
     for problem in scan(text).problems:
         assert 1 <= problem.line <= len(lines)

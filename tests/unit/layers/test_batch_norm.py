@@ -163,4 +163,4 @@ def test_asynchronous_groups_share_the_statistics(folder, tmp_path):
     cluster = "nworker_groups: 2 nworkers_per_group: 2 nservers_per_group: 2 server_worker_separate: true"
     measured, parameters = run(folder, tmp_path, cluster)
     assert measured["accuracy"] > 0.9
-    assert (parameters["norm1_var"] > 0).all()
+    assert (np.asarray(parameters["norm1_var"]) > 0).all()

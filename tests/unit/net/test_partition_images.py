@@ -4,6 +4,7 @@ import pytest
 
 from singa_dask.algorithms import BP
 from singa_dask.layers import (
+    LRN,
     BridgeDst,
     BridgeSrc,
     Concate,
@@ -14,6 +15,7 @@ from singa_dask.layers import (
     ReLU,
     Sigmoid,
     Slice,
+    Softmax,
     SoftmaxLoss,
     Split,
     Tanh,
@@ -90,3 +92,19 @@ def test_slices_of_the_mini_batch_have_layers_of_their_own(dims, net):
     joined = Concate("joined", [first, second], concate_dim=0)
     layers = [data, SoftmaxLoss("loss", [joined, data])]
     assert_equal_to_serial(net_of(layers, partition_dim=net), BP(), batches((12,), 5, count=2), (2, 4))
+
+
+def test_normalisation_across_channels_of_several_workers():
+    layers = [
+        RecordInput("data", shape=[3, 6, 6]),
+        Convolution("conv", num_filters=7, kernel=3, pad=1),
+        LRN("norm", local_size=5, alpha=2, knorm=1.5),
+        Pooling("pool", kernel=3, stride=2, pool="MAX"),
+        Softmax("soft"),
+        InnerProduct("ip", num_output=5),
+        SoftmaxLoss("loss", topk=2),
+    ]
+    results = assert_equal_to_serial(net_of(layers, partition_dim=1), BP(), IMAGES, (2, 3, 4))
+    for size, channels in {2: 2, 3: 2, 4: 1}.items():  # of the first worker, read by others
+        forward = len(IMAGES) * 7 * 36 * channels * 8
+        assert results[size]["bytes"]["all_to_all"] == 2 * forward

@@ -94,6 +94,26 @@ def test_a_resumed_run_reaches_what_a_whole_one_does(prepared, tmp_path):
             np.testing.assert_array_equal(theirs, ours)
 
 
+PLANS = {
+    "one": ("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1"),
+    "rows": ("cluster.nworkers_per_group=3",),
+    "units": ("cluster.nworkers_per_group=2", "neuralnet.partition_dim=1"),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [("one", "units"), ("units", "rows"), ("units", "units")])
+def test_a_run_and_its_state_go_on_under_another_partition(prepared, tmp_path, first, second):
+    run(prepared(*PLANS["one"]), tmp_path / "whole")
+    run(prepared(*PLANS[first], "train_steps=4"), tmp_path / "half")
+    run(prepared(*PLANS[second]), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "half", 4))
+    whole, rest = (checkpoints.load(checkpoints.path_of(tmp_path / name, 8)) for name in ("whole", "rest"))
+    for name, value in whole.parameters.items():
+        np.testing.assert_allclose(rest.parameters[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+    for name, arrays in whole.carried.items():
+        for ours, theirs in zip(arrays, rest.carried[name], strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
 def test_only_the_group_that_saved_it_goes_on_with_the_state(prepared, tmp_path):
     job = prepared().job
     run(prepared(), tmp_path)

@@ -1,19 +1,26 @@
 """Checkpoints: whole or not at all, readable with plain h5py, and verified."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 
 import h5py
 import numpy as np
 import pytest
 from support.commands import first_line
 
-from singa_dask.errors import CheckpointError
+from singa_dask.comm import run_threads
+from singa_dask.errors import CheckpointError, ClusterError
+from singa_dask.exchange import portions
+from singa_dask.exchange.portions import Gathered
+from singa_dask.layers.partition import Portion
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.checkpoint import Checkpoint, load, newest, path_of, save
+from singa_dask.training import checkpoint_file
+from singa_dask.training.checkpoint import Checkpoint, contribute, load, newest, path_of, save
 
 
 def example(step=7):
@@ -48,6 +55,60 @@ def test_plain_h5py_reads_it(tmp_path):
 def test_nothing_but_the_checkpoint_is_left(tmp_path):
     save(example(), path_of(tmp_path, 7))
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000007.h5"]
+
+
+def test_the_hash_is_of_names_types_shapes_and_values(tmp_path):
+    """So that files of any writer with these contents load, and of the next version too."""
+    text = b'name: "x"'
+    arrays = {
+        "carried/lstm/0": np.ones((2, 3), np.float32),
+        "job": np.frombuffer(text, np.uint8),
+        "parameters/a": np.float32(3),
+        "parameters/w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "updater/momentum/w": np.zeros((2, 3), np.float32),
+    }
+    attributes = {"format": "singa_dask checkpoint 1", "step": 4, "seed": 5, "data": "{}"}
+    told = "".join(f"{key}={value}\n" for key, value in attributes.items()).encode()
+    for name, array in arrays.items():
+        told += f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes()
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+        file.attrs.update(attributes, sha256=hashlib.sha256(told).hexdigest())
+    loaded = load(tmp_path / "c.h5")
+    assert (loaded.step, loaded.seed, loaded.job.encode(), loaded.parameters["a"].shape) == (4, 5, text, ())
+    np.testing.assert_array_equal(loaded.parameters["w"], arrays["parameters/w"])
+    np.testing.assert_array_equal(loaded.carried["lstm"][0], np.ones((2, 3)))
+
+
+def test_a_loaded_checkpoint_stays_readable_and_can_be_saved(tmp_path):
+    saved = example()
+    path = save(saved, tmp_path / "c.h5")
+    loaded = load(path)
+    path.unlink()
+    np.testing.assert_array_equal(loaded.parameters["w"].flat[3:9], saved.parameters["w"].reshape(-1)[3:9])
+    np.testing.assert_array_equal(load(save(loaded, path)).parameters["w"], saved.parameters["w"])
+    assert np.asarray(loaded.parameters["w"], np.float64).dtype == np.float64
+
+
+def test_arrays_in_pieces_are_refused(tmp_path):
+    path = save(example(), tmp_path / "c.h5")
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("parameters/x", data=np.ones(100), chunks=(10,))
+    with pytest.raises(CheckpointError, match=r"c\.h5: parameters/x is not stored in one piece"):
+        load(path)
+
+
+def test_saving_and_loading_take_a_few_blocks_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_file, "BLOCK", 1000)
+    source = load(save(Checkpoint(1, 0, "", {"w": np.ones((1000, 500), np.float32)}), tmp_path / "source.h5"))
+    tracemalloc.start()
+    try:
+        copy = load(save(source, tmp_path / "c.h5"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 400_000 < 2_000_000 == np.asarray(copy.parameters["w"]).nbytes
 
 
 @pytest.mark.parametrize("where", range(0, 100, 7))
@@ -132,6 +193,27 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):
     found, faults = newest(tmp_path)
     assert (found.step, faults) == (1, [])
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001.h5"]
+
+
+def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(portions, "BLOCK", 10)
+    path = save(example(), tmp_path / "c.h5")
+    before = path.read_bytes()
+    portion = Portion((100, 4), axis=1, bounds=(0, 2, 4), rank=0)
+
+    def member(comm):
+        def held(first, last):
+            if comm.rank and first >= 100:
+                raise ClusterError("lost")
+            return np.ones(last - first, np.float32)
+
+        checkpoint = Checkpoint(8, 0, "", {"w": Gathered(comm, portion, portion.shape, np.float32, held)})
+        save(checkpoint, path) if comm.rank == 0 else contribute(checkpoint)
+
+    with pytest.raises(ClusterError, match="lost"):
+        run_threads(2, member)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.timeout(60)

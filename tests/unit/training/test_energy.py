@@ -75,6 +75,18 @@ def test_any_number_of_workers_and_servers_reaches_the_same_parameters(folder, t
             np.testing.assert_allclose(parameters[name], value, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("text", [FIRST, SECOND], ids=["first", "second"])
+def test_a_split_machine_reaches_the_same_parameters(text, folder, tmp_path):
+    measured, alone = run(text, folder, tmp_path / "alone")
+    for cluster in ("nworkers_per_group: 2", "nworkers_per_group: 3 nservers_per_group: 2"):
+        where = tmp_path / cluster[-18:]
+        together, parameters = run(text, folder, where, cluster, "neuralnet.partition_dim=1")
+        assert together["test"] == pytest.approx(measured["test"], rel=1e-4)
+        for name, value in alone.items():
+            np.testing.assert_allclose(parameters[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -84,8 +96,8 @@ def test_any_number_of_workers_and_servers_reaches_the_same_parameters(folder, t
     ],
     ids=["downpour", "hogwild", "hybrid"],
 )
-def test_asynchronous_groups_train_it(folder, tmp_path, cluster):
-    measured, _ = run(FIRST, folder, tmp_path, cluster)
+def test_asynchronous_groups_train_it(folder, tmp_path, cluster, dim):
+    measured, _ = run(FIRST, folder, tmp_path, cluster, f"neuralnet.partition_dim={dim}")
     assert measured["test"]["squared_error"] < 3.0  # 16 units, of which noise flips .8
 
 

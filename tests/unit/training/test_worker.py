@@ -70,7 +70,8 @@ def told(events):
 
 
 def parameters(folder, step):
-    return checkpoints.load(checkpoints.path_of(folder, step)).parameters
+    saved = checkpoints.load(checkpoints.path_of(folder, step)).parameters
+    return {name: np.asarray(value) for name, value in saved.items()}
 
 
 def test_the_order_of_things(prepared, tmp_path):
