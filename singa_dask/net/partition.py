@@ -12,6 +12,7 @@ from typing import Any
 
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
+from singa_dask.job.unroll import origin
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.layers.sequence import LastStep
@@ -83,6 +84,9 @@ class _Partitioner:
     def _forms(self, layer: Layer, sources: list[Form]) -> tuple[Form, Form]:
         if isinstance(layer, InputLayer) or not sources:
             return Form.ROWS, Form.ROWS
+        first = self.partitions.get(f"0#{origin(layer.proto)}")
+        if first is not None:  # instances of a layer hand on their state
+            return first.reads, first.makes
         owners = [param.owner.name for param in layer.params]
         known = [self.axes[name] for name in owners if name in self.axes]
         dim = self._dim(layer) if not known else int(any(axis is not None for axis in known))
