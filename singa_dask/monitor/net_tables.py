@@ -24,7 +24,8 @@ def net_tables(prepared: Prepared) -> Iterator[Table]:
         sends = any(map(traffic.of_layer, rows))
         table = Table(title=f"{prepared.job.name}: {phase} net", title_justify="left", box=None, pad_edge=False)
         for column in ("layer", "type", "output", "parameters", "partition", *(["bytes sent"] if sends else [])):
-            table.add_column(column, justify="right" if column in ("parameters", "bytes sent") else "left")
+            right = column in ("parameters", "bytes sent")
+            table.add_column(column, justify="right" if right else "left", no_wrap=column == "partition")
         for row in rows:
             table.add_row(
                 row.layer,
