@@ -43,7 +43,7 @@ class SoftmaxLoss(LossLayer):
         return (own,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        logits = x[0].reshape(x[0].shape[0], -1)
+        logits = x[0].reshape(x[0].shape[0], prod(x[0].shape[1:]))
         ctx.x_shape = x[0].shape
         ctx.targets = class_labels(self, ctx, x[0], x[1], self._classes)
         ctx.y = ctx.buffer("y", logits.shape)
