@@ -11,7 +11,17 @@ from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt, Model
 from singa_dask.errors import CheckpointError, CommTimeout, ConfigError
 from singa_dask.job.job_pb2 import NetProto
-from singa_dask.layers import BatchNorm, Convolution, Dropout, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss
+from singa_dask.layers import (
+    Accuracy,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    InnerProduct,
+    Pooling,
+    RecordInput,
+    ReLU,
+    SoftmaxLoss,
+)
 from singa_dask.net.flat import FlatParams
 from singa_dask.updaters import SGD, Adam
 
@@ -28,6 +38,7 @@ def mlp(partition_dim=1, **options):
         Dropout(dropout_ratio=0.3),
         InnerProduct(num_output=7),
         SoftmaxLoss(),
+        Accuracy(topk=2),
     ]
     return Model(layers, **{"partition_dim": partition_dim, "seed": 3, "dtype": np.float64, **options})
 
@@ -46,6 +57,12 @@ def cnn(partition_dim=1, **options):
         SoftmaxLoss(),
     ]
     return Model(layers, **{"partition_dim": partition_dim, "seed": 3, "dtype": np.float64, **options})
+
+
+def one_layer():
+    """Even its loss is split."""
+    layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), SoftmaxLoss()]
+    return Model(layers, partition_dim=1, seed=3, dtype=np.float64)
 
 
 def batch(number, rows=ROWS):
@@ -119,12 +136,8 @@ def test_every_method_learns_and_goes_on_where_it_stopped(method, build):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_parameter_may_be_split(method):
-    def build():
-        layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), SoftmaxLoss()]
-        return Model(layers, partition_dim=1, seed=3, dtype=np.float64)
-
-    expected, *_ = trained(SoloCommunicator(), build)
-    for values, _, opt in run_on_one_machine(2, trained, build, method):
+    expected, *_ = trained(SoloCommunicator(), one_layer)
+    for values, _, opt in run_on_one_machine(2, trained, one_layer, method):
         assert opt.model.net.flat.size == 0
         if method != "clipped":
             assert_close(values, expected)
@@ -173,7 +186,7 @@ def test_a_step_sends_replicated_parameters_only():
         assert between_layers["all_gather"] > 0
 
 
-@pytest.mark.parametrize("build", [mlp, cnn])
+@pytest.mark.parametrize("build", [mlp, cnn, one_layer])
 @pytest.mark.parametrize("size", [2, 3])
 def test_evaluate_and_predict_are_those_of_the_serial_model(build, size):
     rows = 26
@@ -195,6 +208,22 @@ def test_evaluate_and_predict_are_those_of_the_serial_model(build, size):
     for measured, _ in results:
         assert measured == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(np.concatenate([likely for _, likely in results]), scores, rtol=1e-9)
+
+
+def test_without_a_loss_the_output_of_the_last_layer_is_predicted():
+    def build():
+        layers = [RecordInput(shape=[1, 12]), Convolution(num_filters=5, kernel_x=3, kernel_y=1)]
+        return Model(layers, partition_dim=1, dtype=np.float64)
+
+    def member(comm):
+        model = build()
+        DistOpt(MOMENTUM, model, comm)
+        return model.predict(x[own(comm)], batchsize=3)
+
+    x, _ = batch(0)
+    expected = build().predict(x)
+    assert expected.shape == (ROWS, 1, 10, 5)
+    np.testing.assert_allclose(np.concatenate(run_threads(3, member)), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("first", "then"), [(1, 3), (3, 1), (2, 3)])
