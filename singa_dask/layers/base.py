@@ -231,15 +231,22 @@ class Layer(Description):
     def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
         """The forms of its sources and of its output with this `partition_dim`. sources: the forms that they make.
         axis: the one along which another layer, whose parameters it shares, splits them.
+
+        Raises ConfigError for a layer that passes on labels and does not take ROWS.
         """
         takes = self.takes
         rows = Form.ROWS if Form.ROWS in takes else takes[0]
-        if dim != 1 or self.passes_labels or self.makes_labels:
+        labels = self.passes_labels or self.makes_labels
+        if labels and rows is not Form.ROWS:
+            received = ", ".join(takes)
+            raise self.problem("passes on labels, so it must take rows", received, "Add Form.ROWS to its `takes`.")
+        if dim != 1 or labels:
             form = rows
         elif self.splits_features:
             return Form.WHOLE, Form.COLUMNS
         elif Form.COLUMNS in takes:
-            form = next((source for source in sources if source in takes), rows)
+            follows = next((source for source in sources if source in takes), rows)
+            form = follows if axis is None else Form.COLUMNS
         else:
             form = Form.WHOLE if Form.WHOLE in takes else rows
         return form, form

@@ -39,15 +39,11 @@ class RBM(Layer):
         """Both layers of a split RBM read all rows of all visible units. The hidden layer makes its share of the
         hidden units.
 
-        Raises ConfigError if the two layers disagree, or if the job splits one with fewer hidden units than workers.
+        Raises ConfigError if the job splits one with fewer hidden units than workers.
         """
-        asked = self.proto.partition_dim
-        if asked not in (-1, dim):
-            message = f"the other layer of the RBM has the same weight with partition_dim {dim}"
-            raise self.problem(message, f"partition_dim: {asked}", "Set the same partition_dim for both layers.")
         if dim == 1 and self.conf.hdim >= self.partition.size:
             return Form.WHOLE, Form.COLUMNS if self.splits_features else Form.WHOLE
-        if asked == 1:
+        if self.proto.partition_dim == 1:
             message = f"cannot be split over {self.partition.size} workers: it has {self.conf.hdim} hidden units"
             raise self.problem(message, "partition_dim: 1", "Set partition_dim: 0 for both layers of the RBM.")
         return Form.ROWS, Form.ROWS

@@ -70,7 +70,7 @@ class Recurrent(Layer):
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops, width, units = ctx.ops, len(self.gates) * self._units, self._units
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]
-        ctx.x_RI = x[0].reshape(rows, -1)
+        ctx.x_RI = x[0].reshape(rows, self._inputs)
         ctx.rows = batch = rows // self.steps
         ctx.given = len(x) > 1
         gates = ctx.buffer("gates", (rows, width))

@@ -216,7 +216,10 @@ class Transition(Layer):
 
 
 class LabelTransition(Transition):
-    """The labels of the source on all workers.   (B,) -> all rows (B,).   Inserted by net/partition.py. Collective."""
+    """The labels of the source, of this worker's rows or of all rows, for layers that read the other.   (B,) -> (B,).
+
+    Inserted by net/partition.py. Collective.
+    """
 
     type: ClassVar[str] = "kLabelTransition"
     passes_labels: ClassVar[bool] = True

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
+from singa_dask.job.unroll import origin
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.layers.sequence import LastStep
@@ -82,9 +84,14 @@ class _Partitioner:
     def _forms(self, layer: Layer, sources: list[Form]) -> tuple[Form, Form]:
         if isinstance(layer, InputLayer) or not sources:
             return Form.ROWS, Form.ROWS
+        first = self.partitions.get(f"0#{origin(layer.proto)}")
+        if first is not None:  # instances of a layer hand on their state
+            return first.reads, first.makes
         owners = [param.owner.name for param in layer.params]
         known = [self.axes[name] for name in owners if name in self.axes]
-        dim = self._dim(layer) if not known else int(any(axis is not None for axis in known))
+        dim = self._dim(layer, sources) if not known else int(any(axis is not None for axis in known))
+        if layer.splits_features and layer.proto.partition_dim not in (-1, dim):
+            raise _disagrees(layer, f"has partition_dim {dim}", f"partition_dim: {layer.proto.partition_dim}")
         axis = next((self.axes[name] for name in owners[:1] if self.axes.get(name) is not None), None)
         reads, makes = layer.forms(dim, sources, axis)
         if layer.splits_features and not self._enough(layer, reads, makes):
@@ -96,10 +103,13 @@ class _Partitioner:
         self._remember(layer, reads, makes)
         return reads, makes
 
-    def _dim(self, layer: Layer) -> int:
+    def _dim(self, layer: Layer, sources: list[Form]) -> int:
+        """The layer's partition_dim, else the net's. A layer that could compute on split features and leaves the
+        choice to its net goes on with those of its source."""
         if layer.proto.partition_dim >= 0:
             return layer.proto.partition_dim
-        return 1 if self._asked(layer) else self.proto.partition_dim
+        follows = sources[0] is Form.COLUMNS and Form.COLUMNS in layer.takes and not layer.splits_features
+        return 1 if follows or self._asked(layer) else self.proto.partition_dim
 
     @staticmethod
     def _asked(layer: Layer) -> bool:
@@ -123,15 +133,19 @@ class _Partitioner:
         copy.partition = replace(layer.partition, reads=reads, makes=makes)
         copy.setup(*copy.partition.local_sources)
         for param, made in zip(layer.params, copy.params, strict=True):
-            self.axes.setdefault(param.owner.name, None if made.portion is None else made.portion.axis)
+            axis = None if made.portion is None else made.portion.axis
+            known = self.axes.setdefault(param.owner.name, axis)
+            if known != axis:
+                raise _disagrees(layer, f"splits it along {_axis(known)}", f"{param.name} along {_axis(axis)}")
 
     def _source(self, edge: Edge, source: str, reads: Form, *, labels: bool) -> str:
         """What a layer reads in place of `source`: a transition where that is in another form."""
         makes = self.partitions[source].makes
         if labels:
-            if reads is Form.ROWS or makes is not Form.ROWS:
+            makes, target = (Form.ROWS if form is Form.ROWS else Form.WHOLE for form in (makes, reads))
+            if makes is target:
                 return source
-            target, kind = Form.WHOLE, LayerType.kLabelTransition
+            kind = LayerType.kLabelTransition
         else:
             if reads is makes:
                 return source
@@ -161,3 +175,13 @@ class _Partitioner:
                 if Edge(transition, 0) not in consumers[name]:
                     consumers[name].append(Edge(transition, 0))
         return {name: tuple(edges) for name, edges in consumers.items()}
+
+
+def _disagrees(layer: Layer, other: str, received: str) -> ConfigError:
+    return layer.problem(
+        f"shares a parameter with a layer that {other}", received, "Set the same partition_dim for both layers, or 0."
+    )
+
+
+def _axis(axis: int | None) -> str:
+    return "no axis" if axis is None else f"axis {axis}"

@@ -81,6 +81,8 @@ class ConvolutionOps:
         x: (B, H, W, C), dy: (B, OH, OW, O) -> dweight: (kh, kw, C, O). workspace: of `workspace_shape`.
         """
         flat = dweight.reshape(-1, dweight.shape[-1])
+        if not accumulate and not len(x):  # a worker may have no rows of a slice of the mini-batch
+            flat[...] = 0
         for images, block in self._blocks(dy, workspace):
             self.im2col(x[images], window, block)
             self.gemm(block.T, dy[images].reshape(-1, dy.shape[-1]), out=flat, accumulate=accumulate)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.partitioned import assert_equal_to_serial
+from support.user_layers import Cell
 
 from singa_dask.algorithms import BP, BPTT
 from singa_dask.job.job_pb2 import LayerProto, NetProto
@@ -100,3 +101,20 @@ def test_nets_over_time(name, fold):
     results = assert_equal_to_serial(NETS[name], BPTT(), batches(), fold=fold)
     for result in results.values():
         assert result["own"]
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_user_cell_keeps_its_state_in_one_form(dim, fold):
+    assert_equal_to_serial(text(Cell("cell", "in"), dim=dim), BPTT(), batches(), (2, 4), fold=fold)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_an_embedding_tied_to_the_output(fold):
+    tied = [{"name": "o", "share_from": "table"}]
+    layers = text(GRU("cell", "in", dim_hidden=5), symbols=Embedding("in", "data", vocab_size=SYMBOLS, feature_dim=5))
+    layers.layer[1].param.add(name="table")
+    out = InnerProduct("out", "cell", num_output=SYMBOLS, transpose=True, param=tied)
+    layers.layer[4].CopyFrom(out.proto)
+    (result,) = assert_equal_to_serial(layers, BPTT(), batches(), (3,), fold=fold).values()
+    assert result["own"]["table"].axis == 1

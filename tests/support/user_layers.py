@@ -1,0 +1,149 @@
+"""Layers as users write them."""
+
+import numpy as np
+
+from singa_dask.layers import Layer, LossLayer, Metric
+from singa_dask.layers.partition import Form
+from singa_dask.layers.recurrent_layer import RecurrentLayer
+
+
+class Root(Layer):
+    """y = scale x / (1 + |x|), of whole samples."""
+
+    def setup(self, *src):
+        self.scale = self.declare("scale", (src[0][-1],), 1, 1, 1.5)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        ctx.x, ctx.norm = x[0], np.linalg.norm(x[0], axis=-1, keepdims=True) + 1
+        return x[0] / ctx.norm * self.scale.value
+
+    def backward(self, ctx, dy):
+        _add(self.scale, (dy * ctx.x / ctx.norm).sum(axis=0))
+        dz = dy * self.scale.value
+        along = (dz * ctx.x).sum(axis=-1, keepdims=True) / ctx.norm**2
+        return dz / ctx.norm - ctx.x * along / np.maximum(ctx.norm - 1, 1e-300)
+
+
+class Scaled(Layer):
+    """y = scale x^2 + shift, with a scale per feature and one shift."""
+
+    takes = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+
+    def setup(self, *src):
+        features = self.partition.sources[0][-1] if self.partition.splits else src[0][-1]
+        axis = 0 if self.partition.splits else None
+        self.scale = self.declare("scale", (features,), 1, 1, 0.7, axis=axis)
+        self.shift = self.declare("shift", (1,), 1, 1, 0.3)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        ctx.x = x[0]
+        return x[0] * x[0] * self.scale.value + self.shift.value
+
+    def backward(self, ctx, dy):
+        _add(self.scale, (dy * ctx.x**2).reshape(-1, dy.shape[-1]).sum(axis=0))
+        _add(self.shift, dy.sum())
+        return 2 * ctx.x * dy * self.scale.value
+
+
+class Total(Layer):
+    """The sum of its sources."""
+
+    num_sources = (2, None)
+    takes = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return sum(x)
+
+    def backward(self, ctx, dy):
+        return (dy,) * len(self.proto.srclayers)
+
+
+class Halves(Layer):
+    """The first features for one destination, the others for the second."""
+
+    multiple_outputs = True
+
+    def setup(self, *src):
+        self.first = src[0][-1] // 2
+        return (self.first,), (src[0][-1] - self.first,)
+
+    def forward(self, ctx, *x):
+        return x[0][:, : self.first], x[0][:, self.first :]
+
+    def backward(self, ctx, dy):
+        return np.concatenate(dy, axis=1)
+
+
+class Labelled(Layer):
+    """y = x; the label is the number of positive features, at most 4."""
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        ctx.labels = np.minimum((x[0] > 0).sum(axis=-1), 4)
+        return x[0]
+
+    def backward(self, ctx, dy):
+        return dy
+
+
+class Everything(Layer):
+    """y = x, of all rows and features. Passes on labels."""
+
+    passes_labels = True
+    takes = (Form.WHOLE,)
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+    def backward(self, ctx, dy):
+        return dy
+
+
+class SquaredError(LossLayer):
+    """The squared distance of all features to the label."""
+
+    num_sources = (2, 2)
+    label_sources = (1,)
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        ctx.difference = x[0] - x[1].reshape(-1, 1)
+        return x[0]
+
+    def backward(self, ctx, dy):
+        return 2 * ctx.difference / ctx.step.total_rows, None
+
+    def metrics(self, ctx):
+        return {"loss": Metric(float((ctx.difference**2).sum()), len(ctx.difference))}
+
+
+class Cell(RecurrentLayer):
+    """h_t = tanh(x_t W + h_(t-1) / 2)."""
+
+    def setup_cell(self, x):
+        self.weight = self.declare("weight", (x[-1], 5), 1, 1)
+        return (5,)
+
+    def cell(self, ctx, x, before):
+        return np.tanh(x @ self.weight.value + 0.5 * before)
+
+    def cell_backward(self, ctx, dy, x, before, y):
+        da = dy * (1 - y * y)
+        _add(self.weight, x.T @ da)
+        return da @ self.weight.value.T, 0.5 * da
+
+
+def _add(param, gradient):
+    param.grad[...] = gradient + (param.grad if param.claim() else 0)
