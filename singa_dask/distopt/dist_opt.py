@@ -166,8 +166,8 @@ class DistOpt:
         """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
         `model.state_dict()`. All arrays are whole. Collective where the model is partitioned.
         """
-        assert self.model is not None
         net = self._net
+        assert self.model is not None
         held: dict[str, dict[str, np.ndarray]] = {}
         for updater, flat in self._updaters:
             for name, array in updater.state.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.one_machine import run_on_one_machine
-from unit.distopt.test_dist_opt import METHODS
+from unit.distopt.test_dist_opt import METHODS, Elsewhere
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt, Model
@@ -110,6 +110,21 @@ def test_full_equals_serial_training(run, size, build, updater):
             assert_close(theirs["updater"][name], arrays)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_that_are_not_on_the_host_are_staged(method):
+    def build():
+        model = cnn()
+        model.ops = Elsewhere(np.float64)
+        return model
+
+    for (values, state, _), (expected, others, _) in zip(
+        run_threads(2, trained, build, method), run_threads(2, trained, cnn, method), strict=True
+    ):
+        assert_close(values, expected, rtol=0, atol=0)
+        for name, arrays in others["updater"].items():
+            assert_close(state["updater"][name], arrays, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("build", [mlp, cnn])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_goes_on_where_it_stopped(method, build):
@@ -150,6 +165,26 @@ def test_what_is_split_is_updated_by_complete_gradients_whatever_the_method():
             for values, _, opt in run_threads(2, trained, mlp, method, MOMENTUM, 1):
                 split = [entry.name for entry in opt.model.net.own.entries]
                 assert_close({name: values[name] for name in split}, {name: expected[name] for name in split})
+
+
+def test_partial_applies_own_gradients_to_replicated_parameters():
+    def step(comm, rows):
+        layers = [
+            RecordInput(shape=[12]),
+            InnerProduct(num_output=9, partition_dim=0),
+            InnerProduct(num_output=7),
+            SoftmaxLoss(),
+        ]
+        model = Model(layers, partition_dim=1, dtype=np.float64)
+        before = model.net.named_params["innerproduct1_weight"].value.copy()
+        opt = DistOpt(SGD(lr=1.0), model, comm)
+        x, y = batch(0)
+        opt.backward_and_partial_update(model(x[rows], y[rows]))
+        return (before - model.net.named_params["innerproduct1_weight"].value)[8:]  # what is not averaged yet
+
+    for rank, change in enumerate(run_threads(2, lambda comm: step(comm, own(comm)))):
+        expected = step(SoloCommunicator(), slice(*BOUNDS[2][rank : rank + 2]))
+        np.testing.assert_allclose(change, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("build", [mlp, cnn])
@@ -261,6 +296,7 @@ def test_residuals_survive_another_partition(first, then):
         before = model.state_dict()
         x, y = batch(1)
         opt.backward_and_sparse_update(model(x[own(comm)], y[own(comm)]), 30, spars=1.0, topK=True)
+        assert list(opt.state_dict()["residual"]) == [entry.name for entry in model.net.flat.entries]
         held_back = {name: state["residual"].get(name, 0) + state["owed"].get(name, 0) for name in before}
         return {name: before[name] - array for name, array in model.state_dict().items()}, held_back
 
@@ -337,6 +373,13 @@ def test_wrong_use_is_refused():
         run_threads(2, lambda comm: DistOpt(MOMENTUM, mlp(seed=comm.rank), comm))
     with pytest.raises(ConfigError, match="rank 1 has a model of other parameters"):
         run_threads(2, lambda comm: DistOpt(MOMENTUM, mlp(comm.rank), comm))
+
+    def divides_rows(comm):
+        layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), ReLU(partition_dim=comm.rank), SoftmaxLoss()]
+        DistOpt(MOMENTUM, Model(layers, partition_dim=1), comm)
+
+    with pytest.raises(ConfigError, match="rank 1 has a model of other parameters, partitions"):
+        run_threads(2, divides_rows)
 
     def member(comm):
         model = mlp()
