@@ -8,8 +8,13 @@ import numpy as np
 
 from singa_dask.algorithms.base import TrainOneBatch
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.layers.context import Metric, Step
+from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.layers.context import Context, Metric, Step
+from singa_dask.layers.partition import Form, LayerPartition
+from singa_dask.layers.sequence import LastStep
+from singa_dask.layers.transition import Transition
 from singa_dask.net import Batch, Net
+from singa_dask.ops.arrays import Array
 
 
 class Evaluator:
@@ -28,13 +33,13 @@ class Evaluator:
 
     def predict(self, feed: Mapping[str, Batch], step: Step) -> np.ndarray:
         """The class probabilities of a softmax loss, else the output of the loss or the last layer: (B, ...), on the
-        host, valid until the next call. Labels may be missing.
+        host, valid until the next call. Labels may be missing. Collective where the net is partitioned.
 
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         name, _ = self._net.scores()
         self._net.forward({key: _labelled(batch) for key, batch in feed.items()}, step)
-        output = self._net.ops.to_host(self._net.output(name))
+        output = self._net.ops.to_host(_own_rows(self._net, name))
         rows = len(next(iter(feed.values())).features)
         if len(output) != rows:
             hint = "Text comes from `singa-dask sample`; evaluate() measures."
@@ -46,6 +51,22 @@ class Evaluator:
 def means(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The means of summed metrics."""
     return {name: metric.mean for name, metric in metrics.items()}
+
+
+def _own_rows(net: Net, name: str) -> Array:
+    """This worker's rows of a layer's output, with all features."""
+    layer, y = net.layers[name], net.output(name)
+    partition = layer.partition
+    if partition.makes is Form.ROWS:
+        return y
+    steps = 1 if isinstance(layer, LastStep) else layer.steps
+    message = LayerProto(name=f"{name}:rows", type=LayerType.kTransition, srclayers=[name], unroll_len=steps)
+    transition = Transition.from_proto(message)
+    transition.partition = LayerPartition(
+        partition.makes, Form.ROWS, (net.whole_shapes[name],), partition.rank, partition.size
+    )
+    ctx = net.contexts[name]
+    return transition.forward(Context(ctx.ops, ctx.output_step or ctx.step, group=ctx.group), y)
 
 
 def _labelled(batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""Commands on a job's net: check, test, predict, sample, export."""
+"""Commands on a job's net: check, show, test, predict, sample, export."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, job_options, load, reports_errors, trained
+
+PHASES = ("train", "validate", "test")
 
 
 @click.command()
@@ -20,6 +22,7 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
 
     from singa_dask.cluster.bootstrap import mpi_library
     from singa_dask.monitor.net_tables import net_tables
+    from singa_dask.monitor.traffic import Traffic
     from singa_dask.training.prepare import check_given, prepare
 
     prepared = prepare(load(job, overrides, cluster), with_data=not no_data)
@@ -30,10 +33,35 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
         console.print(table)
     held = [sum(s.size for s in prepared.partition.of_server(i)) for i in range(prepared.topology.nservers_per_group)]
     slices = ", ".join(f"{size:,}" for size in held)
-    click.echo(f"elements per server: {slices}; each worker computes its own rows of the mini-batch")
+    traffic, rows = Traffic.of(prepared, "train"), prepared.layers["train"]
+    within = "each worker computes its own rows of the mini-batch"
+    if any(map(traffic.of_layer, rows)):
+        within = "; ".join(traffic.summary(rows, prepared.topology.codec))
+    click.echo(f"elements per server: {slices}; {within}")
     if prepared.topology.nprocesses > 1:
         click.echo(f"MPI library: {mpi_library()}")
     click.echo(f"{prepared.job.name}: ready to run; {prepared.topology.describe()}")
+
+
+@click.command()
+@job_options
+@click.option("--phase", type=click.Choice(PHASES), default=PHASES[0], show_default=True, help="Which net to draw.")
+@click.option("--out", type=PATH, default=Path("net.svg"), show_default=True, help="SVG or PNG file to write.")
+@reports_errors
+def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str, out: Path) -> None:
+    """Draw the net of JOB: shapes, parameters, partitioning, and the bytes that workers send each other.
+
+    The shapes of samples are those of the job; only if it has none they are taken from the shards.
+    """
+    from singa_dask.job.job_pb2 import Phase
+    from singa_dask.monitor.net_picture import check_format, draw_net
+    from singa_dask.training.prepare import has_shapes, prepare
+
+    check_format(out)
+    loaded = load(job, overrides, cluster)
+    number = {"train": Phase.kTrain, "validate": Phase.kVal, "test": Phase.kTest}[phase]
+    prepared = prepare(loaded, with_data=not has_shapes(loaded, number), phases=[number])
+    click.echo(f"{out}: {draw_net(prepared, phase, out)}")
 
 
 @click.command()

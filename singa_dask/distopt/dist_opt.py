@@ -14,6 +14,7 @@ from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.model import Loss, Model
+from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.distopt.stages import SumStages
 from singa_dask.distopt.worlds import world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
@@ -28,7 +29,7 @@ from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
-from singa_dask.net.flat import FlatParams
+from singa_dask.net.flat import FlatParams, check_names
 from singa_dask.updaters import Updater, make_updater
 
 THRESHOLD = 2097152
@@ -51,6 +52,9 @@ class DistOpt:
 
     world_size, rank_in_global, rank_in_local: number of ranks, this rank, and this rank on its machine. step: updates
     made. Bytes and seconds by operation: comm.nbytes, comm.seconds. Buckets are sent during the backward pass.
+
+    A model with `partition_dim: 1` is partitioned over the ranks (see Model). Each rank updates its portions of split
+    parameters, which are never sent; all else is as before. Layers exchange through group.comm.
     """
 
     def __init__(
@@ -73,9 +77,9 @@ class DistOpt:
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
         self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with the settings it was made for
         self._cut: tuple[int, ...] = ()
-        self._total_rows = 1
         self._residual: np.ndarray | None = None
         self._owed: np.ndarray | None = None
+        self._owed_to_own: np.ndarray | None = None  # held back by an earlier DistOpt, of what is split in this one
         if model is not None:
             self.synch(model)
 
@@ -116,12 +120,12 @@ class DistOpt:
     ) -> None:
         """As backward_and_update, with float16 on the wire, both ways: half the bytes.
 
-        clipping: first, the gradient of the mean over own rows is clipped to [-clip_Value, clip_Value].
+        clipping: first, the gradient of the mean over own rows is clipped to [-clip_Value, clip_Value]; for a split
+        parameter, which is not sent, that of the mean over the rows of all ranks.
         """
         if clipping and not clip_Value > 0:
             raise ConfigError(Problem("clip_Value", "must be above 0", str(clip_Value), "100 is the default."))
-        share = loss.rows / self._total_rows if clipping else 1.0
-        clip = clip_Value * share if clipping else None
+        clip = clip_Value if clipping else None
         self._update(
             loss, threshold, ("half",), lambda comm, buckets, dtype: CodedSums(comm, buckets, Half(), dtype), clip
         )
@@ -130,11 +134,12 @@ class DistOpt:
         """Every rank applies its own gradients; then one chunk of the parameters becomes its mean over the ranks.
 
         Chunks take turns, one per step; they have at most `threshold` elements, and at most 1 / world_size of all. The
-        ranks' models differ in between: `synch` makes them equal.
+        ranks' models differ in between: `synch` makes them equal. Split parameters get the gradients
+        of all ranks' rows.
         """
         _check_threshold(threshold)
         net = self._backward(loss, None, own_mean=True)
-        self._apply(net.flat.grads)
+        self._apply()
         if self.world_size > 1:
             chunks = max(self.world_size, -(-net.flat.size // threshold))
             chunk = (self.step - 1) % chunks
@@ -159,25 +164,40 @@ class DistOpt:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
-        `model.state_dict()`."""
-        flat = self._flat
-        states = {name: flat.named(self._host(array).copy()) for name, array in self._updater.state.items()}
+        `model.state_dict()`. All arrays are whole. Collective where the model is partitioned.
+        """
+        assert self.model is not None
+        net = self._net
+        held: dict[str, dict[str, np.ndarray]] = {}
+        for updater, flat in self._updaters:
+            for name, array in updater.state.items():
+                held.setdefault(name, {}).update(flat.named(self._host(array).copy()))
+        states = {name: self.model.ranks.whole(net.params, arrays) for name, arrays in held.items()}
         state: dict[str, Any] = {"step": self.step, "updater": states, "residual": {}, "owed": {}, "cut": self._cut}
         if self._residual is not None and self._owed is not None:
-            state |= {"residual": flat.named(self._residual.copy()), "owed": flat.named(self._owed.copy())}
+            named = net.flat.named
+            state |= {"residual": named(self._residual.copy()), "owed": named(self._owed.copy())}
+        if self._owed_to_own is not None:
+            pending = net.own.named(self._owed_to_own)
+            state["residual"] |= {param.name: _whole_of(param, pending[param.name]) for param in net.own.params}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from this state. Raises CheckpointError where it is of another model or updater."""
+        """Continue from this state, which may be of another partition; without residuals also of another number of
+        ranks. Collective where the model is partitioned.
+
+        Raises CheckpointError where it is of another model or updater.
+        """
         missing = [key for key in ("step", "updater", "residual", "owed", "cut") if key not in state]
         if missing:
             raise CheckpointError(
                 f"the state of a DistOpt must have {', '.join(missing)}. It has: {', '.join(state)}."
             )
-        flat = self._flat
-        self._updater.load_state({name: flat.flattened(arrays) for name, arrays in state["updater"].items()})
-        self._residual = flat.flattened(state["residual"]) if state["residual"] else None
-        self._owed = flat.flattened(state["owed"]) if state["owed"] else None
+        net = self._net
+        states = {name: own_arrays(net.params, arrays) for name, arrays in state["updater"].items()}
+        for updater, flat in self._updaters:
+            updater.load_state({name: flat.flattened(_some(flat, arrays)) for name, arrays in states.items()})
+        self._load_residuals(state["residual"], state["owed"])
         self._cut, self._in_use = tuple(state["cut"]), None
         self.step = int(state["step"])
         assert self.model is not None
@@ -185,17 +205,12 @@ class DistOpt:
 
     def _form_for(self, model: Model) -> None:
         """Check that all ranks have this model, and share memory with them where that is possible. Collective."""
-        described = [(entry.name, entry.shape) for entry in model.net.flat.entries]
-        mark = zlib.crc32(repr((described, str(model.ops.dtype))).encode())
-        marks = self._executor.run(self.comm.all_gather_number, mark)
-        other = np.flatnonzero(marks != marks[0])
-        if other.size:
-            what = f"rank {other[0]} has a model of other parameters than rank 0"
-            raise ConfigError(Problem("model", what, hint="Build the same layers on every rank."))
+        model.spread(Ranks(self._executor))
         self.model = model
-        self._updater = make_updater(self._proto, model.ops)
-        self._updater.bind(model.net.flat.entries, 0, model.net.flat.size)
-        flat = model.net.flat
+        net, flat = model.net, model.net.flat
+        self._updaters = [(make_updater(self._proto, model.ops), flat) for flat in (net.flat, net.own)]
+        for updater, each in self._updaters:
+            updater.bind(each.entries, 0, each.size)
         self._on_host = self._host(flat.grads) is flat.grads
         if self._one_machine:
             on_host = np.array([float(self._on_host)])
@@ -204,8 +219,9 @@ class DistOpt:
                 self._shared = form_shared_flat(self.comm, flat.size, flat.grads.dtype)
         if self._shared is not None:
             flat.move(flat.values, self._shared[1][self.rank_in_global])
-        model.rows_of_all = self._rows
-        model.join(WorkerGroup(self._executor, self.comm, model.ops))
+        between_layers = self._executor.run(self.comm.split, 0) if model.partitioned else self.comm
+        self.group = WorkerGroup(self._executor, between_layers, model.ops)
+        model.join(self.group)
 
     def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
         return FullExchange(comm, buckets) if self._shared is None else SharedExchange(comm, buckets, self._shared[1])
@@ -226,16 +242,15 @@ class DistOpt:
         return 0 if self._in_use is None else self._in_use[1].exchange.overflows
 
     @property
-    def _flat(self) -> FlatParams:
+    def _net(self) -> Net:
         if self.model is None:
             hint = "Pass it, DistOpt(updater, model), or call synch(model)."
             raise ConfigError(Problem("model", "this DistOpt has none", hint=hint))
-        return self.model.net.flat
+        return self.model.net
 
-    def _rows(self, own: int) -> tuple[int, int]:
-        rows = self._executor.run(self.comm.all_gather_number, own)
-        self._total_rows = int(rows.sum())
-        return int(rows[: self.rank_in_global].sum()), self._total_rows
+    @property
+    def _flat(self) -> FlatParams:
+        return self._net.flat
 
     def _update(
         self,
@@ -247,18 +262,19 @@ class DistOpt:
     ) -> None:
         """Backward, with every bucket sent as soon as it is complete; then the update by the sum."""
         _check_threshold(threshold)
-        flat = self._flat
+        flat, own = self._flat, self._net.own
+        complete = own if self.world_size > 1 else flat
         if self.world_size == 1:
             self._backward(loss, None)
-            if clip is not None:
-                flat.grads.clip(-clip, clip, out=flat.grads)
-            return self._apply(flat.grads)
-        stages, pipeline = self._pipeline((*key, threshold), threshold, make)
-        stages.clip = clip
-        pipeline.run(stages, lambda on_gradient: self._backward(loss, on_gradient))
-        if isinstance(stages.exchange, SharedExchange):
-            flat.grads[...] = stages.staging.values  # an updater may write to its gradients: each rank has its own
-        self._apply(flat.grads)
+        else:
+            stages, pipeline = self._pipeline((*key, threshold), threshold, make)
+            stages.clip = None if clip is None else clip * loss.rows / loss.total_rows
+            pipeline.run(stages, lambda on_gradient: self._backward(loss, on_gradient))
+            if isinstance(stages.exchange, SharedExchange):
+                flat.grads[...] = stages.staging.values  # an updater may write to its gradients: each rank has its own
+        if clip is not None:
+            complete.grads.clip(-clip, clip, out=complete.grads)
+        self._apply()
 
     def _pipeline(
         self, key: tuple[Any, ...], threshold: int, make: Callable[..., BucketExchange]
@@ -277,20 +293,28 @@ class DistOpt:
         model = loss.claim()
         if model is not self.model:
             raise ConfigError(Problem("loss", "is of a model that this DistOpt does not train", repr(loss)))
-        if own_mean:
-            for ctx in model.net.contexts.values():
+        net = model.net
+        if own_mean and not net.partitioned:
+            for ctx in net.contexts.values():
                 ctx.step = replace(ctx.step, total_rows=loss.rows)
         try:
-            model.net.backward(on_gradient)
+            net.backward(on_gradient)
         except BaseException as error:
             # Buckets that are under way would wait for this rank until their deadline.
             if self.world_size > 1:
                 self.comm.abort(f"rank {self.rank_in_global} failed in its backward pass: {error}")
             raise
-        return model.net
+        if own_mean and net.partitioned:  # the layers' gradients for each other are of the mean over all rows
+            net.flat.grads *= loss.total_rows / loss.rows
+        if self._owed_to_own is not None:
+            net.own.grads += self._ops.asarray(self._owed_to_own)
+            self._owed_to_own = None
+        return net
 
-    def _apply(self, gradients: Any) -> None:
-        self._updater.update(self.step, self._flat.values, gradients)
+    def _apply(self) -> None:
+        for updater, flat in self._updaters:
+            if flat.size:
+                updater.update(self.step, flat.values, flat.grads)
         self.step += 1
         assert self.model is not None
         self.model.number = self.step
@@ -306,6 +330,26 @@ class DistOpt:
         chunk[first : first + own.size] = own / self.world_size
         self.comm.all_gather(chunk, counts)
         values[start:stop] = self._ops.asarray(chunk)
+
+    def _load_residuals(self, residual: Mapping[str, np.ndarray], owed: Mapping[str, np.ndarray]) -> None:
+        """Those of what is split here become part of the next gradients."""
+        assert self.model is not None
+        net, ranks = self._net, self.model.ranks
+        names = [param.name for param in net.params]
+        self._residual = self._owed = self._owed_to_own = None
+        if not any(ranks.numbers(bool(residual)) if net.partitioned else residual):
+            return
+        for given in (residual, owed):
+            check_names(names, dict.fromkeys(names) | dict(given))
+
+        def filled(given: Mapping[str, np.ndarray], flat: FlatParams) -> dict[str, np.ndarray]:
+            dtype = flat.values.dtype
+            return {p.name: given[p.name] if p.name in given else np.zeros(p.whole_shape, dtype) for p in flat.params}
+
+        self._residual, self._owed = (net.flat.flattened(filled(given, net.flat)) for given in (residual, owed))
+        sums = {name: array + filled(owed, net.own)[name] for name, array in filled(residual, net.own).items()}
+        own = own_arrays(net.own.params, {name: ranks.sum(array) for name, array in sums.items()})
+        self._owed_to_own = net.own.flattened(own) if own else None
 
     def _residuals(self, cut: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """What was not sent, and what is owed. Where another cut changes owners, what is owed is sent again."""
@@ -329,6 +373,18 @@ class DistOpt:
     def _local_rank(self) -> int:
         machines = self.comm.all_gather_number(zlib.crc32(this_node().encode()))
         return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())
+
+
+def _some(flat: FlatParams, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {entry.name: arrays[entry.name] for entry in flat.entries}
+
+
+def _whole_of(param: Param, own: np.ndarray) -> np.ndarray:
+    """A whole array of a split parameter, zero outside this rank's portion."""
+    assert param.portion is not None
+    whole = np.zeros(param.whole_shape, own.dtype)
+    param.portion.write(whole, own)
+    return whole
 
 
 def _check_threshold(threshold: int) -> None:

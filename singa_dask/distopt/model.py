@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator, means
-from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
+from singa_dask.distopt.ranks import Ranks, own_arrays
+from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
+from singa_dask.job.check_fields import check_numbers
+from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.layers.group import Group
@@ -21,12 +25,13 @@ from singa_dask.ops import get_ops
 class Loss:
     """The metrics of a training call on this rank's rows, from which DistOpt goes backward.
 
-    float(loss): the mean loss; loss.accuracy: and so on, every metric's mean; metrics: all of them. rows: own rows.
+    float(loss): the mean loss; loss.accuracy: and so on, every metric's mean; metrics: all of them. Those of a loss
+    that is split over the ranks by classes are of the rows of all ranks. rows: own rows; total_rows: of all ranks.
     """
 
-    def __init__(self, model: Model, metrics: Mapping[str, Metric], rows: int) -> None:
+    def __init__(self, model: Model, metrics: Mapping[str, Metric], rows: int, total_rows: int) -> None:
         self.metrics = {name: metric.mean for name, metric in metrics.items()}
-        self.rows = rows
+        self.rows, self.total_rows = rows, total_rows
         self._model = model
 
     def __float__(self) -> float:
@@ -63,9 +68,13 @@ class Model:
         loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
         scores = model.predict(x)
 
-    layers: may be a NetProto too. seed: of the initial parameters and of random layers. device, dtype, device_id: see
-    get_ops. rows_of_all: own rows -> (rows of lower ranks, rows of all ranks); DistOpt sets it, and training calls are
-    then collective.
+    layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
+    mini-batches (0) or the features (1) among its ranks. seed: of the initial parameters and of random layers. device,
+    dtype, device_id: see get_ops. ranks: those of DistOpt; training calls are then collective.
+
+    With features to divide, a DistOpt of several ranks partitions the model. Then evaluate, predict and state_dict are
+    collective too, and a rank holds only its portions of split parameters. Parameters get memory when they are first
+    used, so no rank ever holds the whole net, unless it uses the model before.
 
     Raises ConfigError where the layers do not fit together.
     """
@@ -74,20 +83,42 @@ class Model:
         self,
         layers: Iterable[Any] | NetProto,
         *,
+        partition_dim: int | None = None,
         seed: int = 0,
         device: str = "cpu",
         dtype: Any = np.float32,
         device_id: int = 0,
     ) -> None:
-        proto = layers if isinstance(layers, NetProto) else NetProto(layer=assemble(layers))
+        self._proto = NetProto()
+        if isinstance(layers, NetProto):
+            self._proto.CopyFrom(layers)
+        else:
+            self._proto.layer.extend(assemble(layers))
+        if partition_dim is not None:
+            assign(self._proto, "partition_dim", partition_dim, "partition_dim")
+            check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
         self.ops = get_ops(device, dtype, device_id=device_id)
-        self.net = Net(proto, Phase.kTrain, self.ops)
-        self._evaluator = Evaluator(Net(proto, Phase.kTest, self.ops, share=self.net), BP())
-        self.net.initialise(seed)
         self.seed = seed
         self.number = 0
         self.last: Loss | None = None
-        self.rows_of_all: Callable[[int], tuple[int, int]] = lambda rows: (0, rows)
+        self.ranks = Ranks()
+        self._used = False  # whether the parameters have memory
+        self._adopt(self._training_net(self.ranks))
+        self._net.check_initial_values(seed)
+
+    @property
+    def net(self) -> Net:
+        """The training net of this rank."""
+        if not self._used:
+            self._net.allocate()
+            self._net.initialise(self.seed)
+            self._used = True
+        return self._net
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether ranks have only their portions of the net."""
+        return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
         """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, or None.
@@ -95,49 +126,143 @@ class Model:
         Raises DataError where x and y do not fit the net or each other.
         """
         feed, rows = self._feed(x, y)
-        first, total = self.rows_of_all(rows)
-        self.net.forward(feed, Step(Phase.kTrain, self.number, self.seed, first, total))
-        self.last = Loss(self, self.net.metrics(), rows)
+        counts = self.ranks.numbers(rows)
+        self.net.forward(feed, self._step(Phase.kTrain, self.number, counts))
+        self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
     def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
-        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone."""
-        return means(self._evaluator.measure(self._mini_batches(x, y, batchsize)))
+        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone.
+
+        Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
+        means over the rows of all ranks.
+        """
+        summed = self._evaluator.measure(self._mini_batches(x, y, batchsize))
+        if self.partitioned:
+            message = self.ranks.sum(np.array([[metric.total, metric.count] for metric in summed.values()]))
+            summed = {name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)}
+        return means(summed)
 
     def predict(self, x: Any, *, batchsize: int = 500) -> np.ndarray:
         """The net's output for every row of x, `batchsize` rows at a time: class probabilities of a softmax loss, else
         the output of the loss or the last layer. -> (B, ...), on the host.
 
+        Of a partitioned model collective, as `evaluate`; each rank gets the output for its own rows.
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         mini_batches = self._mini_batches(x, None, batchsize)
         return np.concatenate([self._evaluator.predict(feed, step).copy() for feed, step in mini_batches])
 
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name: whole arrays on every rank. Of a partitioned model collective."""
+        held = {name: array.copy() for name, array in self._held.items()}
+        return self.ranks.whole(self.net.params, held)
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Set the parameters from whole arrays, on every rank of a partitioned model.
+
+        Raises CheckpointError where names or shapes differ.
+        """
+        own = own_arrays(self.net.params, state)
+        for param in self.net.params:
+            param.value[...] = self.ops.asarray(own[param.name], self.ops.dtype)
+
+    def spread(self, ranks: Ranks) -> None:
+        """Train on these ranks; each keeps its portions of rank 0's parameters if the net is partitioned. Collective.
+
+        Raises ConfigError where the ranks' models differ, or this one is partitioned over other ranks.
+        """
+        if self.partitioned and (ranks.rank, ranks.size) != (self.ranks.rank, self.ranks.size):
+            message = f"is partitioned over {self.ranks.size} ranks already"
+            hint = "Build another one and load the state_dict() of this one into it."
+            raise ConfigError(Problem("model", message, f"a DistOpt of {ranks.size}", hint))
+        net = self._net if self.partitioned else self._training_net(ranks)
+        self._check_same(net, ranks)
+        self.ranks = ranks
+        if self.partitioned or not net.partitioned:
+            return
+        kept = ranks.numbers(self._used)[0] == 1
+        whole = self._held if kept and ranks.rank == 0 else {}
+        self._adopt(net)
+        if kept:
+            net.allocate()
+            self._used = True
+            for param in net.own.params:
+                portion = ranks.scattered(param, whole.get(param.name), np.dtype(self.ops.dtype))
+                param.value[...] = self.ops.asarray(portion)
+            for name in [entry.name for entry in net.flat.entries] if whole else []:
+                net.named_params[name].value[...] = self.ops.asarray(whole[name])
+
+    def join(self, group: Group) -> None:
+        """Let the layers of the training net exchange with those of the other ranks; if the model is partitioned, also
+        those of the test net."""
+        self._net.join(group)
+        if self.partitioned:
+            self._test_net.join(group)
+
+    @property
+    def _held(self) -> dict[str, np.ndarray]:
+        """What this rank has of the parameters, by name, on the host; may be views."""
+        flat, own = self.net.flat, self.net.own
+        return flat.named(self.ops.to_host(flat.values)) | own.named(self.ops.to_host(own.values))
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        assert self.net is self._net  # which shares its parameters
+        return Evaluator(self._test_net, BP())
+
+    def _training_net(self, ranks: Ranks) -> Net:
+        return Net(self._proto, Phase.kTrain, self.ops, rank=ranks.rank, size=ranks.size, allocate=False)
+
+    def _adopt(self, net: Net) -> None:
+        """Use this training net, whose parameters have no memory yet."""
+        self._net, self._used = net, False
+        rank, size = (self.ranks.rank, self.ranks.size) if net.partitioned else (0, 1)
+        self._test_net = Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
+
+    def _check_same(self, net: Net, ranks: Ranks) -> None:
+        """Raise ConfigError on all ranks if their models differ."""
+        described: list[Any] = [(param.name, param.whole_shape) for param in net.params]
+        if net.partitioned:
+            forms = [(name, layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()]
+            described += [self.seed, forms]
+        marks = ranks.numbers(zlib.crc32(repr((described, str(self.ops.dtype))).encode()))
+        other = next((rank for rank, mark in enumerate(marks) if mark != marks[0]), None)
+        if other is not None:
+            what = "parameters, partitions or seed" if net.partitioned else "parameters"
+            message = f"rank {other} has a model of other {what} than rank 0"
+            raise ConfigError(Problem("model", message, hint="Build the same layers on every rank."))
+
     def _mini_batches(self, x: Any, y: Any, batchsize: int) -> Iterator[tuple[dict[str, Batch], Step]]:
-        """Test data, `batchsize` rows at a time."""
+        """Test data, `batchsize` rows at a time. Of a partitioned model, all ranks get as many mini-batches, the last
+        ones maybe without rows."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
         feed, rows = self._feed(x, y)
-        for start in range(0, rows, batchsize):
-            some = slice(start, start + batchsize)
+        for call, step in enumerate(self._test_steps(rows, batchsize)):
+            some = slice(call * batchsize, (call + 1) * batchsize)
             part = {
                 name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
                 for name, batch in feed.items()
             }
-            yield part, Step(Phase.kTest, 0, self.seed, start, min(batchsize, rows - start))
+            yield part, step
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters, by name."""
-        values = self.ops.to_host(self.net.flat.values).copy()
-        return self.net.flat.named(values)
+    def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:
+        if not self.partitioned:
+            for start in range(0, rows, batchsize):
+                yield Step(Phase.kTest, 0, self.seed, start, min(batchsize, rows - start))
+            return
+        try:
+            every = tuple(zip(self.ranks.numbers(rows), self.ranks.numbers(batchsize), strict=True))
+        except CommTimeout as error:
+            what = f"The model is partitioned: evaluate() and predict() are calls of all {self.ranks.size} ranks."
+            raise CommTimeout(f"{error}. {what}") from error
+        for call in range(max(-(-count // size) for count, size in every)):
+            counts = tuple(min(max(count - call * size, 0), size) for count, size in every)
+            yield self._step(Phase.kTest, 0, counts)
 
-    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Set the parameters. Raises CheckpointError where names or shapes differ."""
-        self.net.flat.values[...] = self.ops.asarray(self.net.flat.flattened(state))
-
-    def join(self, group: Group) -> None:
-        """Let the layers of the training net exchange with those of the other ranks."""
-        self.net.join(group)
+    def _step(self, phase: int, number: int, counts: tuple[int, ...]) -> Step:
+        return Step(phase, number, self.seed, sum(counts[: self.ranks.rank]), sum(counts), counts)
 
     def _feed(self, x: Any, y: Any) -> tuple[dict[str, Batch], int]:
         names = self.net.input_layers

@@ -6,7 +6,7 @@ multiple of 16 elements (a cache line of float32); the padding in between stays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -62,11 +62,14 @@ class FlatParams:
         """Zeroed arrays for `params`, bound to their places; without `allocate` only the places."""
         entries = layout(params)
         size = _aligned(entries[-1].stop) if entries else 0
-        length = size if allocate else 0
-        flat = cls(ops.zeros((length,)), ops.zeros((length,)), entries, params, size)
+        flat = cls(ops.zeros((0,)), ops.zeros((0,)), entries, params, size)
         if allocate:
-            flat.move(flat.values, flat.grads)
+            flat.allocate(ops)
         return flat
+
+    def allocate(self, ops: Ops) -> None:
+        """Bind all parameters to zeroed arrays."""
+        self.move(ops.zeros((self.size,)), ops.zeros((self.size,)))
 
     def move(self, values: Array, grads: Array) -> None:
         """Bind all parameters to these arrays, without copying values."""
@@ -91,7 +94,7 @@ class FlatParams:
 
         Raises CheckpointError if a parameter is missing, unknown or of another shape.
         """
-        self._check_names(arrays)
+        check_names([e.name for e in self.entries], arrays)
         flat = np.zeros(self.size, self.values.dtype)
         for e in self.entries:
             array = np.asarray(arrays[e.name])
@@ -102,17 +105,17 @@ class FlatParams:
             flat[e.start : e.stop] = array.ravel()
         return flat
 
-    def _check_names(self, arrays: Mapping[str, np.ndarray]) -> None:
-        own = [e.name for e in self.entries]
-        missing = [name for name in own if name not in arrays]
-        unknown = [name for name in arrays if name not in set(own)]
-        if missing:
-            near = nearest(missing[0], unknown) if unknown else ""
-            raise CheckpointError(f"the given arrays lack the parameters {', '.join(missing)}. {near}".rstrip())
-        if unknown:
-            raise CheckpointError(
-                f"this net has no parameters {', '.join(unknown)}. {nearest(unknown[0], own)}".rstrip()
-            )
+
+def check_names(own: Sequence[str], given: Iterable[str]) -> None:
+    """Raise CheckpointError if the names of the given arrays are not those of the parameters."""
+    given = list(given)
+    missing = [name for name in own if name not in set(given)]
+    unknown = [name for name in given if name not in set(own)]
+    if missing:
+        near = nearest(missing[0], unknown) if unknown else ""
+        raise CheckpointError(f"the given arrays lack the parameters {', '.join(missing)}. {near}".rstrip())
+    if unknown:
+        raise CheckpointError(f"this net has no parameters {', '.join(unknown)}. {nearest(unknown[0], own)}".rstrip())
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ from singa_dask.ops.arrays import Array
 class LayerRow(NamedTuple):
     """One line of `Net.describe`. shape: of the layer's samples, on all workers together. parameters: elements that it
     owns, on all workers together. partition: what is divided among the workers. steps: time steps in one call. sent:
-    values that a worker sends to others, per row of the mini-batch (and time step), forward and backward."""
+    values that a worker sends to others, per row of the mini-batch (and time step), forward and backward. sources,
+    labels: the layers that it reads, and those of them that it reads labels from."""
 
     layer: str
     type: str
@@ -44,6 +45,8 @@ class LayerRow(NamedTuple):
     partition: str
     steps: int = 1
     sent: tuple[float, float] = (0.0, 0.0)
+    sources: tuple[str, ...] = ()
+    labels: frozenset[str] = frozenset()
 
 
 class Net:
@@ -164,6 +167,11 @@ class Net:
         for ctx in self.contexts.values():
             ctx.group = group
 
+    def allocate(self) -> None:
+        """Give the parameters memory, zeroed, in a net that was made without."""
+        for flat in (self.flat, self.own):
+            flat.allocate(self.ops)
+
     def initialise(self, seed: int) -> None:
         """Set every parameter to its initial value, a function of (seed, name) and its `init` block."""
         for param in (self._parameter_net or self).params:
@@ -265,7 +273,10 @@ class Net:
             forward, backward = layer.partition.sent if transition else (0.0, 0.0)
             sent = forward, backward if self.contexts[name].needs_input_grad else 0.0
             partition = self._partition(layer)
-            rows.append(LayerRow(name, type(layer).__name__, shape, parameters, partition, layer.steps, sent))
+            sources = tuple(layer.proto.srclayers)
+            labels = frozenset(sources[i] for i in layer.label_positions)
+            kind = type(layer).__name__
+            rows.append(LayerRow(name, kind, shape, parameters, partition, layer.steps, sent, sources, labels))
         return rows
 
     def close(self) -> None:

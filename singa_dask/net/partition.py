@@ -89,7 +89,7 @@ class _Partitioner:
             return first.reads, first.makes
         owners = [param.owner.name for param in layer.params]
         known = [self.axes[name] for name in owners if name in self.axes]
-        dim = self._dim(layer) if not known else int(any(axis is not None for axis in known))
+        dim = self._dim(layer, sources) if not known else int(any(axis is not None for axis in known))
         if layer.splits_features and layer.proto.partition_dim not in (-1, dim):
             raise _disagrees(layer, f"has partition_dim {dim}", f"partition_dim: {layer.proto.partition_dim}")
         axis = next((self.axes[name] for name in owners[:1] if self.axes.get(name) is not None), None)
@@ -103,10 +103,13 @@ class _Partitioner:
         self._remember(layer, reads, makes)
         return reads, makes
 
-    def _dim(self, layer: Layer) -> int:
+    def _dim(self, layer: Layer, sources: list[Form]) -> int:
+        """The layer's partition_dim, else the net's. A layer that could compute on split features and leaves the
+        choice to its net goes on with those of its source."""
         if layer.proto.partition_dim >= 0:
             return layer.proto.partition_dim
-        return 1 if self._asked(layer) else self.proto.partition_dim
+        follows = sources[0] is Form.COLUMNS and Form.COLUMNS in layer.takes and not layer.splits_features
+        return 1 if follows or self._asked(layer) else self.proto.partition_dim
 
     @staticmethod
     def _asked(layer: Layer) -> bool:

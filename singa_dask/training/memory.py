@@ -54,40 +54,55 @@ class Need:
         return sum(astuple(self)) - self.reserved
 
     def __str__(self) -> str:
-        names = [field.name for field in fields(self) if field.name != "reserved"]
+        names = [field.name for field in fields(self) if field.name != "reserved" and getattr(self, field.name)]
         parts = [f"{name.replace('_', ' ')} {readable(getattr(self, name))}" for name in names]
         return f"{readable(self.total)} per worker ({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
-class Limit:
-    """Bytes that are free, for all processes with the same `owner` together."""
+class Free:
+    """Bytes that are free for a worker: in its address space, and of memory.
 
-    free: int
-    owner: int
+    owners: other bounds of its memory, (bytes, who has it): it is divided among the workers with the same owner.
+    """
+
+    space: int
+    memory: int
+    owners: tuple[tuple[int, int], ...] = ()
 
 
-def need_of(nets: Mapping[int, Net], job: JobProto, workers: int, *, in_process_servers: bool, shares: bool) -> Need:
+def need_of(
+    nets: Mapping[int, Net],
+    job: JobProto,
+    workers: int,
+    *,
+    in_process_servers: bool,
+    shares: bool,
+    resumes: bool = False,
+) -> Need:
     """What each of a group of `workers` allocates.
 
     nets: its nets of all phases, which need not be allocated. in_process_servers: whether the updater's state is in
     the worker's process. shares: whether all workers of the group are on one machine and share values and gradients.
+    resumes: whether it begins with a checkpoint.
     """
     train = nets[Phase.kTrain]
     itemsize = np.dtype(train.ops.dtype).itemsize
     common = itemsize * sum(param.size for param in train.params if param.portion is None)
     own = itemsize * sum(param.size for param in train.params if param.portion is not None)
-    states = len(updater_class(job.updater).states) if in_process_servers else 0
+    states = len(updater_class(job.updater).states)
     exchanged = 0 if shares or workers == 1 else common
-    with_codec = job.cluster.codec != job.cluster.kFull
+    # A codec keeps the servers' values and a residual; else only the own part of the sums is used.
+    kept = 2 * exchanged if job.cluster.codec != job.cluster.kFull else exchanged // workers
+    # Values to begin with; updater states of a checkpoint. Workers that cannot share memory exchange messages.
+    unused = common + common * (workers > 1) + (states * (common + own) if resumes else 0)
     return Need(
         parameters=(common // workers if shares else common) + own,
         gradients=common + own,
-        updater_state=states * (common // workers + own),
-        # A codec keeps the servers' values and a residual; else only the own part of the sums is used.
-        exchange=2 * exchanged if with_codec else exchanged // workers,
+        updater_state=states * (common // workers + own) if in_process_servers else 0,
+        exchange=kept,
         activations=itemsize * sum(_activations(net, workers) for net in nets.values()),
-        reserved=0 if with_codec else exchanged - exchanged // workers,
+        reserved=unused + (common - common // workers if shares else 0),
     )
 
 
@@ -106,18 +121,18 @@ def _activations(net: Net, workers: int) -> int:
     return elements
 
 
-def limits(dask_limit: int | None = None, reserved: int = 0) -> tuple[Limit, ...]:
-    """Those of this process: its address space and its memory in Dask, its control group, the machine.
+def free_here(dask_limit: int | None = None) -> Free:
+    """What is free for this process: as the system and Dask bound it, its control group, and the machine.
 
-    dask_limit: bytes of memory beyond which Dask ends the process. reserved: address space that it needs besides.
+    dask_limit: bytes of memory beyond which Dask ends the process.
     """
     process, machine = psutil.Process().memory_info(), _machine()
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    space = UNLIMITED if soft == resource.RLIM_INFINITY else max(0, soft - process.vms - reserved - BESIDES)
-    dask = UNLIMITED if dask_limit is None else max(0, dask_limit - process.rss)
+    space = UNLIMITED if soft == resource.RLIM_INFINITY else max(0, soft - process.vms - BESIDES)
+    memory = UNLIMITED if dask_limit is None else max(0, dask_limit - process.rss)
     group, free = control_group(Path("/proc/self/cgroup"), _GROUPS)
-    own = Limit(min(space, dask), 0)
-    return own, Limit(free, crc32(f"{machine} {group}".encode())), Limit(psutil.virtual_memory().available, machine)
+    owners = (free, crc32(f"{machine} {group}".encode())), (psutil.virtual_memory().available, machine)
+    return Free(space, memory, owners)
 
 
 def control_group(membership: Path, mounted: Path) -> tuple[int, int]:
@@ -160,33 +175,52 @@ def _machine() -> int:
 
 
 def check_memory(
-    job: JobProto, comm: Communicator, ops: Ops, *, in_process_servers: bool, dask_limit: int | None = None
+    job: JobProto,
+    comm: Communicator,
+    ops: Ops,
+    *,
+    in_process_servers: bool,
+    resumes: bool = False,
+    dask_limit: int | None = None,
 ) -> None:
-    """Check that the memory of every worker suffices for its replica of the job. Collective, before they allocate.
+    """Check that the host's memory suffices for every worker's replica of the job. Collective, before they allocate.
 
-    dask_limit: bytes of memory beyond which Dask ends the process; None for no limit.
-    Raises ConfigError on every worker if the memory of any of them does not suffice.
+    in_process_servers, resumes: see need_of. dask_limit: bytes of memory beyond which Dask ends the
+    process; None for no limit.
+    Memory of GPUs is not checked. Raises ConfigError on every worker if the memory of any of them does not suffice.
     """
+    if ops.device != "cpu":
+        return
     shares = comm.size > 1 and suits_sharing(job, ops) and comm.one_machine()
     nets = _nets(job, ops, comm.rank, comm.size)
-    need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares)
-    own = [
-        need.total,
-        *(number for limit in limits(dask_limit, need.reserved) for number in (limit.free, limit.owner)),
-    ]
+    need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares, resumes=resumes)
+    free = free_here(dask_limit)
+    own = [need.total, need.reserved, free.space, free.memory, *(number for owner in free.owners for number in owner)]
     table = np.zeros((comm.size, len(own)), np.int64)
     table[comm.rank] = own
     comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
-    free = free_of(table)
-    missing = table[:, 0] - free
-    worst = int(missing.argmax())
-    if missing[worst] <= 0:
+    total, reserved, space = table[:, 0], table[:, 1], table[:, 2]
+    memory = divided(table[:, 3:])
+    missing = np.maximum(total - memory, total + reserved - space)
+    rank = int(missing.argmax())
+    if missing[rank] <= 0:
         return
-    text = (
-        f"needs {need}; {readable(missing[worst])} are missing, as {readable(free[worst])} are free for rank {worst}"
-    )
-    hint = _way_out(job, ops, comm.size, int(free[worst]), in_process_servers)
-    raise ConfigError(Problem("neuralnet", text, hint=hint))
+    text, has = f"needs {need}", int(memory[rank])
+    if missing[rank] > total[rank] - has:
+        text, has = f"{text} and {readable(need.reserved)} of address space besides", int(space[rank])
+    text = f"{text}; rank {rank} has {readable(has)} free: {readable(missing[rank])} are missing"
+    left = Free(int(space[rank]), int(memory[rank]))
+    raise ConfigError(Problem("neuralnet", text, hint=_way_out(job, ops, comm.size, left, in_process_servers)))
+
+
+def divided(table: np.ndarray) -> np.ndarray:
+    """The memory of each worker. table: by worker, `memory` and `owners` of its Free."""
+    memory = table[:, 0].copy()
+    for column in range(1, table.shape[1], 2):
+        bounds, owners = table[:, column], table[:, column + 1]
+        together = np.array([(owners == owner).sum() for owner in owners])
+        memory = np.minimum(memory, bounds // together)
+    return memory
 
 
 def _nets(job: JobProto, ops: Ops, rank: int, size: int) -> dict[int, Net]:
@@ -199,7 +233,7 @@ def _nets(job: JobProto, ops: Ops, rank: int, size: int) -> dict[int, Net]:
     return nets
 
 
-def _way_out(job: JobProto, ops: Ops, workers: int, free: int, in_process_servers: bool) -> str:
+def _way_out(job: JobProto, ops: Ops, workers: int, free: Free, in_process_servers: bool) -> str:
     """What a user can do: the smallest number of workers, of those tried, over which the net fits if it is split."""
     split = JobProto()
     split.CopyFrom(job)
@@ -209,20 +243,12 @@ def _way_out(job: JobProto, ops: Ops, workers: int, free: int, in_process_server
             nets = _nets(split, ops, 0, size)
         except ConfigError:
             break
-        each = need_of(nets, split, size, in_process_servers=in_process_servers, shares=False).total
-        if each <= free:
-            return f"Split it: with neuralnet.partition_dim: 1, each of {size} workers needs {readable(each)}."
+        need = need_of(nets, split, size, in_process_servers=in_process_servers, shares=False)
+        if need.total <= free.memory and need.total + need.reserved <= free.space:
+            spread = ", if no more of them share a machine than now" if size > workers else ""
+            each = readable(need.total)
+            return f"Split it: with neuralnet.partition_dim: 1, each of {size} workers needs {each}{spread}."
     return "Use a smaller batchsize, or workers with more memory."
-
-
-def free_of(table: np.ndarray) -> np.ndarray:
-    """The free bytes of each worker. table: by worker, its need, then free bytes and owner of each limit."""
-    free = table[:, 1].copy()  # the first limit is of one process
-    for column in range(3, table.shape[1], 2):
-        limits, owners = table[:, column], table[:, column + 1]
-        together = np.array([(owners == owner).sum() for owner in owners])
-        free = np.minimum(free, limits // together)
-    return free
 
 
 def readable(nbytes: float) -> str:

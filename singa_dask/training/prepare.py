@@ -122,6 +122,12 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     )
 
 
+def has_shapes(job: Job, phase: int) -> bool:
+    """Whether the job gives the sample shapes of all input layers of this phase and of kTrain."""
+    inputs = (layer for layer in job.net.layer if not layer.srclayers)
+    return all(store_of(layer).shape for layer in inputs if runs_in(layer, phase) or runs_in(layer, Phase.kTrain))
+
+
 def check_given(prepared: Prepared) -> None:
     """Check that the checkpoints of `checkpoint_path` exist and fit. Raises CheckpointError."""
     if prepared.job.checkpoint_path:

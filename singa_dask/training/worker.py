@@ -127,8 +127,14 @@ def _form_replica(
             device_comm = form_nccl(comm, gpu, comm.timeout_s)
     if device_comm is not None:
         stack.callback(device_comm.close)
-    in_process_servers = services.links is None
-    check_memory(job, comm, ops, in_process_servers=in_process_servers, dask_limit=services.memory_limit)
+    check_memory(
+        job,
+        comm,
+        ops,
+        in_process_servers=services.links is None,
+        resumes=group.puts and group.resume is not None,
+        dask_limit=services.memory_limit,
+    )
     replica = Replica.form(
         job,
         comm,

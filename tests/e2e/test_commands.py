@@ -32,6 +32,19 @@ def test_check_prints_the_net(singa_dask):
     assert ["17,258"] in rows
 
 
+def test_show_draws_a_net_whose_data_are_absent(singa_dask, tmp_path):
+    split = sets(neuralnet__partition_dim=1)
+    ran = singa_dask(
+        "show", example("alexnet"), "--cluster", cluster(), *split, "--phase", "test", "--out", "a/net.png"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.last_line.startswith("a/net.png: 62,378,344 parameters; each worker sends per step ")
+    assert (tmp_path / "a" / "net.png").read_bytes().startswith(b"\x89PNG")
+    ran = singa_dask("show", example("alexnet"), "--out", "net.pdf")
+    assert ran.code == 2
+    assert "--out: the suffix selects the format, .svg or .png. Received: net.pdf. Use --out net.svg." in ran.err
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [

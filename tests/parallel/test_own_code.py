@@ -55,7 +55,8 @@ def job(own: Layer, updater: Updater, cluster: ClusterTopology) -> Job:
 
 
 def seen(workspace) -> float:
-    return float(checkpoints.load(checkpoints.path_of(workspace / "checkpoint", 4)).parameters["shift1_seen"][0])
+    saved = checkpoints.load(checkpoints.path_of(workspace / "checkpoint", 4))
+    return float(np.asarray(saved.parameters["shift1_seen"])[0])
 
 
 @pytest.mark.timeout(120)

@@ -14,6 +14,7 @@ from support.started import STARTED, AtTheEnd
 from singa_dask.comm import SoloCommunicator, run_members, run_threads
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.distopt import DistOpt, Model, data_partition
+from singa_dask.distopt.ranks import Ranks
 from singa_dask.distopt.stages import SumStages
 from singa_dask.errors import CheckpointError, ClusterError, CommTimeout, ConfigError, DataError, TrainingError
 from singa_dask.exchange.buckets import fused_buckets
@@ -274,6 +275,17 @@ def test_values_that_float16_cannot_hold_are_counted():
     assert all(before == 0 < after for before, after in run_threads(2, member))
 
 
+class Below(Ranks):
+    """A rank alone, behind so many rows of another."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows, self.rank = rows, 1
+
+    def numbers(self, own):
+        return self.rows, own
+
+
 def test_partial_applies_own_gradients_and_averages_one_chunk_after_another():
     def partial(comm):
         model, opt = make(comm)
@@ -287,9 +299,9 @@ def test_partial_applies_own_gradients_and_averages_one_chunk_after_another():
         """The first step of this rank on its own."""
         model, opt = make(SoloCommunicator())
         begin, end = SHARES[comm.rank : comm.rank + 2]
-        model.rows_of_all = lambda rows: (begin, rows)  # the same dropout
+        model.ranks = Below(begin)  # the same dropout
         x, y = batch(0)
-        opt(model(x[begin:end], y[begin:end]))
+        opt.backward_and_partial_update(model(x[begin:end], y[begin:end]))
         return model.net.flat.values
 
     ranks, own = run_threads(3, partial), run_threads(3, alone)

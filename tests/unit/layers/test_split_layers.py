@@ -116,3 +116,26 @@ def test_values_that_cross_workers(size):
     cell = recurrent(LSTM, normal(steps * rows, 2), units=units, steps=steps, rows=rows)
     others = units * (size - 1) // size
     assert cell.run(size).nbytes == 8 * rows * (steps - 1) * 2 * others
+
+
+class OwnLoss(SoftmaxLoss):
+    type = "kUserLayer"
+
+    def forward(self, ctx, *x):
+        return super().forward(ctx, *x)
+
+
+class OwnCell(LSTM):
+    type = "kUserLayer"
+
+    def forward(self, ctx, *x):
+        return super().forward(ctx, *x)
+
+
+def test_forms_are_not_inherited_by_another_forward():
+    """A loss of all rows on every worker would have too large a gradient."""
+    loss, cell = OwnLoss("loss", ["x", "data"]), OwnCell("cell", "x", dim_hidden=2)
+    loss.partition = LayerPartition(sources=((12,), (1,)))
+    assert loss.takes == (Form.ROWS,)
+    assert cell.takes == (Form.ROWS, Form.WHOLE)
+    assert cell.forms(1, [Form.COLUMNS]) == (Form.WHOLE, Form.WHOLE)

@@ -586,10 +586,10 @@ def test_description_lists_layers_in_order():
         Relabel("c", "b"),
     )
     assert [tuple(row) for row in net.describe()] == [
-        ("x", "Feed", (3,), 0, "batch", 1, (0, 0)),
-        ("a", "Scale", (3,), 3, "features", 1, (0, 0)),
-        ("b", "Scale", (3,), 0, "batch", 1, (0, 0)),
-        ("c", "Relabel", (3,), 0, "batch", 1, (0, 0)),
+        ("x", "Feed", (3,), 0, "batch", 1, (0, 0), (), frozenset()),
+        ("a", "Scale", (3,), 3, "features", 1, (0, 0), ("x",), frozenset()),
+        ("b", "Scale", (3,), 0, "batch", 1, (0, 0), ("a",), frozenset()),
+        ("c", "Relabel", (3,), 0, "batch", 1, (0, 0), ("b",), frozenset()),
     ]
 
 
