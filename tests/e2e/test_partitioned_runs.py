@@ -18,6 +18,7 @@ def parameters(workspace, step):
     return {name: np.asarray(value) for name, value in saved.items()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_partitions_equal_one_worker_and_go_on_as_another(singa_dask, tmp_path, no_leaks):
     def train(workspace, *options, steps=40):
@@ -41,6 +42,7 @@ def test_partitions_equal_one_worker_and_go_on_as_another(singa_dask, tmp_path, 
             np.testing.assert_allclose(found[parameter], value, rtol=1e-4, atol=1e-5, err_msg=f"{name}: {parameter}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_split_group_that_lost_a_worker_ends_with_the_same_parameters(singa_dask, tmp_path, environment, no_leaks):
     steps = 500
