@@ -66,7 +66,7 @@ def _own_rows(net: Net, name: str) -> Array:
         partition.makes, Form.ROWS, (net.whole_shapes[name],), partition.rank, partition.size
     )
     ctx = net.contexts[name]
-    return transition.forward(Context(ctx.ops, ctx.output_step or ctx.step, group=ctx.group), y)
+    return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), y)
 
 
 def _labelled(batch: Batch) -> Batch:

@@ -134,8 +134,8 @@ class DistOpt:
         """Every rank applies its own gradients; then one chunk of the parameters becomes its mean over the ranks.
 
         Chunks take turns, one per step; they have at most `threshold` elements, and at most 1 / world_size of all. The
-        ranks' models differ in between: `synch` makes them equal. Split parameters get the gradients
-        of all ranks' rows.
+        ranks' models differ in between: `synch` makes them equal. The gradients of split parameters are those of the
+        rows of all ranks.
         """
         _check_threshold(threshold)
         net = self._backward(loss, None, own_mean=True)
@@ -166,8 +166,8 @@ class DistOpt:
         """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
         `model.state_dict()`. All arrays are whole. Collective where the model is partitioned.
         """
-        assert self.model is not None
         net = self._net
+        assert self.model is not None
         held: dict[str, dict[str, np.ndarray]] = {}
         for updater, flat in self._updaters:
             for name, array in updater.state.items():

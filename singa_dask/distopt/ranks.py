@@ -10,8 +10,8 @@ from singa_dask.comm import SoloCommunicator
 from singa_dask.comm.communicator import part_of
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.portions import send_portions
 from singa_dask.layers.param import Param
-from singa_dask.layers.partition import Portion
 from singa_dask.net.flat import check_names
 
 
@@ -39,21 +39,15 @@ class Ranks:
         return {param.name: self._gathered(param, own[param.name]) for param in params}
 
     def scattered(self, param: Param, whole: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
-        """This rank's portion of rank 0's whole array of a split parameter. The other ranks' arrays are not read."""
-        portions, own = self._portions(param), np.empty(param.size, dtype)
-        send, counts = np.empty(0, dtype), [0] * self.size
-        if self.rank == 0:
-            assert whole is not None
-            send = np.concatenate([portion.of_whole(whole).reshape(-1) for portion in portions])
-            counts = [portion.size for portion in portions]
-        received = [own.size, *[0] * (self.size - 1)]
-        self._executor.run(self._comm.all_to_all, send, counts, own, received)
+        """This rank's portion of rank 0's whole array of a split parameter, which other ranks need not give."""
+        own = np.empty(param.size, dtype)
+        self._executor.run(send_portions, self._comm, param.portion, whole, own)
         return own.reshape(param.shape)
 
     def _gathered(self, param: Param, own: np.ndarray) -> np.ndarray:
         if param.portion is None:
             return own
-        portions = self._portions(param)
+        portions = [param.portion.of(rank) for rank in range(self.size)]
         counts = [portion.size for portion in portions]
         packed, whole = np.empty(sum(counts), own.dtype), np.empty(param.whole_shape, own.dtype)
         packed[part_of(self.rank, counts)] = own.reshape(-1)
@@ -61,10 +55,6 @@ class Ranks:
         for rank, portion in enumerate(portions):
             portion.write(whole, packed[part_of(rank, counts)])
         return whole
-
-    def _portions(self, param: Param) -> list[Portion]:
-        assert param.portion is not None
-        return [param.portion.of(rank) for rank in range(self.size)]
 
 
 def own_arrays(params: Sequence[Param], whole: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -286,6 +286,11 @@ class Layer(Description):
         """The metrics of the last forward call; empty for most layers."""
         return {}
 
+    @property
+    def sent(self) -> tuple[float, float]:
+        """Values that a worker sends to others, forward and backward, per row of the mini-batch and time step."""
+        return 0.0, 0.0
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
 

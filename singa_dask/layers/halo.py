@@ -13,7 +13,7 @@ from singa_dask.ops.arrays import Array
 class Halo:
     """Widens a worker's own channels by up to `reach` channels on both sides, whichever workers have them.
 
-    own: where the worker's own channels are among the widened ones.
+    own: where the worker's own channels are among the widened ones. channels_sent: to other workers.
     """
 
     def __init__(self, bounds: Sequence[int], rank: int, reach: int) -> None:
@@ -22,6 +22,7 @@ class Halo:
         to = [_overlap(shares[rank], share, reach) for share in shares]
         self._to = [slice(start - first, stop - first) for start, stop in to]
         self._to[rank] = slice(0)
+        self.channels_sent = sum(stop - start for start, stop in to) - (to[rank][1] - to[rank][0])
         self._from = [stop - start for start, stop in (_overlap(share, shares[rank], reach) for share in shares)]
         start = sum(self._from[:rank])
         self.own = slice(start, start + self._from[rank])

@@ -34,6 +34,11 @@ class SoftmaxLoss(LossLayer):
         vectors = self.partition.sources and len(self.partition.sources[0]) == 1
         return (Form.ROWS, Form.COLUMNS) if vectors else (Form.ROWS,)
 
+    @property
+    def sent(self) -> tuple[float, float]:
+        others = self.partition.size - 1
+        return (3.0 * others + 2 * self.partition.others if self.partition.splits else 0.0), 0.0
+
     def setup(self, *src: Shape) -> Shape:
         own = prod(self.sources(src)[0])
         classes = self.partition.sources[0][0] if self.partition.splits else own

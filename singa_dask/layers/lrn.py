@@ -37,6 +37,13 @@ class LRN(Layer):
             self._halo = Halo(bounds, self.partition.rank, self.conf.local_size // 2)
         return shape
 
+    @property
+    def sent(self) -> tuple[float, float]:
+        if self._halo is None:
+            return 0.0, 0.0
+        height, width, _ = self.partition.sources[0]
+        return (float(height * width * self._halo.channels_sent),) * 2
+
     def forward(self, ctx: Context, *x: Array) -> Array:
         conf = self.conf
         ctx.x = x[0] if self._halo is None else self._halo.widen(ctx, "x", x[0])

@@ -68,13 +68,18 @@ class LayerPartition:
         return names[self.makes]
 
     @property
-    def sent(self) -> tuple[float, float]:
-        """Values that one worker sends in a transition, forward and backward, per row of the whole mini-batch.
+    def others(self) -> float:
+        """The share of the other workers, (n - 1) / n: what a worker sends of d values that n workers gather, or sum
+        and scatter."""
+        return (self.size - 1) / self.size
 
-        Of n workers, an all-gather and a reduce-scatter of d values send (n - 1) / n d each, and an all-to-all
-        (n - 1) / n^2 d.
+    @property
+    def transition(self) -> tuple[float, float]:
+        """Values that a worker sends in a transition, forward and backward, per row of the mini-batch and time step.
+
+        Of d values an all-gather and a reduce-scatter send (n - 1) / n d each, an all-to-all (n - 1) / n^2 d.
         """
-        share = prod(self.sources[0]) * (self.size - 1) / self.size
+        share = prod(self.sources[0]) * self.others
         divided = {Form.ROWS, Form.COLUMNS}
         if self.reads is self.makes or self.reads is Form.WHOLE:
             return 0.0, 0.0

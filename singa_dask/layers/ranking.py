@@ -29,7 +29,7 @@ class ArgSort(OutputLayer):
         return (self.conf.topk,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        return ctx.ops.argsort_topk(x[0].reshape(x[0].shape[0], -1), self.conf.topk)
+        return ctx.ops.argsort_topk(x[0].reshape(x[0].shape[0], self._classes), self.conf.topk)
 
 
 class Accuracy(ArgSort):
@@ -43,7 +43,7 @@ class Accuracy(ArgSort):
     num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        scores = x[0].reshape(x[0].shape[0], -1)
+        scores = x[0].reshape(x[0].shape[0], self._classes)
         labels = class_labels(self, ctx, x[0], x[1], self._classes)
         ctx.correct, ctx.rows = ctx.ops.count_topk(scores, labels, self.conf.topk), scores.shape[0]
         return super().forward(ctx, scores)

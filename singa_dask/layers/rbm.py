@@ -89,6 +89,11 @@ class RBMVis(RBM):
         self._declare(visible, visible, None)
         return (visible,)
 
+    @property
+    def sent(self) -> tuple[float, float]:
+        """The reconstruction of one step of Gibbs sampling, summed over the workers."""
+        return (2 * self.partition.others * prod(self.partition.sources[0]) if self.split else 0.0), 0.0
+
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.error = None
         ctx.data = x[0].reshape(x[0].shape[0], -1)

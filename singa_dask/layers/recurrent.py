@@ -56,6 +56,14 @@ class Recurrent(Layer):
         self._units = declared[0].shape[0]
         return (self._units,)
 
+    @property
+    def sent(self) -> tuple[float, float]:
+        """The state after each time step but the last, and its gradient."""
+        if not self.partition.splits:
+            return 0.0, 0.0
+        values = self.partition.others * self.conf.dim_hidden * (self.steps - 1) / self.steps
+        return values, values
+
     def _role(self, gate: str, what: str) -> str:
         return f"{gate}_{what}" if gate else what
 

@@ -27,6 +27,12 @@ class Softmax(Layer):
         forms = Form.ROWS, Form.WHOLE
         return (*forms, Form.COLUMNS) if self.conf.num_softmax_per_instance == 1 else forms
 
+    @property
+    def sent(self) -> tuple[float, float]:
+        if not self.partition.splits:
+            return 0.0, 0.0
+        return 2.0 * (self.partition.size - 1), 2 * self.partition.others
+
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         parts = self.conf.num_softmax_per_instance

@@ -168,6 +168,10 @@ class Transition(Layer):
         return self._forward(ctx, x[0], self.partition.sources[0])
 
     @property
+    def sent(self) -> tuple[float, float]:
+        return self.partition.transition
+
+    @property
     def sums_gradients(self) -> bool:
         """Whether the backward pass sums the workers' gradients, which can begin before the layer above is done."""
         return self.partition.makes is Form.WHOLE and self.partition.reads in _AXIS

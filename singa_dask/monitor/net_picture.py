@@ -110,11 +110,13 @@ def _sizes(
 
 
 def _lines(row: LayerRow, traffic: Traffic) -> list[str]:
+    nbytes = traffic.of_layer(row)
     if _is_transition(row):
-        nbytes = traffic.of_layer(row)
         return [row.partition, f"{format_nbytes(nbytes)} sent" if nbytes else "nothing sent"]
     lines = [f"{row.layer}  {row.type}", format_output(row)]
-    return [*lines, f"{row.parameters:,} parameters"] if row.parameters else lines
+    if row.parameters:
+        lines.append(f"{row.parameters:,} parameters")
+    return [*lines, f"{format_nbytes(nbytes)} sent"] if nbytes else lines
 
 
 def _is_transition(row: LayerRow) -> bool:

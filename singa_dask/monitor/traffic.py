@@ -40,14 +40,14 @@ class Traffic:
         return cls(max(batches, default=1), trains, round(2 * (workers - 1) / workers * size * NBYTES))
 
     def of_layer(self, row: LayerRow) -> int:
-        """Bytes of a transition."""
+        """Bytes that a transition sends, or a layer that exchanges something in its calls."""
         forward, backward = row.sent
         return round(NBYTES * self.batch * row.steps * (forward + (backward if self.backward else 0.0)))
 
     def summary(self, rows: Sequence[LayerRow], codec: str) -> list[str]:
         """A line of totals; none if workers send each other nothing."""
-        transitions = sum(map(self.of_layer, rows))
-        parts = [f"{format_nbytes(transitions)} in transitions"] if transitions else []
+        nbytes = sum(map(self.of_layer, rows))
+        parts = [f"{format_nbytes(nbytes)} for activations"] if nbytes else []
         if self.replicated:
             encoded = "" if codec == "kFull" else f" (before {codec} encodes them)"
             parts.append(f"{format_nbytes(self.replicated)} for replicated parameters{encoded}")

@@ -270,8 +270,8 @@ class Net:
             transition = isinstance(layer, Transition)
             shape = layer.partition.sources[0] if transition else self.whole_shapes[name]
             parameters = sum(prod(param.whole_shape) for param in layer.params if param in owned)
-            forward, backward = layer.partition.sent if transition else (0.0, 0.0)
-            sent = forward, backward if self.contexts[name].needs_input_grad else 0.0
+            forward, backward = layer.sent
+            sent = forward, 0.0 if transition and not self.contexts[name].needs_input_grad else backward
             partition = self._partition(layer)
             sources = tuple(layer.proto.srclayers)
             labels = frozenset(sources[i] for i in layer.label_positions)

@@ -91,6 +91,33 @@ def test_under_mpiexec_all_ranks_have_the_same_parameters(tmp_path, no_leaks, me
     assert "TERMINATION" not in done.stdout + done.stderr
 
 
+def test_under_mpiexec_a_partitioned_model_trains_as_alone(tmp_path, no_leaks):
+    body = f"""
+from singa_dask.comm import SoloCommunicator
+x, y = np.random.default_rng(5).normal(size=(40, 12)), np.arange(40) % 4
+def train(comm, rows):
+    model = Model([RecordInput(shape=[12]), InnerProduct(num_output=9), ReLU(), InnerProduct(num_output=4),
+                   SoftmaxLoss()], partition_dim=1, dtype=np.float64)
+    opt = DistOpt(SGD(lr=0.1, momentum=0.9), model, comm)
+    for step in range(4):
+        opt.backward_and_update(model(x[rows], y[rows]))
+    return opt.rank_in_global, model.net.own.size, model.state_dict(), model.predict(x[rows], batchsize=7)
+
+bounds = [0, 9, 20, 40]
+from singa_dask.distopt import world
+rank, size, values, likely = train(None, slice(bounds[world().rank], bounds[world().rank + 1]))
+_, alone, expected, scores = train(SoloCommunicator(), slice(None))
+for name, value in expected.items():
+    np.testing.assert_allclose(values[name], value, rtol=1e-6, atol=1e-9)
+np.testing.assert_allclose(likely, scores[bounds[rank] : bounds[rank + 1]], rtol=1e-6)
+open(f"{tmp_path}/{{rank}}.out", "w").write(f"{{size}} {{alone}}")
+"""
+    done = run(tmp_path, body, ranks=3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sizes = [(tmp_path / f"{rank}.out").read_text().split() for rank in range(3)]
+    assert all(int(own) > 0 and int(alone) == 0 for own, alone in sizes)
+
+
 def test_under_mpiexec_ranks_may_end_at_different_times(tmp_path, no_leaks):
     body = "\nout = train()\nif out[0] == 0: time.sleep(2); print('late', flush=True)\n"
     done = run(tmp_path, body, ranks=2)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.one_machine import run_on_one_machine
-from unit.distopt.test_dist_opt import METHODS
+from unit.distopt.test_dist_opt import METHODS, Elsewhere
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt, Model
 from singa_dask.errors import CheckpointError, CommTimeout, ConfigError
 from singa_dask.job.job_pb2 import NetProto
-from singa_dask.layers import BatchNorm, Convolution, Dropout, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss
+from singa_dask.layers import (
+    Accuracy,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    InnerProduct,
+    Pooling,
+    RecordInput,
+    ReLU,
+    SoftmaxLoss,
+)
 from singa_dask.net.flat import FlatParams
 from singa_dask.updaters import SGD, Adam
 
@@ -28,6 +38,7 @@ def mlp(partition_dim=1, **options):
         Dropout(dropout_ratio=0.3),
         InnerProduct(num_output=7),
         SoftmaxLoss(),
+        Accuracy(topk=2),
     ]
     return Model(layers, **{"partition_dim": partition_dim, "seed": 3, "dtype": np.float64, **options})
 
@@ -46,6 +57,12 @@ def cnn(partition_dim=1, **options):
         SoftmaxLoss(),
     ]
     return Model(layers, **{"partition_dim": partition_dim, "seed": 3, "dtype": np.float64, **options})
+
+
+def one_layer():
+    """Even its loss is split."""
+    layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), SoftmaxLoss()]
+    return Model(layers, partition_dim=1, seed=3, dtype=np.float64)
 
 
 def batch(number, rows=ROWS):
@@ -93,6 +110,21 @@ def test_full_equals_serial_training(run, size, build, updater):
             assert_close(theirs["updater"][name], arrays)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_that_are_not_on_the_host_are_staged(method):
+    def build():
+        model = cnn()
+        model.ops = Elsewhere(np.float64)
+        return model
+
+    for (values, state, _), (expected, others, _) in zip(
+        run_threads(2, trained, build, method), run_threads(2, trained, cnn, method), strict=True
+    ):
+        assert_close(values, expected, rtol=0, atol=0)
+        for name, arrays in others["updater"].items():
+            assert_close(state["updater"][name], arrays, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("build", [mlp, cnn])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_goes_on_where_it_stopped(method, build):
@@ -119,12 +151,8 @@ def test_every_method_learns_and_goes_on_where_it_stopped(method, build):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_parameter_may_be_split(method):
-    def build():
-        layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), SoftmaxLoss()]
-        return Model(layers, partition_dim=1, seed=3, dtype=np.float64)
-
-    expected, *_ = trained(SoloCommunicator(), build)
-    for values, _, opt in run_on_one_machine(2, trained, build, method):
+    expected, *_ = trained(SoloCommunicator(), one_layer)
+    for values, _, opt in run_on_one_machine(2, trained, one_layer, method):
         assert opt.model.net.flat.size == 0
         if method != "clipped":
             assert_close(values, expected)
@@ -137,6 +165,26 @@ def test_what_is_split_is_updated_by_complete_gradients_whatever_the_method():
             for values, _, opt in run_threads(2, trained, mlp, method, MOMENTUM, 1):
                 split = [entry.name for entry in opt.model.net.own.entries]
                 assert_close({name: values[name] for name in split}, {name: expected[name] for name in split})
+
+
+def test_partial_applies_own_gradients_to_replicated_parameters():
+    def step(comm, rows):
+        layers = [
+            RecordInput(shape=[12]),
+            InnerProduct(num_output=9, partition_dim=0),
+            InnerProduct(num_output=7),
+            SoftmaxLoss(),
+        ]
+        model = Model(layers, partition_dim=1, dtype=np.float64)
+        before = model.net.named_params["innerproduct1_weight"].value.copy()
+        opt = DistOpt(SGD(lr=1.0), model, comm)
+        x, y = batch(0)
+        opt.backward_and_partial_update(model(x[rows], y[rows]))
+        return (before - model.net.named_params["innerproduct1_weight"].value)[8:]  # what is not averaged yet
+
+    for rank, change in enumerate(run_threads(2, lambda comm: step(comm, own(comm)))):
+        expected = step(SoloCommunicator(), slice(*BOUNDS[2][rank : rank + 2]))
+        np.testing.assert_allclose(change, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("build", [mlp, cnn])
@@ -173,7 +221,7 @@ def test_a_step_sends_replicated_parameters_only():
         assert between_layers["all_gather"] > 0
 
 
-@pytest.mark.parametrize("build", [mlp, cnn])
+@pytest.mark.parametrize("build", [mlp, cnn, one_layer])
 @pytest.mark.parametrize("size", [2, 3])
 def test_evaluate_and_predict_are_those_of_the_serial_model(build, size):
     rows = 26
@@ -195,6 +243,22 @@ def test_evaluate_and_predict_are_those_of_the_serial_model(build, size):
     for measured, _ in results:
         assert measured == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(np.concatenate([likely for _, likely in results]), scores, rtol=1e-9)
+
+
+def test_without_a_loss_the_output_of_the_last_layer_is_predicted():
+    def build():
+        layers = [RecordInput(shape=[1, 12]), Convolution(num_filters=5, kernel_x=3, kernel_y=1)]
+        return Model(layers, partition_dim=1, dtype=np.float64)
+
+    def member(comm):
+        model = build()
+        DistOpt(MOMENTUM, model, comm)
+        return model.predict(x[own(comm)], batchsize=3)
+
+    x, _ = batch(0)
+    expected = build().predict(x)
+    assert expected.shape == (ROWS, 1, 10, 5)
+    np.testing.assert_allclose(np.concatenate(run_threads(3, member)), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("first", "then"), [(1, 3), (3, 1), (2, 3)])
@@ -227,11 +291,11 @@ def test_residuals_survive_another_partition(first, then):
         model = mlp(then)
         opt = DistOpt(SGD(lr=1.0), model, comm)
         opt.load_state_dict(state)
-        state = opt.state_dict()
-        opt.load_state_dict(state)
+        opt.load_state_dict(opt.state_dict())
         before = model.state_dict()
         x, y = batch(1)
         opt.backward_and_sparse_update(model(x[own(comm)], y[own(comm)]), 30, spars=1.0, topK=True)
+        assert list(opt.state_dict()["residual"]) == [entry.name for entry in model.net.flat.entries]
         held_back = {name: state["residual"].get(name, 0) + state["owed"].get(name, 0) for name in before}
         return {name: before[name] - array for name, array in model.state_dict().items()}, held_back
 
@@ -308,6 +372,13 @@ def test_wrong_use_is_refused():
         run_threads(2, lambda comm: DistOpt(MOMENTUM, mlp(seed=comm.rank), comm))
     with pytest.raises(ConfigError, match="rank 1 has a model of other parameters"):
         run_threads(2, lambda comm: DistOpt(MOMENTUM, mlp(comm.rank), comm))
+
+    def divides_rows(comm):
+        layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), ReLU(partition_dim=comm.rank), SoftmaxLoss()]
+        DistOpt(MOMENTUM, Model(layers, partition_dim=1), comm)
+
+    with pytest.raises(ConfigError, match="rank 1 has a model of other parameters, partitions"):
+        run_threads(2, divides_rows)
 
     def member(comm):
         model = mlp()
