@@ -143,7 +143,7 @@ class MpiCommunicator(PolledCommunicator):
     def close(self) -> None:
         # MPI_Comm_free is collective and would wait for a lost rank: a broken communicator is not freed.
         kept = (self._mpi.COMM_NULL, self._mpi.COMM_WORLD, self._mpi.COMM_SELF)
-        if not (self._broken or self._aborted or self._comm in kept):
+        if not (self._broken or self.aborted or self._comm in kept):
             self._comm.Free()
 
     def _call(self, operation: str, nbytes: int, start: Callable[..., Any], *args: Any) -> None:

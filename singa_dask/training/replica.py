@@ -165,10 +165,13 @@ class Replica:
         self.net.state = state
         self.exchange.warm_up()
 
-    def close(self) -> None:
-        """End the thread of the exchange."""
+    def close(self, *, failed: bool = False) -> None:
+        """End the thread of the exchange. failed: whether other workers may still be in an operation of the layers,
+        and do not release their communicator."""
         self.executor.close()
         if self.net.partitioned:
+            if failed:
+                self.group.comm.abort("the worker failed")
             self.group.comm.close()
 
     def _worker_group(self) -> WorkerGroup:

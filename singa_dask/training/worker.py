@@ -146,7 +146,7 @@ def _form_replica(
         patience_s=MEETING_TIMEOUT_S,
         aborted=lambda: comm.aborted,
     )
-    stack.callback(replica.close)
+    stack.push(lambda kind, error, trace: replica.close(failed=kind is not None))
     for net in replica.nets.values():
         stack.callback(net.close)
     return replica

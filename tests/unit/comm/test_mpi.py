@@ -133,6 +133,15 @@ def test_a_broken_communicator_is_abandoned_not_freed():
     assert healthy.freed and not broken.freed
 
 
+def test_a_part_of_an_aborted_communicator_is_not_freed():
+    """Another thread may still be in one of its operations, and other ranks do not free theirs."""
+    reasons, part = [""], _Comm(polls=0)
+    comm = MpiCommunicator(part, interrupted=lambda: reasons[0])
+    reasons[0] = "the whole was aborted"
+    comm.close()
+    assert not part.freed
+
+
 def test_an_all_to_all_has_the_deadline_of_the_others():
     comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.1)
     with pytest.raises(CommTimeout, match=r"rank 1: all_to_all did not finish within 0\.1 s"):

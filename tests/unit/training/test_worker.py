@@ -214,15 +214,39 @@ def test_input_layers_must_agree_on_the_batch(tmp_path):
         prepare(Job.from_text(two % {"folder": tmp_path}))
 
 
+SPLIT = ("neuralnet.partition_dim=1", "neuralnet.layer[2].innerproduct_conf.num_output=4")
+
+
+def test_a_worker_that_fails_does_not_wait_to_release_what_others_use(prepared, tmp_path, monkeypatch):
+    made, step = {}, Replica.train_step
+
+    def failing(replica, feed, at):
+        made[replica.comm.rank] = replica.group.comm
+        if replica.comm.rank == 1 and at.number == 2:
+            raise ValueError("one rank fails")
+        return step(replica, feed, at)
+
+    monkeypatch.setattr(Replica, "train_step", failing)
+    with pytest.raises(ValueError, match="one rank fails"):
+        run(prepared(*SPLIT), tmp_path)
+    assert made[1].aborted == "the worker failed"
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize(("gpu", "wired"), [("[0,1,2]", True), ("[0]", False)])
-def test_workers_with_a_gpu_each_exchange_over_nccl(prepared, tmp_path, monkeypatch, gpu, wired):
-    run(prepared(), tmp_path / "cpu")
+@pytest.mark.parametrize("split", [(), SPLIT])
+def test_workers_with_a_gpu_each_exchange_over_nccl(prepared, tmp_path, monkeypatch, gpu, wired, split):
+    run(prepared(*split), tmp_path / "cpu")
     for name, module in nccl_on_cpu.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
-    report, events = run(prepared(f"gpu={gpu}"), tmp_path / "gpu")
+    report, events = run(prepared(f"gpu={gpu}", *split), tmp_path / "gpu")
     assert events[-1]["kind"] == "end"
-    assert ("device reduce_scatter" in report["operations"]) == wired == ("reduce_scatter" not in report["operations"])
+    if split:  # no worker has what another one has: only activations are exchanged
+        assert "transition all_gather" in report["operations"]
+        assert not {"reduce_scatter", "device reduce_scatter"} & report["operations"].keys()
+    else:
+        here, there = (name in report["operations"] for name in ("reduce_scatter", "device reduce_scatter"))
+        assert there == wired == (not here)
     assert report["exchanged_bytes"] == sum(done["bytes"] for done in report["operations"].values())
     for name, value in parameters(tmp_path / "gpu", 8).items():
         np.testing.assert_allclose(value, parameters(tmp_path / "cpu", 8)[name], rtol=1e-5, atol=1e-6)
