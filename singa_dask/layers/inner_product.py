@@ -35,8 +35,9 @@ class InnerProduct(Layer):
         fewer values than its inputs. A parameter's partition_dim overrides this."""
         if dim != 1 or not self.splits_features:
             return super().forms(dim, sources, axis)
-        if axis is None and self.proto.param and self.proto.param[0].HasField("partition_dim"):
-            axis = self.proto.param[0].partition_dim
+        asked = [param.HasField("partition_dim") for param in self.proto.param]
+        if axis is None and any(asked):  # a bias is split with the outputs
+            axis = self.proto.param[0].partition_dim if asked[0] else self.output_axis
         splits_inputs = axis != self.output_axis
         if axis is None:
             splits_inputs = sources[0] is Form.COLUMNS and self.conf.num_output < prod(self.partition.sources[0])

@@ -20,12 +20,12 @@ import psutil  # type: ignore[import-untyped]
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job import active_phases
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.partition import Form
 from singa_dask.net import Net
 from singa_dask.ops import Ops
+from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import suits_sharing
 from singa_dask.updaters import updater_class
 
@@ -193,7 +193,7 @@ def check_memory(
     if ops.device != "cpu":
         return
     shares = comm.size > 1 and suits_sharing(job, ops) and comm.one_machine()
-    nets = _nets(job, ops, comm.rank, comm.size)
+    nets = make_nets(job, ops, comm.rank, comm.size, allocate=False)
     need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares, resumes=resumes)
     free = free_here(dask_limit)
     own = [need.total, need.reserved, free.space, free.memory, *(number for owner in free.owners for number in owner)]
@@ -224,16 +224,6 @@ def divided(table: np.ndarray) -> np.ndarray:
     return memory
 
 
-def _nets(job: JobProto, ops: Ops, rank: int, size: int) -> dict[int, Net]:
-    """The nets of a worker, without memory for their parameters."""
-    train = Net(job.neuralnet, Phase.kTrain, ops, rank=rank, size=size, allocate=False)
-    nets: dict[int, Net] = {Phase.kTrain: train}
-    for phase in active_phases(job):
-        if phase != Phase.kTrain:
-            nets[phase] = Net(job.neuralnet, phase, ops, share=train, rank=rank, size=size)
-    return nets
-
-
 def _way_out(job: JobProto, ops: Ops, workers: int, free: Free, in_process_servers: bool) -> str:
     """What a user can do: the smallest number of workers, of those tried, over which the net fits if it is split."""
     split = JobProto()
@@ -241,7 +231,7 @@ def _way_out(job: JobProto, ops: Ops, workers: int, free: Free, in_process_serve
     split.neuralnet.partition_dim = 1
     for size in (count * workers for count in (1, 2, 4, 8, 16, 32) if count * workers > 1):
         try:
-            nets = _nets(split, ops, 0, size)
+            nets = make_nets(split, ops, 0, size, allocate=False)
         except ConfigError:
             break
         need = need_of(nets, split, size, in_process_servers=in_process_servers, shares=False)

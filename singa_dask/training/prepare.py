@@ -34,6 +34,7 @@ from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
 from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.frequencies import PHASE_NAMES
+from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
 from singa_dask.updaters import make_updater
 
@@ -141,13 +142,8 @@ def training_data(data: Mapping[str, str]) -> dict[str, str]:
 
 def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int, Net]:
     """The net of every phase, as the first of a group's workers will build it; parameters have no memory here."""
-    ops = Ops()
-    train = Net(job.neuralnet, Phase.kTrain, ops, size=workers, allocate=False)
-    train.check_initial_values(job.seed)
-    nets: dict[int, Net] = {Phase.kTrain: train}
-    for phase in phases:
-        if phase != Phase.kTrain:
-            nets[phase] = Net(job.neuralnet, phase, ops, share=train, size=workers)
+    nets = make_nets(job, Ops(), 0, workers, phases=phases, allocate=False)
+    nets[Phase.kTrain].check_initial_values(job.seed)
     for net in nets.values():
         for name in net.input_layers:
             if not net.layers[name].proto.HasField("store_conf"):

@@ -15,7 +15,7 @@ from singa_dask.exchange.make import bucket_exchange
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.staging import make_staging
-from singa_dask.job import ClusterTopology, active_phases
+from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
@@ -23,6 +23,7 @@ from singa_dask.net.flat import Entry, GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Link, LocalLink, Server, Slice, Stub
 from singa_dask.training.group_state import GroupState
+from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
 from singa_dask.training.stages import ServerStages
 
@@ -95,7 +96,7 @@ class Replica:
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
         buckets, if the job `suits_device_comm`, and `comm` the rest. stub: keyword arguments of Stub.
         """
-        topology, nets = ClusterTopology.from_proto(job.cluster), _nets(job, ops, comm)
+        topology, nets = ClusterTopology.from_proto(job.cluster), make_nets(job, ops, comm.rank, comm.size)
         flat = nets[Phase.kTrain].flat
         layout = GroupLayout.of(flat, nets[Phase.kTrain].own, comm.size)
         entries = layout.of_worker(comm.rank)
@@ -180,16 +181,6 @@ class Replica:
             return WorkerGroup(self.executor, self.comm, self.net.ops)
         comm = self.comm if self.device_comm is None else self.device_comm
         return WorkerGroup(self.executor, comm.split(0), self.net.ops, on_device=self.device_comm is not None)
-
-
-def _nets(job: JobProto, ops: Ops, comm: Communicator) -> dict[int, Net]:
-    """This worker's net of every phase of the job, all with the parameters of the training net."""
-    train = Net(job.neuralnet, Phase.kTrain, ops, rank=comm.rank, size=comm.size)
-    nets: dict[int, Net] = {Phase.kTrain: train}
-    for phase in active_phases(job):
-        if phase != Phase.kTrain:
-            nets[phase] = Net(job.neuralnet, phase, ops, train, rank=comm.rank, size=comm.size)
-    return nets
 
 
 def _in_process(job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[Slice, ...]) -> dict[int, Link]:

@@ -26,8 +26,8 @@ class ServerStages:
     staging, own: of the replicated parameters, and of the worker's own portions.
 
     new: the servers' values of this worker's parts, flat: the net's own array where that is exact. values: `new`, then
-    the worker's own portions: what the stub reads and writes. owed: gradients kept back by an earlier run that no codec
-    here can keep, of the replicated parameters and then of the worker's own portions; they are part of the next step.
+    the worker's own portions: what the stub reads and writes. owed: gradients, in the same order, that an earlier run
+    kept back and no codec here can keep; they are part of the next step.
     """
 
     def __init__(
