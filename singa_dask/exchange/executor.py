@@ -39,11 +39,17 @@ class CollectiveExecutor:
         initializer: Callable[[], None] | None = None,
     ) -> None:
         self.comm = comm
+        self._comms = [comm]
         self._pool = ThreadPoolExecutor(1, "exchange", initializer=initializer) if threaded else None
         self._tuner = tuner if threaded else None
         self._under_way: list[Future[Any]] = []
         self._submitted = 0
         self.wait_s = 0.0
+
+    def include(self, comm: Communicator) -> None:
+        """Let calls use another communicator of the same ranks, whose operations an abort of `self.comm` ends."""
+        if comm not in self._comms:
+            self._comms.append(comm)
 
     @property
     def overlaps(self) -> bool:
@@ -67,11 +73,11 @@ class CollectiveExecutor:
         self._under_way = [future for future in self._under_way if not future.done()]
         if self._pool is None or not (self.overlaps or self._under_way):
             done: Future[Any] = Future()
-            waited = self.comm.wait_s
+            waited = self._waited
             done.set_result(self._run(call, *args))
-            self.wait_s += self.comm.wait_s - waited
+            self.wait_s += self._waited - waited
             return done
-        self.comm.hurried = False
+        self._hurry(False)
         self._submitted += 1
         future = self._pool.submit(copy_context().run, self._run_beside, self._submitted, call, *args)
         self._under_way.append(future)
@@ -79,11 +85,11 @@ class CollectiveExecutor:
 
     def wait(self, future: Future[Any]) -> Any:
         """What a call returned, once it has. Each operation in it has a deadline."""
-        self.comm.hurried = True
-        began, waited = time.perf_counter(), self.comm.wait_s
+        self._hurry(True)
+        began, waited = time.perf_counter(), self._waited
         result = future.result()
         # Of what the thread did meanwhile, only waiting for other ranks counts.
-        self.wait_s += min(time.perf_counter() - began, self.comm.wait_s - waited)
+        self.wait_s += min(time.perf_counter() - began, self._waited - waited)
         return result
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -102,6 +108,14 @@ class CollectiveExecutor:
         if any(not future.done() for future in self._under_way):
             self.comm.abort("the worker's step was broken off")
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _waited(self) -> float:
+        return sum(comm.wait_s for comm in self._comms)
+
+    def _hurry(self, hurried: bool) -> None:
+        for comm in self._comms:
+            comm.hurried = hurried
 
     def _run_beside(self, number: int, call: Callable[..., Any], *args: Any) -> Any:
         """Run a call; then drive what it has started until there is another call, or the caller waits."""

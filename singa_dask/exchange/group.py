@@ -27,6 +27,7 @@ class WorkerGroup(Group):
         self.rank, self.size = comm.rank, comm.size
         self.comm = comm
         self._executor, self._ops = executor, ops
+        executor.include(comm)
         self._reachable = on_device or ops.device == "cpu"
 
     def sum(self, array: Array) -> Array:

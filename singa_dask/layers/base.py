@@ -52,7 +52,8 @@ class Layer(Description):
     its parameters with the axis that is split.
     known_by_type: whether the loader or the net recognises the layer by its type. User classes cannot derive from it.
 
-    A user class that overrides `forward` does not inherit `rowwise`, `keeps_order`, `takes` and `splits_features`.
+    A user class that overrides `forward` does not inherit `rowwise` and `keeps_order`. One that overrides `forward` or
+    `backward` does not inherit `splits_features`, and of `takes` only what every layer of its kind takes.
     partition: set before `setup`, whose shapes are those of this worker.
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
@@ -128,9 +129,14 @@ class Layer(Description):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        if cls.type == Layer.type and "forward" in vars(cls):
+        overridden = {"forward", "backward"} & vars(cls).keys()
+        if cls.type == Layer.type and overridden:
             base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
-            promises = {"rowwise": False, "keeps_order": False, "takes": base.takes, "splits_features": False}
+            takes = cls.takes if isinstance(cls.takes, tuple) else base.takes  # a property depends on settings
+            common = tuple(form for form in base.takes if form in takes)
+            promises: dict[str, Any] = {"takes": common or base.takes, "splits_features": False}
+            if "forward" in overridden:
+                promises |= {"rowwise": False, "keeps_order": False}
             for promise in promises.keys() - vars(cls).keys():
                 setattr(cls, promise, promises[promise])
 

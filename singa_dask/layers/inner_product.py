@@ -33,8 +33,8 @@ class InnerProduct(Layer):
     def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
         """Its inputs are split where their features are split already and it has fewer outputs: the partial sums are
         fewer values than its inputs. A parameter's partition_dim overrides this."""
-        if dim != 1:
-            return Form.ROWS, Form.ROWS
+        if dim != 1 or not self.splits_features:
+            return super().forms(dim, sources, axis)
         if axis is None and self.proto.param and self.proto.param[0].HasField("partition_dim"):
             axis = self.proto.param[0].partition_dim
         splits_inputs = axis != self.output_axis

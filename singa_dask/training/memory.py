@@ -92,8 +92,9 @@ def need_of(
     own = itemsize * sum(param.size for param in train.params if param.portion is not None)
     states = len(updater_class(job.updater).states)
     exchanged = 0 if shares or workers == 1 else common
-    # A codec keeps the servers' values and a residual; else only the own part of the sums is used.
-    kept = 2 * exchanged if job.cluster.codec != job.cluster.kFull else exchanged // workers
+    kept = 2 * exchanged // workers  # the own part of the sums, and MPI's buffer for what it adds
+    if job.cluster.codec != job.cluster.kFull:  # the servers' values, and a residual
+        kept = 2 * exchanged
     # Values to begin with; updater states of a checkpoint. Workers that cannot share memory exchange messages.
     unused = common + common * (workers > 1) + (states * (common + own) if resumes else 0)
     return Need(

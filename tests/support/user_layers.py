@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from singa_dask.layers import Layer, LossLayer, Metric
+from singa_dask.layers import BatchNorm, InnerProduct, Layer, LossLayer, Metric
 from singa_dask.layers.partition import Form
 from singa_dask.layers.recurrent_layer import RecurrentLayer
 
@@ -143,6 +143,37 @@ class Cell(RecurrentLayer):
         da = dy * (1 - y * y)
         _add(self.weight, x.T @ da)
         return da @ self.weight.value.T, 0.5 * da
+
+
+class Squashed(InnerProduct):
+    """y = tanh(x W + b), of sums over all inputs."""
+
+    type = "kUserLayer"
+
+    def forward(self, ctx, *x):
+        ctx.squashed = np.tanh(super().forward(ctx, *x))
+        return ctx.squashed
+
+    def backward(self, ctx, dy):
+        return super().backward(ctx, dy * (1 - ctx.squashed**2))
+
+
+class Damped(InnerProduct):
+    """An InnerProduct that halves the gradient for its source."""
+
+    type = "kUserLayer"
+
+    def backward(self, ctx, dy):
+        return super().backward(ctx, dy) / 2
+
+
+class Shifted(BatchNorm):
+    """y = 1 + what a BatchNorm makes."""
+
+    type = "kUserLayer"
+
+    def forward(self, ctx, *x):
+        return 1 + super().forward(ctx, *x)
 
 
 def _add(param, gradient):

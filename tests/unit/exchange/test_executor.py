@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from singa_dask.comm import Communicator, SoloCommunicator, run_threads
 from singa_dask.errors import ClusterError
 from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import LASTS, TURNS, WARM_UP, OverlapTuner
+from singa_dask.ops import Ops
 
 
 class Clock:
@@ -55,6 +58,27 @@ def test_ranks_that_find_differently_go_the_same_way():
     first, second = run_threads(2, member)
     assert first == second
     assert all(first[:WARM_UP]) and sum(first[WARM_UP:-5]) == TURNS and not any(first[-5:])
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_what_layers_wait_for_counts_and_is_polled_like_the_rest(threaded):
+    def member(comm: Communicator) -> tuple[float, bool]:
+        executor = CollectiveExecutor(comm, threaded=threaded)
+        group = WorkerGroup(executor, comm.split(0), Ops())
+        try:
+            beside = executor.submit(lambda: group.comm.hurried)
+            hurried = beside.result()
+            if comm.rank == 0:
+                time.sleep(0.2)
+            assert group.sum(np.ones(3)).tolist() == [2.0] * 3
+            assert group.comm.hurried
+            return executor.wait_s, hurried
+        finally:
+            executor.close()
+
+    (first, hurried), (second, _) = run_threads(2, member)
+    assert second > 0.1 and first < second
+    assert hurried is not threaded
 
 
 def test_without_a_trial_every_step_overlaps():

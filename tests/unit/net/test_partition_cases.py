@@ -2,7 +2,19 @@
 
 import pytest
 from support.partitioned import Member, assert_equal_to_serial
-from support.user_layers import Cell, Everything, Halves, Labelled, Root, Scaled, SquaredError, Total
+from support.user_layers import (
+    Cell,
+    Damped,
+    Everything,
+    Halves,
+    Labelled,
+    Root,
+    Scaled,
+    Shifted,
+    SquaredError,
+    Squashed,
+    Total,
+)
 
 from singa_dask.algorithms import BP
 from singa_dask.comm.threads import run_threads
@@ -86,6 +98,13 @@ def user_layers_with_several_outputs(data):
 @case
 def user_cells(data):
     return classified(data, Cell("cell", ip("ip1", data, 8)))
+
+
+@case
+def user_layers_that_derive_from_built_in_ones(data):
+    wide = Damped("wide", Tanh("tanh", ip("ip1", data, 8)), num_output=9)
+    narrow = Squashed("narrow", ReLU("relu", ip("ip2", wide, 9)), num_output=6)
+    return classified(data, Shifted("shifted", ip("ip3", narrow, 7)))
 
 
 @case

@@ -44,7 +44,7 @@ def test_a_worker_on_its_own_needs_values_gradients_states_and_activations():
 
 def test_workers_divide_what_is_replicated_only_in_the_exchange_and_what_is_split_everywhere():
     found = need(job(), 4)
-    assert (found.parameters, found.gradients, found.updater_state, found.exchange) == (224, 224, 112, 56)
+    assert (found.parameters, found.gradients, found.updater_state, found.exchange) == (224, 224, 112, 112)
     assert found.activations == 4 * 3 * (6 + 16 + 16)
     shared = need(job(), 4, shares=True)
     assert (shared.parameters, shared.gradients, shared.exchange) == (56, 224, 0)
@@ -113,9 +113,9 @@ def test_every_worker_says_what_is_missing_and_how_many_workers_suffice(monkeypa
     wide = job("kSGD", "neuralnet.layer[ip].innerproduct_conf.num_output=1000000", "cluster.nworkers_per_group=2")
     told = refusal(monkeypatch, wide, Free(UNLIMITED, 150_000_000))
     assert told.startswith(
-        "neuralnet: needs 164.0 MB per worker (parameters 28.0 MB, gradients 28.0 MB, updater state"
+        "neuralnet: needs 178.0 MB per worker (parameters 28.0 MB, gradients 28.0 MB, updater state"
     )
-    assert "rank 0 has 150.0 MB free: 14.0 MB are missing." in told
+    assert "rank 0 has 150.0 MB free: 28.0 MB are missing." in told
     assert "partition_dim: 1, each of 2 workers needs 122.0 MB." in told
     told = refusal(monkeypatch, wide, Free(UNLIMITED, 70_000_000))
     assert "partition_dim: 1, each of 4 workers needs 61.0 MB, if no more of them share a machine than now." in told
