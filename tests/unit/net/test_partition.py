@@ -43,3 +43,11 @@ def test_mlp(dims, net):
         split = {name for name, portion in result["own"].items()}
         for number, dim in enumerate(dims, 1):
             assert (f"ip{number}_weight" in split) == (dim == 1), size
+
+
+@pytest.mark.parametrize("asked", [[], [{}, {"partition_dim": 0}]])
+def test_a_bias_that_is_split_splits_the_outputs(asked):
+    """The last layer, with fewer outputs than inputs, is otherwise split over its inputs."""
+    results = assert_equal_to_serial(mlp((1, 1, 1), param=asked), BP(), batches((12,), 5), (2,))
+    own = results[2]["own"]
+    assert ("ip3_bias" in own) == bool(asked) and own["ip3_weight"].axis == int(bool(asked))
