@@ -47,7 +47,15 @@ def test_mlp(dims, net):
 
 @pytest.mark.parametrize("asked", [[], [{}, {"partition_dim": 0}]])
 def test_a_bias_that_is_split_splits_the_outputs(asked):
-    """The last layer, with fewer outputs than inputs, is otherwise split over its inputs."""
-    results = assert_equal_to_serial(mlp((1, 1, 1), param=asked), BP(), batches((12,), 5), (2,))
+    """With fewer outputs than inputs, the layer is otherwise split over its inputs."""
+    last = InnerProduct("ip2", num_output=5, param=asked)
+    layers = [
+        RecordInput("data", shape=[12]),
+        InnerProduct("ip1", num_output=9),
+        Tanh("tanh"),
+        last,
+        SoftmaxLoss("loss"),
+    ]
+    results = assert_equal_to_serial(net_of(layers, partition_dim=1), BP(), batches((12,), 5), (2,))
     own = results[2]["own"]
-    assert ("ip3_bias" in own) == bool(asked) and own["ip3_weight"].axis == int(bool(asked))
+    assert ("ip2_bias" in own) == bool(asked) and own["ip2_weight"].axis == int(bool(asked))
