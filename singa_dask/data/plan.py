@@ -17,6 +17,7 @@ import numpy as np
 
 from singa_dask.data.manifest import Manifest, ShardWindow
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.layers.partition import even_bounds
 
 BLOCK_WINDOWS = 8
 RULE = 1  # of the order of samples: increase it with every change of the order, so that old checkpoints are refused
@@ -170,7 +171,8 @@ def draw_skip(conf: StreamConf) -> int:
 
 def share_rows(total: int, rank: int, nranks: int) -> tuple[int, int]:
     """Rows [first, last) of worker `rank` of `nranks` in a mini-batch of `total` rows. Sizes differ by at most 1."""
-    return total * rank // nranks, total * (rank + 1) // nranks
+    bounds = even_bounds(total, nranks)
+    return bounds[rank], bounds[rank + 1]
 
 
 def group_windows(windows: Sequence[ShardWindow], conf: StreamConf) -> list[ShardWindow]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from singa_dask.comm.communicator import part_of
+from singa_dask.layers.partition import even_bounds
 from singa_dask.net.flat import Entry
 
 
@@ -74,4 +75,4 @@ def even_counts(size: int, nranks: int) -> tuple[int, ...]:
     >>> even_counts(8, 3)
     (2, 3, 3)
     """
-    return tuple(size * (rank + 1) // nranks - size * rank // nranks for rank in range(nranks))
+    return tuple(stop - start for start, stop in pairwise(even_bounds(size, nranks)))
