@@ -96,9 +96,12 @@ class _Partitioner:
         reads, makes = layer.forms(dim, sources, axis)
         if layer.splits_features and not self._enough(layer, reads, makes):
             if self._asked(layer):
-                features = layer.partition.sources[0][-1] if reads is Form.COLUMNS else self._outputs(layer)
-                message = f"cannot be split over {self.size} workers: it has {features} features"
-                raise layer.problem(message, "partition_dim: 1", "Set partition_dim: 0 for this layer.")
+                has = f"it has {self._outputs(layer)} features"
+                if reads is Form.COLUMNS:
+                    has = f"its source has {layer.partition.sources[0][-1]} features or channels"
+                asked = "partition_dim: 1" if layer.proto.partition_dim == 1 else "param.partition_dim"
+                message = f"cannot be split over {self.size} workers: {has}"
+                raise layer.problem(message, asked, "Leave it out, and set partition_dim: 0 for this layer.")
             reads, makes = layer.forms(0, sources)
         self._remember(layer, reads, makes)
         return reads, makes

@@ -213,7 +213,7 @@ REFUSED = {
     ),
     "few inputs": (
         lambda data: [data, ip("ip1", data, 3), InnerProduct("ip2", "ip1", num_output=9, param=[INPUTS])],
-        ["layer 'ip2'", "over 4 workers: it has 3 features"],
+        ["layer 'ip2'", "over 4 workers: its source has 3 features", "param.partition_dim"],
     ),
     "a shared weight, split only here": (
         lambda data: [data, ip("a", data, 12, "w", partition_dim=0), ip("b", "a", 12, share=["w"], partition_dim=1)],
