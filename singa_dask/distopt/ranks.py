@@ -28,6 +28,8 @@ class Ranks:
 
     def numbers(self, own: int) -> tuple[int, ...]:
         """Every rank's number, by rank."""
+        if self.size == 1:
+            return (own,)
         return tuple(self._executor.run(self._comm.all_gather_number, own).tolist())
 
     def sum(self, array: np.ndarray) -> np.ndarray:

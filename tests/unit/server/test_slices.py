@@ -63,6 +63,27 @@ def test_separate_servers_leave_the_workers_equal_ranges(blocks, nworkers, nserv
     assert max(bucket.counts) - min(bucket.counts) <= ALIGNMENT
 
 
+@given(blocks=st.integers(0, 20), owned=st.lists(st.integers(0, 9), min_size=1, max_size=6), beside=st.booleans())
+@pytest.mark.parametrize("nservers", [1, 2, 3, 6])
+def test_own_portions_follow_the_replicated_parameters(nservers, blocks, owned, beside):
+    size, own = blocks * ALIGNMENT, [count * ALIGNMENT for count in owned]
+    plain = partition(size, len(own), nservers, beside=beside)
+    cut = partition(size, len(own), nservers, beside=beside, own=own)
+    assert cut.buckets == plain.buckets and cut.slices[: len(plain.slices)] == plain.slices
+
+    ends = [0, *(s.stop for s in cut.slices)]
+    assert [s.start for s in cut.slices] == ends[:-1] and ends[-1] == cut.size == size + sum(own)
+    assert all(s.size > 0 and s.index == i for i, s in enumerate(cut.slices))
+    for worker, (first, last) in enumerate(pairwise(accumulate(own, initial=size))):
+        others = [s for s in cut.slices if first <= s.start < last]
+        assert all(s.worker == worker for s in others)
+        if beside and nservers == len(own):
+            assert all(s.server == worker for s in others)
+        mine = [s for s in cut.of_worker(worker) if s.start >= size]
+        assert [(s.index, s.size) for s in mine] == [(s.index, s.size) for s in others]
+        assert [s.start for s in mine] == [size + s.start - first for s in others]
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_an_empty_net_has_no_slices(beside):
     cut = partition(0, 3, 2, beside=beside)
