@@ -125,7 +125,7 @@ def _activations(net: Net, workers: int) -> int:
 def free_here(dask_limit: int | None = None) -> Free:
     """What is free for this process: as the system and Dask bound it, its control group, and the machine.
 
-    dask_limit: bytes of memory beyond which Dask ends the process.
+    dask_limit: bytes of memory from which on the Dask worker pauses; None for no limit.
     """
     process, machine = psutil.Process().memory_info(), _machine()
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -186,9 +186,8 @@ def check_memory(
 ) -> None:
     """Check that the host's memory suffices for every worker's replica of the job. Collective, before they allocate.
 
-    in_process_servers, resumes: see need_of. dask_limit: bytes of memory beyond which Dask ends the
-    process; None for no limit.
-    Memory of GPUs is not checked. Raises ConfigError on every worker if the memory of any of them does not suffice.
+    in_process_servers, resumes: see need_of. dask_limit: see free_here. Memory of GPUs is not checked.
+    Raises ConfigError on every worker if the memory of any of them does not suffice.
     """
     if ops.device != "cpu":
         return

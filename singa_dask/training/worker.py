@@ -83,8 +83,8 @@ class RankServices:
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
     asked for an early, clean end. links: to the servers of the group; None where these are in the workers' processes.
-    others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit: bytes beyond which
-    Dask ends the process; None for no limit.
+    others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit: bytes from which on
+    the Dask worker loads no more data; None for no limit.
     """
 
     submit: Callable[..., Any]
