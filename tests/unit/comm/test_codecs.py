@@ -51,32 +51,32 @@ def decoded(codec, values):
 # Every codec
 
 
-@every_codec
 @settings(deadline=None)
 @given(values=any_vectors)
-def test_sizes_are_what_is_said_and_encoding_is_deterministic(make, values):
-    codec, kept = make(), values.copy()
-    payload = codec.encode(values).copy()
-    assert values.tobytes() == kept.tobytes()
-    assert payload.dtype == np.uint8 and payload.ndim == 1
-    assert codec.nbytes(values.size, values.dtype) in (None, payload.size)
-    assert payload.size <= codec.max_nbytes(values.size, values.dtype)
-    place = np.full(codec.max_nbytes(values.size, values.dtype) + 3, 99, np.uint8)
-    again = make().encode(values, place)
-    assert np.shares_memory(again, place) or not again.size
-    assert again.tobytes() == payload.tobytes() and (place[payload.size :] == 99).all()
+def test_sizes_are_what_is_said_and_encoding_is_deterministic(values):
+    for name, make in MAKERS.items():
+        codec, kept = make(), values.copy()
+        payload = codec.encode(values).copy()
+        assert values.tobytes() == kept.tobytes(), name
+        assert payload.dtype == np.uint8 and payload.ndim == 1, name
+        assert codec.nbytes(values.size, values.dtype) in (None, payload.size), name
+        assert payload.size <= codec.max_nbytes(values.size, values.dtype), name
+        place = np.full(codec.max_nbytes(values.size, values.dtype) + 3, 99, np.uint8)
+        again = make().encode(values, place)
+        assert np.shares_memory(again, place) or not again.size, name
+        assert again.tobytes() == payload.tobytes() and (place[payload.size :] == 99).all(), name
 
 
-@every_codec
 @settings(deadline=None)
 @given(values=any_vectors)
-def test_decoding_adds_where_it_is_told_to(make, values):
-    codec = make()
-    payload, start = codec.encode(values), np.arange(values.size, dtype=values.dtype)
-    out = start.copy()
-    codec.decode(payload, out, add=True)
-    with np.errstate(invalid="ignore", over="ignore"):
-        np.testing.assert_array_equal(out, start + decoded(codec, values))
+def test_decoding_adds_where_it_is_told_to(values):
+    for name, make in MAKERS.items():
+        codec = make()
+        payload, start = codec.encode(values), np.arange(values.size, dtype=values.dtype)
+        out = start.copy()
+        codec.decode(payload, out, add=True)
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.testing.assert_array_equal(out, start + decoded(codec, values), err_msg=name)
 
 
 @every_codec
@@ -397,44 +397,43 @@ def test_the_largest_number_is_not_rounded_to_infinity():
 # Error feedback
 
 
-@every_codec
 @settings(deadline=None)
 @given(values=any_vectors, seed=st.integers(0, 9))
-def test_sums_and_changes_are_what_their_parts_are(make, values, seed):
+def test_sums_and_changes_are_what_their_parts_are(values, seed):
     """In one pass or in three."""
-    draw = np.random.default_rng(seed)
-    kept, known = (draw.normal(size=values.size).astype(values.dtype) for _ in range(2))
-    with np.errstate(invalid="ignore", over="ignore"):
-        whole, change = kept + values, values - known
-    parts, codec = make(), make()
-    expected = parts.encode(whole).copy()
-    parts.settle(expected, whole)
-    place = np.empty(codec.max_nbytes(values.size, values.dtype), np.uint8)
-    assert codec.encode_sum(values, kept, place).tobytes() == expected.tobytes()
-    np.testing.assert_array_equal(kept, whole)
-    expected, follows = parts.encode(change).copy(), known.copy()
-    parts.decode(expected, follows, add=True)
-    assert codec.encode_change(values, known, place, np.empty_like(values)).tobytes() == expected.tobytes()
-    np.testing.assert_array_equal(known, follows)
-    assert codec.overflows == parts.overflows
+    for name, make in MAKERS.items():
+        draw = np.random.default_rng(seed)
+        kept, known = (draw.normal(size=values.size).astype(values.dtype) for _ in range(2))
+        with np.errstate(invalid="ignore", over="ignore"):
+            whole, change = kept + values, values - known
+        parts, codec = make(), make()
+        expected = parts.encode(whole).copy()
+        parts.settle(expected, whole)
+        place = np.empty(codec.max_nbytes(values.size, values.dtype), np.uint8)
+        assert codec.encode_sum(values, kept, place).tobytes() == expected.tobytes(), name
+        np.testing.assert_array_equal(kept, whole, err_msg=name)
+        expected, follows = parts.encode(change).copy(), known.copy()
+        parts.decode(expected, follows, add=True)
+        assert codec.encode_change(values, known, place, np.empty_like(values)).tobytes() == expected.tobytes(), name
+        np.testing.assert_array_equal(known, follows, err_msg=name)
+        assert codec.overflows == parts.overflows, name
 
 
-@every_codec
 @every_dtype
 @settings(deadline=None, max_examples=30)
-@given(data=st.data())
-def test_what_was_sent_and_what_waits_is_what_came_in(make, dtype, data):
+@given(steps=st.lists(hnp.arrays(np.int64, 12, elements=st.integers(-5000, 5000)), min_size=1, max_size=8))
+def test_what_was_sent_and_what_waits_is_what_came_in(dtype, steps):
     """Whole numbers, so that sums are exact and none but the codec can lose anything."""
-    steps = data.draw(st.lists(hnp.arrays(np.int64, 12, elements=st.integers(-5000, 5000)), min_size=1, max_size=8))
-    codec = make()
-    feedback, arrived = ErrorFeedback(codec, 12, dtype), np.zeros(12, dtype)
-    for number, step in enumerate(steps):
-        values = step.astype(dtype)
-        codec.begin(number)
-        codec.decode(feedback.encode(values), arrived, add=True)
-        assert (values == step).all()
-    waiting = 0 if feedback.residual is None else feedback.residual
-    np.testing.assert_array_equal(arrived + waiting, np.sum(steps, axis=0))
+    for name, make in MAKERS.items():
+        codec = make()
+        feedback, arrived = ErrorFeedback(codec, 12, dtype), np.zeros(12, dtype)
+        for number, step in enumerate(steps):
+            values = step.astype(dtype)
+            codec.begin(number)
+            codec.decode(feedback.encode(values), arrived, add=True)
+            assert (values == step).all(), name
+        waiting = 0 if feedback.residual is None else feedback.residual
+        np.testing.assert_array_equal(arrived + waiting, np.sum(steps, axis=0), err_msg=name)
 
 
 @every_codec
