@@ -27,6 +27,7 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.overrides import apply_overrides
 from singa_dask.layers.context import Step
 from singa_dask.layers.partition import even_bounds
+from singa_dask.layers.transition import Transition
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.training.memory import need_of
@@ -105,9 +106,13 @@ class Rank:
         return {"transitions": transitions, "exchange": exchange, "need": parts}
 
     def _counting(self, replica: Replica) -> Callable[[str, str, Callable[..., Any]], Callable[..., Any]]:
-        comm = replica.group.comm
+        comm, net = replica.group.comm, replica.net
 
         def around(layer: str, direction: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            source = next(iter(net.layers[layer].proto.srclayers), "")
+            if direction == "backward" and isinstance(net.layers.get(source), Transition):
+                layer = source  # a split layer may send the gradient for its source itself
+
             def counted(*arguments: Any) -> Any:
                 before = sum(comm.nbytes.values())
                 result = call(*arguments)

@@ -16,6 +16,7 @@ from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
 from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.param import Param
+from singa_dask.layers.partition import Form
 from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
@@ -50,6 +51,7 @@ __all__ = [
     "Dummy",
     "Embedding",
     "EuclideanLoss",
+    "Form",
     "Frame",
     "ImagePreprocess",
     "InnerProduct",

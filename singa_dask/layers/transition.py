@@ -236,11 +236,14 @@ class LabelTransition(Transition):
         if x[0] is None:
             ctx.labels = None
             return ctx.ops.empty((0,))
-        labels = x[0] if x[0].ndim > 1 else x[0].reshape(-1, 1)
-        ctx.labels = self._forward(ctx, ctx.ops.xp.ascontiguousarray(labels), labels.shape[1:]).reshape(
-            -1, *x[0].shape[1:]
-        )
+        labels = ctx.ops.xp.ascontiguousarray(x[0] if x[0].ndim > 1 else x[0].reshape(-1, 1))
+        ctx.labels = self._forward(ctx, labels, labels.shape[1:]).reshape(-1, *x[0].shape[1:])
         return ctx.labels
+
+    @property
+    def sent(self) -> tuple[float, float]:
+        forward, _ = super().sent
+        return 2 * forward, 0.0  # labels have 8 bytes
 
     def backward(self, ctx: Context, dy: Array) -> Any:
         return None

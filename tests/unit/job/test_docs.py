@@ -72,7 +72,7 @@ def test_overrides_of_the_table_work() -> None:
     text = next(code for language, code in BLOCKS if not language and code.startswith("name:"))
     table = TEXT.split("| override | sets |")[1].split("\n\n")[0]
     overrides = [o for row in table.splitlines()[2:] for o in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    assert len(overrides) == 9
+    assert len(overrides) == 10
     job = Job.from_text(text)
     job.proto.neuralnet.layer.add(name="conv1")
     for override in overrides:

@@ -53,7 +53,7 @@ def test_transitions_show_the_bytes_of_the_formula(tmp_path):
     sent = {row.layer: traffic.of_layer(row) for row in job.layers["train"]}
     assert sent["data:whole"] == 96 * 64 * 4 * 2 // 3
     assert sent["ip1:rows"] == sent["relu2:whole"] == 2 * 96 * 64 * 4 * 2 // 3  # forward and backward
-    assert sent["data:labels"] == 96 * 4 * 2 // 3
+    assert sent["data:labels"] == 96 * 8 * 2 // 3
 
 
 def test_replicated_parameters_travel_twice(tmp_path):
