@@ -14,6 +14,7 @@ from distributed import Client
 from support.commands import COMMAND, Ran, cluster, example, said, sets, summary, wait_until
 from support.launch import is_open_mpi, launched, mpiexec
 
+TWO = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2)
 LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
 
 
@@ -34,10 +35,11 @@ def train_mpi(environment, tmp_path):
 @pytest.fixture
 def running(environment, tmp_path):
     """A long run in the background that has saved its first checkpoint."""
-    command = [*mpiexec(4), *COMMAND, "train", str(example()), "--cluster", str(cluster()), "--workspace", "run"]
+    command = [*mpiexec(3), *COMMAND, "train", str(example()), "--cluster", str(cluster()), "--workspace", "run"]
+    command += [*TWO, *LONG, "--mpi"]
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(
-            [*command, *LONG, "--mpi"], cwd=tmp_path, env=launched(environment), stdout=log, stderr=subprocess.STDOUT
+            command, cwd=tmp_path, env=launched(environment), stdout=log, stderr=subprocess.STDOUT
         )
     try:
         wait_until(lambda: "saved" in said(tmp_path), process, tmp_path)
@@ -67,9 +69,9 @@ def kill_all(process: subprocess.Popen) -> None:
 def test_one_mpi_job_trains_as_a_local_cluster_does(train_mpi, singa_dask, tmp_path, no_leaks):
     short = sets(train_steps=60, test_freq=30)
     args = (example(), "--cluster", cluster(), *short)
-    ran = train_mpi(4, *args, "--workspace", "mpi")
+    ran = train_mpi(3, *args, *TWO, "--workspace", "mpi")
     assert ran.code == 0, ran.out + ran.err
-    assert ran.out.count("3 workers ready") == 1, "only rank 0 prints"
+    assert ran.out.count("2 workers ready") == 1, "only rank 0 prints"
     assert "done at step 60" in ran.last_line
     assert ran.err.count("\n") <= 1, "on standard error, only that the data set is made"
     alone = sets(cluster__nworkers_per_group=1, cluster__nservers_per_group=1)
@@ -97,18 +99,18 @@ def test_a_local_cluster_under_open_mpi_points_to_mpi_jobs(singa_dask, no_leaks)
 
 @pytest.mark.timeout(150)
 def test_too_few_ranks_and_wrong_jobs_end_before_anything_starts(train_mpi, tmp_path, no_leaks):
-    ran = train_mpi(3, example(), "--cluster", cluster())
+    ran = train_mpi(2, example(), "--cluster", cluster(), *TWO)
     assert ran.code == 2
     assert ran.err.count("error:") == 1, ran.err
-    assert "the job needs 3 workers. Received: 3. Run it as `mpiexec -n 4 " in ran.err
+    assert "the job needs 2 workers. Received: 2. Run it as `mpiexec -n 3 " in ran.err
     (tmp_path / "bad.conf").write_text("trainsteps: 3\n")
-    ran = train_mpi(3, "bad.conf")
+    ran = train_mpi(2, "bad.conf")
     assert ran.code == 2
     assert "bad.conf:1:1: trainsteps: there is no such field" in ran.err
-    ran = train_mpi(4, example(), "--cluster", cluster(), "--interface", "nosuch0")
+    ran = train_mpi(2, example(), "--interface", "nosuch0")
     assert ran.code == 2
     assert "error: --interface: " in ran.err and "'nosuch0' is not a valid network interface" in ran.err
-    ran = train_mpi(4, example(), "--cluster", cluster(), "--scheduler", "tcp://127.0.0.1:9")
+    ran = train_mpi(2, example(), "--scheduler", "tcp://127.0.0.1:9")
     assert ran.code == 2
     assert "--mpi starts its own Dask cluster" in ran.err
     assert "Traceback" not in ran.err
@@ -127,7 +129,7 @@ def test_mpiexec_without_mpi_trains_nothing_several_times(environment, tmp_path,
 
 @pytest.mark.timeout(150)
 def test_a_run_that_fails_gives_mpiexec_its_exit_code(train_mpi, tmp_path, no_leaks):
-    ran = train_mpi(4, example(), "--cluster", cluster(), *sets(updater__learning_rate__base_lr=1e9))
+    ran = train_mpi(3, example(), "--cluster", cluster(), *TWO, *sets(updater__learning_rate__base_lr=1e9))
     assert ran.code == 1
     assert "training diverged" in ran.err and "Traceback" not in ran.err
     assert summary(tmp_path / "runs" / "digits-allreduce")["status"] == "failed"
@@ -152,8 +154,8 @@ def test_a_dead_rank_ends_the_job_and_the_next_one_resumes(running, train_mpi, t
     assert running.wait(timeout=30) != 0
     saved = int(re.findall(r"step +(\d+)/\d+  saved", said(tmp_path))[-1])
     more = sets(train_steps=saved + 200, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
-    args = (example(), "--cluster", cluster(), "--workspace", "run", *more)
-    ran = train_mpi(4, *args, "--resume")
+    args = (example(), "--cluster", cluster(), "--workspace", "run", *TWO, *more)
+    ran = train_mpi(3, *args, "--resume")
     assert ran.code == 0, ran.out + ran.err
     assert f"done at step {saved + 200}" in ran.last_line
 

@@ -23,7 +23,7 @@ import os, signal, sys, time
 from singa_dask.cluster import local_cluster
 from singa_dask.cluster.workers import answering
 
-with local_cluster(2) as client:
+with local_cluster(1) as client:
     before = [worker.pid for worker in answering(client, 10.0)[0]]
     try:
         print("ready", flush=True)
@@ -95,14 +95,24 @@ def test_forked_workers_have_threads_and_an_environment_of_their_own(no_leaks):
     assert done.stdout == "as it should be\n", done.stderr
 
 
-def test_workers_share_the_cores_and_the_environment_stays(no_leaks, monkeypatch):
-    for name in (_THREADS, "NUMBA_NUM_THREADS"):
+def pages_of_temporaries():
+    """How often the system was asked for a page by 50 arrays of 1,024 pages, made and freed one after the other."""
+    for count in (5, 50):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(count):
+            np.ones(1 << 22, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_workers_share_the_cores_use_memory_again_and_the_environment_stays(no_leaks, monkeypatch):
+    for name in (_THREADS, "NUMBA_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
         monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     with local_cluster(2) as client:
         assert set(client.run(os.environ.get, _THREADS).values()) == {str(share)}
         assert set(client.run(os.environ.get, "NUMBA_NUM_THREADS").values()) == {str(share)}
+        assert all(pages < 5 * 1024 for pages in client.run(pages_of_temporaries).values()), "of temporary arrays"
         workers = answering(client, 10.0)[0]
         assert len(workers) == 2 and all(worker.host == "127.0.0.1" and worker.nanny for worker in workers)
     assert dict(os.environ) == before
@@ -113,23 +123,6 @@ def test_threads_that_the_user_chose_stay(no_leaks, monkeypatch):
     with local_cluster(1) as client:
         assert set(client.run(os.environ.get, _THREADS).values()) == {"7"}
     assert os.environ[_THREADS] == "7"
-
-
-def pages_of_temporaries():
-    """How often the system was asked for a page by 50 arrays of 1,024 pages, made and freed one after the other."""
-    for count in (5, 50):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(count):
-            np.ones(1 << 22, np.uint8)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-
-def test_workers_use_the_memory_of_temporary_arrays_again(no_leaks, monkeypatch):
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
-        monkeypatch.delenv(name, raising=False)
-    with local_cluster(1) as client:
-        (pages,) = client.run(pages_of_temporaries).values()
-    assert pages < 5 * 1024
 
 
 _UNGUARDED = """

@@ -105,24 +105,39 @@ def waiting_inside(key: str, dask_worker) -> int:
     return sum(len(state.waiting) for state in dask_worker.state.actors[key].server.protocol.slices.values())
 
 
-def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3):
+@pytest.fixture
+def hold_s(cluster3):
+    """How long servers hold a request before they say that they are alive; less than usual."""
+    shorter = 0.75
+    cluster3.run(_hold, shorter)
+    yield shorter
+    cluster3.run(_hold, HOLD_S)
+
+
+def _hold(seconds: float) -> None:
+    import singa_dask.server.actor as actor
+
+    actor.HOLD_S = seconds
+
+
+def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3, hold_s):
     """Also longer than the silence that means a lost server: this one says all the time that it is alive. The request,
     which is repeated meanwhile, waits inside once."""
     cut = partition(SIZE, 1, 1, beside=False)
     address = servers.start(ranks3[0], cut, groups=(0, 1), max_staleness=0)
-    get = servers.client.submit(ask, address, Get(0, Origin(0)), HOLD_S + 0.5, workers=[ranks3[1]], pure=False)
-    time.sleep(1.5 * HOLD_S)
+    get = servers.client.submit(ask, address, Get(0, Origin(0)), hold_s + 0.5, workers=[ranks3[1]], pure=False)
+    time.sleep(1.5 * hold_s)
     servers.tell(address, "call", Put(0, values()))
     reply, took = get.result(30)
-    assert (reply.values == values()).all() and took > HOLD_S
+    assert (reply.values == values()).all() and took > hold_s
 
     held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
-    update = servers.client.submit(ask, address, held, HOLD_S + 0.5, workers=[ranks3[1]], pure=False)
-    time.sleep(2.5 * HOLD_S)
+    update = servers.client.submit(ask, address, held, hold_s + 0.5, workers=[ranks3[1]], pure=False)
+    time.sleep(2.5 * hold_s)
     assert servers.client.run(waiting_inside, address.key, workers=[ranks3[0]]) == {ranks3[0]: 1}
     servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
     reply, took = update.result(30)
-    assert (reply.values == values() - 2).all() and reply.version == 2 and took > 2 * HOLD_S
+    assert (reply.values == values() - 2).all() and reply.version == 2 and took > 2 * hold_s
 
 
 def refusal(address: Address) -> str:
@@ -334,17 +349,17 @@ def _exchanges(dask_worker=None) -> bool:
     return not dask_worker.remembered._exchanging.done()
 
 
-@pytest.mark.parametrize("how", [lost, stopped])
-def test_a_lost_server_is_an_error_that_names_its_address_in_time(no_leaks, how):
+def test_a_lost_or_stopped_server_is_an_error_that_names_its_address_in_time(no_leaks):
     timeout_s = 3.0
     with local_cluster(2, worker_ttl_s=60) as client:
         there, here = (worker.address for worker in wait_workers(client, 2))
         made = Servers(client)
-        address = made.start(there, partition(SIZE, 1, 1, beside=False))
         pid = client.run(os.getpid, workers=[there])[there]
-        message, took = made.run(here, how, address, timeout_s, pid)
-        assert there in message and "3 s" in message and "lost, stopped or disconnected" in message
-        assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 2
+        for how in (stopped, lost):
+            address = made.start(there, partition(SIZE, 1, 1, beside=False))
+            message, took = made.run(here, how, address, timeout_s, pid)
+            assert there in message and "3 s" in message and "lost, stopped or disconnected" in message, how
+            assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 2, how
 
 
 def test_a_request_survives_a_server_that_stops_for_a_while(servers, cluster3, ranks3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -52,13 +53,17 @@ def test_after_an_abort_nothing_works():
     run_threads(2, member)
 
 
-def _failures(size, fn, timeout_s):
-    """The error that every rank ends with, and the seconds that it took."""
+def _failures(size, late, fn, timeout_s):
+    """The error that every rank ends with, and the seconds that it took; rank `late` begins when the others failed."""
+    failed = threading.Semaphore(0)
 
     def member(comm):
         start = time.monotonic()
+        for _ in range(size - 1 if comm.rank == late else 0):
+            assert failed.acquire(timeout=5.0)
         with pytest.raises(ClusterError) as failure:
             fn(comm)
+        failed.release()
         return failure.value, time.monotonic() - start
 
     return run_threads(size, member, timeout_s=timeout_s)
@@ -67,11 +72,9 @@ def _failures(size, fn, timeout_s):
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_timeout_names_the_rank_that_is_late(late):
     def member(comm):
-        if comm.rank == late:
-            time.sleep(1.0)
         comm.all_reduce(np.ones(4))
 
-    for rank, (error, seconds) in enumerate(_failures(3, member, timeout_s=0.3)):
+    for rank, (error, seconds) in enumerate(_failures(3, late, member, timeout_s=0.3)):
         assert isinstance(error, CommTimeout) and f"rank {late} is lost or late" in str(error)
         assert seconds < 0.9 or rank == late
 
@@ -79,11 +82,9 @@ def test_a_timeout_names_the_rank_that_is_late(late):
 def test_each_rank_has_its_own_timeout():
     def member(comm):
         comm.timeout_s = 0.3 if comm.rank == 1 else 20.0
-        if comm.rank == 2:
-            time.sleep(1.0)
         comm.barrier()
 
-    failures = _failures(3, member, timeout_s=20.0)
+    failures = _failures(3, 2, member, timeout_s=20.0)
     assert isinstance(failures[1][0], CommTimeout) and "barrier did not finish within 0.3 s" in str(failures[1][0])
     assert failures[0][1] < 0.9
 
