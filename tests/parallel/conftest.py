@@ -11,9 +11,9 @@ from singa_dask.cluster import local_cluster, wait_workers
 from singa_dask.cluster.workers import answering
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster3() -> Iterator:
-    """A client of a cluster of 3 processes that this folder's tests share, and that leaves nothing behind."""
+    """A client of a cluster of 3 processes that a module's tests share, and that leaves nothing behind."""
     with leaks_forbidden(), local_cluster(3, worker_ttl_s=5) as client:
         yield client
 

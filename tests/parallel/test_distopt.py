@@ -210,6 +210,7 @@ def test_launch_names_the_rank_that_failed_and_can_be_called_again(tmp_path, no_
 
 
 @needs_pmi
+@pytest.mark.long
 def test_launch_says_which_rank_does_not_answer(tmp_path, no_leaks):
     call = "launch(train, 3, 10**6, 'backward_and_update', stops, timeout_s=2.0)"
     done = run(tmp_path, guarded(call))

@@ -100,6 +100,7 @@ def _die_in_init(delay_s):
     mpi.Init_thread = init_thread
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.04])
 def test_a_rank_that_dies_in_mpi_init_ends_its_group(cluster3, delay_s):
     """The others are in MPI_Init too, where only their nannies can reach them."""
