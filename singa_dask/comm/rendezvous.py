@@ -57,6 +57,8 @@ class Rendezvous:
             self._meet(operation)
             signatures = [signature for signature, _ in self._shown]
             if len(set(signatures)) > 1:
+                with self._changed:
+                    self._check(operation)  # after a failure, a rank may show its next operation
                 raise ClusterError(f"the ranks called different operations: {_told_apart(signatures)}")
             yield [shown for _, shown in self._shown]
             self._meet(operation)
