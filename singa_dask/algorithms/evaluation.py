@@ -11,7 +11,6 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.partition import Form, LayerPartition
-from singa_dask.layers.sequence import LastStep
 from singa_dask.layers.transition import Transition
 from singa_dask.net import Batch, Net
 from singa_dask.ops.arrays import Array
@@ -59,12 +58,10 @@ def _own_rows(net: Net, name: str) -> Array:
     partition = layer.partition
     if partition.makes is Form.ROWS:
         return y
-    steps = 1 if isinstance(layer, LastStep) else layer.steps
-    message = LayerProto(name=f"{name}:rows", type=LayerType.kTransition, srclayers=[name], unroll_len=steps)
+    message = LayerProto(name=f"{name}:rows", type=LayerType.kTransition, unroll_len=layer.output_steps)
     transition = Transition.from_proto(message)
-    transition.partition = LayerPartition(
-        partition.makes, Form.ROWS, (net.whole_shapes[name],), partition.rank, partition.size
-    )
+    sources = (net.whole_shapes[name],)
+    transition.partition = LayerPartition(partition.makes, Form.ROWS, sources, partition.rank, partition.size)
     ctx = net.contexts[name]
     return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), y)
 

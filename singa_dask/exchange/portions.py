@@ -35,6 +35,11 @@ class Gathered:
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self._comm, self._portion, self._held = comm, portion.of(comm.rank), held
 
+    @classmethod
+    def of_array(cls, comm: Communicator, portion: Portion, shape: Shape, array: np.ndarray) -> Gathered:
+        """An array whose portion this rank has in memory: flat, in C order."""
+        return cls(comm, portion, shape, array.dtype, lambda first, last: array[first:last])
+
     def blocks(self) -> Iterator[np.ndarray]:
         """The blocks of the whole array in order, on the first rank; nothing on the others. Collective."""
         comm, portion = self._comm, self._portion

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,22 +46,15 @@ def gather_residuals(
     residual = np.zeros(flat.size, values.dtype) if exchange.residual is None else exchange.residual
 
     def kept(rank: int, array: np.ndarray) -> dict[str, Gathered]:
-        return {
-            entry.name: Gathered(
-                comm,
-                held_by(rank, entry.size, comm.size),
-                entry.shape,
-                values.dtype,
-                partial(_elements, array, entry.start),
-            )
-            for entry in flat.entries
-        }
+        found = {}
+        for entry in flat.entries:
+            portion, own = held_by(rank, entry.size, comm.size), array[entry.start : entry.stop]
+            found[entry.name] = Gathered.of_array(comm, portion, entry.shape, own)
+        return found
 
     found = {_RANK.format(rank): kept(rank, residual) for rank in range(comm.size)}
     found["values"] = kept(0, values)
-    found["pushes"] = {
-        h.name: Gathered(comm, h.portion, h.shape, values.dtype, partial(_elements, pushes, h.start)) for h in held
-    }
+    found["pushes"] = {h.name: Gathered.of_array(comm, h.portion, h.shape, pushes[h.elements]) for h in held}
     return found
 
 
@@ -118,7 +110,3 @@ class _Sum:
 
     def __getitem__(self, where: slice) -> np.ndarray:
         return sum((array.flat[where] for array in self._arrays), np.zeros(where.stop - where.start))
-
-
-def _elements(array: np.ndarray, start: int, first: int, last: int) -> np.ndarray:
-    return array[start + first : start + last]

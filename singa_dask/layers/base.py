@@ -159,6 +159,11 @@ class Layer(Description):
         return self.proto.unroll_len
 
     @property
+    def output_steps(self) -> int:
+        """Time steps that the rows of its output have."""
+        return self.steps
+
+    @property
     def label_positions(self) -> set[int]:
         """`label_sources` as positions from 0 among the actual srclayers."""
         count = len(self.proto.srclayers)

@@ -78,6 +78,11 @@ class LastStep(Layer):
     """y = x_T: the last time step.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len."""
 
     type: ClassVar[str] = "kLastStep"
+
+    @property
+    def output_steps(self) -> int:
+        return 1
+
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from singa_dask.errors import ConfigError, Problem, SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
@@ -177,11 +175,6 @@ class Net:
         for param in (self._parameter_net or self).params:
             param.value[...] = self.ops.asarray(initial_value(param, seed), self.ops.dtype)
 
-    def initial_values(self, seed: int) -> dict[str, np.ndarray]:
-        """The initial values of all parameters, by name, in float64. Of a split one, it is the worker's portion."""
-        owner = self._parameter_net or self
-        return {param.name: initial_value(param, seed) for param in owner.params}
-
     def check_initial_values(self, seed: int) -> None:
         """Raise ConfigError if a parameter's `init` block is wrong. Draws only what user functions draw."""
         for param in self.params:
@@ -335,7 +328,7 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
                 hint = "Name the layer that reads the data. The order of srclayers matters."
                 raise layer.problem("reads labels from a layer without labels", source, hint)
         pieces = len(graph.consumers[name])
-        if _told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
+        if told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
             message = f"has {len(shapes[name])} outputs, but {pieces} layers read them"
             raise layer.problem(message, hint="Make both numbers equal.")
     return shapes
@@ -349,14 +342,14 @@ def _labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
     return first
 
 
-def _told_apart(layer: Layer, shape: Any) -> bool:
+def told_apart(layer: Layer, shape: Any) -> bool:
     """Whether `shape` has one shape per destination instead of one for all."""
     return layer.multiple_outputs and bool(shape) and isinstance(shape[0], tuple)
 
 
 def _source_shape(layers: Mapping[str, Layer], graph: Graph, shapes: Mapping[str, Any], name: str, i: int) -> Any:
     source = layers[name].proto.srclayers[i]
-    if not _told_apart(layers[source], shapes[source]):
+    if not told_apart(layers[source], shapes[source]):
         return shapes[source]
     edges = [(edge.consumer, edge.position) for edge in graph.consumers[source]]
     return shapes[source][edges.index((name, i))]

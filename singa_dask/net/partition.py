@@ -15,7 +15,6 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import InputLayer, Layer
 from singa_dask.layers.partition import Form, LayerPartition
-from singa_dask.layers.sequence import LastStep
 from singa_dask.net.graph import Edge, Graph
 
 
@@ -73,7 +72,6 @@ class _Partitioner:
             self.partitions[name] = replace(layer.partition, reads=reads, makes=makes)
             message = LayerProto()
             message.CopyFrom(layer.proto)
-            message.partition_id, message.num_partitions = self.rank, self.size
             message.srclayers[:] = [
                 self._source(Edge(name, i), source, reads, labels=i in layer.label_positions)
                 for i, source in enumerate(sources)
@@ -159,8 +157,7 @@ class _Partitioner:
             name = f"{name}:{edge.consumer}.{edge.position}"
         self.moved[edge] = name
         if name not in self.messages:
-            steps = 1 if isinstance(layer, LastStep) else layer.steps
-            self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=steps)
+            self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=layer.output_steps)
             whole = () if labels else self.sources[edge.consumer][edge.position]
             self.partitions[name] = LayerPartition(makes, target, (whole,), self.rank, self.size)
         return name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -51,10 +50,10 @@ def _gathered(comm: Communicator, partition: LayerPartition, array: np.ndarray) 
     axis = _SPLIT.get(partition.makes)
     flat = np.ascontiguousarray(array).reshape(-1)
     if axis is None:
-        return Gathered(comm, held_by(0, array.size, comm.size), array.shape, array.dtype, partial(_elements, flat))
+        return Gathered.of_array(comm, held_by(0, array.size, comm.size), array.shape, flat)
     bounds = (0, *accumulate(comm.all_gather_number(array.shape[axis]).tolist()))
     shape = (*array.shape[:axis], bounds[-1], *array.shape[axis + 1 :])
-    return Gathered(comm, Portion(shape, axis, bounds, comm.rank), shape, array.dtype, partial(_elements, flat))
+    return Gathered.of_array(comm, Portion(shape, axis, bounds, comm.rank), shape, flat)
 
 
 def _own(
@@ -75,7 +74,3 @@ def _own(
 
 def _partitions(net: Net) -> dict[str, LayerPartition]:
     return {origin(layer.proto): layer.partition for layer in net.layers.values() if layer.recurrent}
-
-
-def _elements(array: np.ndarray, first: int, last: int) -> np.ndarray:
-    return array[first:last]

@@ -24,6 +24,7 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.partition import Form
 from singa_dask.net import Net
+from singa_dask.net.net import told_apart
 from singa_dask.ops import Ops
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import suits_sharing
@@ -115,8 +116,7 @@ def _activations(net: Net, workers: int) -> int:
     for name, layer in net.layers.items():
         rows = -(-batch // workers) if layer.partition.makes == Form.ROWS else batch
         shapes = net.shapes[name]
-        several = layer.multiple_outputs and bool(shapes) and isinstance(shapes[0], tuple)
-        size = sum(map(prod, shapes)) if several else prod(shapes)
+        size = sum(map(prod, shapes)) if told_apart(layer, shapes) else prod(shapes)
         copies = 2 if net.phase == Phase.kTrain and name not in net.input_layers else 1
         elements += copies * rows * layer.steps * size
     return elements

@@ -287,7 +287,8 @@ def test_a_net_is_gone_when_nobody_has_it():
     """Without a search for what refers to itself: nets are large."""
     train = build(Feed("x"), Scale("a", "x"), Against("loss", ["a", "x"]))
     test = build(Feed("x"), Scale("a", "x"), Against("loss", ["a", "x"]), phase=Phase.kTest, share=train)
-    assert test.initial_values(3).keys() == train.initial_values(3).keys() != set()
+    test.initialise(3)
+    assert {param.name for param in test.params} == {param.name for param in train.params} != set()
     seen = [weakref.ref(net) for net in (train, test)]
     gc.disable()
     try:

@@ -21,6 +21,7 @@ from singa_dask.job.job_pb2 import ClusterProto, JobProto, LayerType, Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.net.flat import GroupLayout
+from singa_dask.net.init import initial_value
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
 from singa_dask.server.messages import Coded, Inspect
@@ -604,7 +605,7 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
 def test_the_first_workers_given_parameters_reach_all_that_share_memory():
     def member(comm):
         replica = Replica.form(job_of(3, "SGD"), comm, get_ops("cpu"))
-        given = {name: value + 7 for name, value in replica.net.initial_values(5).items()}
+        given = {param.name: initial_value(param, 5) + 7 for param in replica.net.params}
         replica.group_state.initialise(given if comm.rank == 0 else None)
         return replica.net.flat.flattened(given), replica.net.flat.values.copy()
 
