@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.partitioned import assert_equal_to_serial
 from support.user_layers import Cell
+from support.wired import wired
 
 from singa_dask.algorithms import BP, BPTT
 from singa_dask.job.job_pb2 import LayerProto, NetProto
@@ -25,11 +26,6 @@ from singa_dask.layers import (
 STEPS, ROWS, SYMBOLS, UNITS = 3, 5, 7, 6
 CELLS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 ALL = {"unroll_conn_type": ["kUnrollOneToAll"]}
-
-
-def wired(layer, **fields):
-    """The layer, with fields of LayerProto that its Python spelling has no keyword for."""
-    return LayerProto(**{**{f.name: v for f, v in layer.proto.ListFields()}, **fields})
 
 
 def text(*cells, symbols=None, dim=1):

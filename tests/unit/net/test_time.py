@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.gradients import check_gradients
+from support.wired import wired
 
 from singa_dask.algorithms import BP, BPTT
 from singa_dask.errors import ConfigError
-from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
+from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
     GRU,
     LSTM,
@@ -32,11 +33,6 @@ from singa_dask.ops import get_ops
 STEPS, ROWS, SYMBOLS, UNITS = 4, 3, 5, 6
 CELLS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 ALL = {"unroll_conn_type": ["kUnrollOneToAll"]}
-
-
-def wired(layer, **fields):
-    """The layer, with fields of LayerProto that its Python spelling has no keyword for."""
-    return LayerProto(**{**{f.name: v for f, v in layer.proto.ListFields()}, **fields})
 
 
 def text(cell, *above, embed=False, **fields):
