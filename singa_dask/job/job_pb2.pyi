@@ -159,7 +159,7 @@ kTransition: LayerType
 kLabelTransition: LayerType
 
 class JobProto(_message.Message):
-    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
+    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,9 @@ class JobProto(_message.Message):
     DISP_AFTER_FIELD_NUMBER: _ClassVar[int]
     TEST_AFTER_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +208,9 @@ class JobProto(_message.Message):
     disp_after: int
     test_after: int
     validate_after: int
+    metric: _containers.RepeatedScalarFieldContainer[str]
+    early_stopping: EarlyStoppingProto
+    keep_best: str
     resume: bool
     step: int
     id: int
@@ -212,7 +218,7 @@ class JobProto(_message.Message):
     updater: UpdaterProto
     cluster: ClusterProto
     neuralnet: NetProto
-    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
 
 class AlgProto(_message.Message):
     __slots__ = ("alg", "user_alg", "cd_conf", "user_conf")
@@ -537,7 +543,7 @@ class AdamMaxProto(_message.Message):
     def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
 
 class LRGenProto(_message.Message):
-    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf")
+    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf", "reduceonplateau_conf")
     class ChangeMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserChange: _ClassVar[LRGenProto.ChangeMethod]
@@ -548,6 +554,7 @@ class LRGenProto(_message.Message):
         kInverse: _ClassVar[LRGenProto.ChangeMethod]
         kInverseT: _ClassVar[LRGenProto.ChangeMethod]
         kFixedStep: _ClassVar[LRGenProto.ChangeMethod]
+        kReduceOnPlateau: _ClassVar[LRGenProto.ChangeMethod]
     kUserChange: LRGenProto.ChangeMethod
     kFixed: LRGenProto.ChangeMethod
     kStep: LRGenProto.ChangeMethod
@@ -556,6 +563,7 @@ class LRGenProto(_message.Message):
     kInverse: LRGenProto.ChangeMethod
     kInverseT: LRGenProto.ChangeMethod
     kFixedStep: LRGenProto.ChangeMethod
+    kReduceOnPlateau: LRGenProto.ChangeMethod
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
     BASE_LR_FIELD_NUMBER: _ClassVar[int]
@@ -566,6 +574,7 @@ class LRGenProto(_message.Message):
     INVERSET_CONF_FIELD_NUMBER: _ClassVar[int]
     FIXEDSTEP_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
+    REDUCEONPLATEAU_CONF_FIELD_NUMBER: _ClassVar[int]
     type: LRGenProto.ChangeMethod
     user_type: str
     base_lr: float
@@ -576,7 +585,32 @@ class LRGenProto(_message.Message):
     inverset_conf: InverseTProto
     fixedstep_conf: FixedStepProto
     user_conf: str
-    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ...) -> None: ...
+    reduceonplateau_conf: ReduceOnPlateauProto
+    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., reduceonplateau_conf: _Optional[_Union[ReduceOnPlateauProto, _Mapping]] = ...) -> None: ...
+
+class ReduceOnPlateauProto(_message.Message):
+    __slots__ = ("metric", "factor", "patience", "min_delta", "min_lr")
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    MIN_DELTA_FIELD_NUMBER: _ClassVar[int]
+    MIN_LR_FIELD_NUMBER: _ClassVar[int]
+    metric: str
+    factor: float
+    patience: int
+    min_delta: float
+    min_lr: float
+    def __init__(self, metric: _Optional[str] = ..., factor: _Optional[float] = ..., patience: _Optional[int] = ..., min_delta: _Optional[float] = ..., min_lr: _Optional[float] = ...) -> None: ...
+
+class EarlyStoppingProto(_message.Message):
+    __slots__ = ("metric", "patience", "min_delta")
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    MIN_DELTA_FIELD_NUMBER: _ClassVar[int]
+    metric: str
+    patience: int
+    min_delta: float
+    def __init__(self, metric: _Optional[str] = ..., patience: _Optional[int] = ..., min_delta: _Optional[float] = ...) -> None: ...
 
 class StepProto(_message.Message):
     __slots__ = ("gamma", "change_freq")
@@ -623,7 +657,7 @@ class FixedStepProto(_message.Message):
     def __init__(self, step: _Optional[_Iterable[int]] = ..., step_lr: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StoreProto(_message.Message):
-    __slots__ = ("backend", "path", "separator", "mean_file", "std_file", "mean_value", "std_value", "batchsize", "shape", "encoded", "random_skip", "has_label", "prefetching", "shuffle", "sequence", "lookahead")
+    __slots__ = ("backend", "path", "separator", "mean_file", "std_file", "mean_value", "std_value", "batchsize", "shape", "encoded", "random_skip", "has_label", "prefetching", "shuffle", "sequence", "lookahead", "column", "label", "target_shape", "normalise", "mean", "std", "normalise_target", "target_mean", "target_std", "validation_share")
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SEPARATOR_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +674,16 @@ class StoreProto(_message.Message):
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    NORMALISE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    NORMALISE_TARGET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_MEAN_FIELD_NUMBER: _ClassVar[int]
+    TARGET_STD_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_SHARE_FIELD_NUMBER: _ClassVar[int]
     backend: str
     path: str
     separator: str
@@ -656,7 +700,17 @@ class StoreProto(_message.Message):
     shuffle: bool
     sequence: int
     lookahead: int
-    def __init__(self, backend: _Optional[str] = ..., path: _Optional[str] = ..., separator: _Optional[str] = ..., mean_file: _Optional[str] = ..., std_file: _Optional[str] = ..., mean_value: _Optional[float] = ..., std_value: _Optional[float] = ..., batchsize: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., encoded: bool = ..., random_skip: _Optional[int] = ..., has_label: bool = ..., prefetching: bool = ..., shuffle: bool = ..., sequence: _Optional[int] = ..., lookahead: _Optional[int] = ...) -> None: ...
+    column: str
+    label: str
+    target_shape: _containers.RepeatedScalarFieldContainer[int]
+    normalise: bool
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    std: _containers.RepeatedScalarFieldContainer[float]
+    normalise_target: bool
+    target_mean: _containers.RepeatedScalarFieldContainer[float]
+    target_std: _containers.RepeatedScalarFieldContainer[float]
+    validation_share: float
+    def __init__(self, backend: _Optional[str] = ..., path: _Optional[str] = ..., separator: _Optional[str] = ..., mean_file: _Optional[str] = ..., std_file: _Optional[str] = ..., mean_value: _Optional[float] = ..., std_value: _Optional[float] = ..., batchsize: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., encoded: bool = ..., random_skip: _Optional[int] = ..., has_label: bool = ..., prefetching: bool = ..., shuffle: bool = ..., sequence: _Optional[int] = ..., lookahead: _Optional[int] = ..., column: _Optional[str] = ..., label: _Optional[str] = ..., target_shape: _Optional[_Iterable[int]] = ..., normalise: bool = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ..., normalise_target: bool = ..., target_mean: _Optional[_Iterable[float]] = ..., target_std: _Optional[_Iterable[float]] = ..., validation_share: _Optional[float] = ...) -> None: ...
 
 class DataProto(_message.Message):
     __slots__ = ("path", "batchsize", "random_skip")
@@ -881,12 +935,14 @@ class BMProto(_message.Message):
     def __init__(self, factor: _Optional[float] = ...) -> None: ...
 
 class SoftmaxLossProto(_message.Message):
-    __slots__ = ("topk", "scale")
+    __slots__ = ("topk", "scale", "class_weight")
     TOPK_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    CLASS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     topk: int
     scale: float
-    def __init__(self, topk: _Optional[int] = ..., scale: _Optional[float] = ...) -> None: ...
+    class_weight: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, topk: _Optional[int] = ..., scale: _Optional[float] = ..., class_weight: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ArgSortProto(_message.Message):
     __slots__ = ("topk",)
