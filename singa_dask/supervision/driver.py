@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster.bootstrap import launched_sizes
 from singa_dask.cluster.local_dask import GUARD
-from singa_dask.errors import ClusterError, ConfigError, Problem
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
@@ -23,12 +23,20 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """What a run reached: the contents of summary.json, and where everything lies."""
+    """What a run reached: the contents of summary.json, and where everything lies.
+
+    folder: where the run was recorded; a later run may have moved it.
+    """
 
     summary: dict[str, Any]
-    workspace: Path
+    folder: Path
+
+    @property
+    def workspace(self) -> Path:
+        """The folder of the run, wherever a later run has moved it. Raises CheckpointError if it was removed."""
+        return Workspace(self.folder).find(self.summary["run"])
 
     @property
     def test(self) -> dict[str, float]:
@@ -43,12 +51,28 @@ class Result:
     @property
     def checkpoint(self) -> Path | None:
         """The last checkpoint."""
-        return self.summary["checkpoint"] and Path(self.summary["checkpoint"])
+        path = self.summary["checkpoint"]
+        return path and Workspace(self.workspace).checkpoints / Path(path).name
+
+    @property
+    def history(self) -> Any:
+        """All measured metrics, a row per measurement: a pandas DataFrame, or without pandas a list of dictionaries.
+
+        Columns: group, phase ("train", "validate" or "test"), step, time (s since 1970), samples_per_s, one per
+        metric, wait_rank<i> and loading_rank<i> (shares of the time in which a rank waited for others and for data),
+        and with servers server_*.
+        """
+        rows = list(Workspace(self.workspace).rows())
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            return rows
+        return DataFrame(rows)
 
     @property
     def curves(self) -> Path:
         """The picture of the training curves."""
-        return self.workspace / "curves.png"
+        return Workspace(self.workspace).curves
 
     @property
     def interrupted(self) -> bool:
@@ -65,7 +89,16 @@ class Result:
             parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")
         if self.interrupted and self.checkpoint:
             parts.append("go on with --resume")
-        return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; see {self.workspace}"
+        return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; {self._see()}"
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.summary['job']}: {self}>"
+
+    def _see(self) -> str:
+        try:
+            return f"see {self.workspace}"
+        except CheckpointError:  # a text about a run must not raise
+            return f"its folder {self.folder} is gone"
 
 
 def train(

@@ -27,6 +27,7 @@ from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
+from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared, check_given, training_data
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
@@ -174,7 +175,7 @@ class Run:
             self._checkpoint = event["path"]
         if event["kind"] == "metrics":
             load_drawing()
-            self.workspace.append({key: value for key, value in event.items() if key != "kind"})
+            self.workspace.append(row_of(event))
         self.display.handle(event)
 
     def _record(self, error: BaseException | None) -> dict[str, Any]:
@@ -203,6 +204,7 @@ class Run:
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
+            "run": self.workspace.id,
             "job": job.name,
             "framework": topology.framework.name.lower(),
             "topology": asdict(topology),
