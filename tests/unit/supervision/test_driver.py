@@ -103,7 +103,8 @@ def runs(monkeypatch):
     runs: list = []
 
     class Run:
-        def __init__(self, prepared, workspace, display, max_restarts, patience_s):
+        def __init__(self, prepared, workspace, display, max_restarts, patience_s, processes, curves):
+            assert processes and curves
             settings = {"max_restarts": max_restarts, "patience_s": patience_s}
             self.given = prepared, workspace.folder, display, settings
 
