@@ -22,7 +22,7 @@ from singa_dask.data import (
 )
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
-from singa_dask.job.code_bundle import CodeBundle, pack
+from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
@@ -92,6 +92,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         topology = job.topology
         codec(topology.codec, sparsity=topology.sparsity)
         code = pack(ready, job.folder)
+        for problem in not_kept(ready, job.folder):
+            logger.warning("%s", problem)
         data: dict[str, str] = {}
         if with_data:
             data = _resolve_data(ready, entered)
@@ -119,7 +121,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         layout=GroupLayout.of(net.flat, net.own, topology.nworkers_per_group),
         drawn=net.drawn,
         updater_state=tuple(updater.state),
-        code=code,
+        code=code and code.signed(),
     )
 
 
