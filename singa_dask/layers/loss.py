@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels
+from singa_dask.layers.labels import class_labels, refuse_targets, target_rows
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -42,6 +42,7 @@ class SoftmaxLoss(LossLayer):
     def setup(self, *src: Shape) -> Shape:
         own = prod(self.sources(src)[0])
         classes = self.partition.sources[0][0] if self.partition.splits else own
+        refuse_targets(self)
         if not 1 <= self.conf.topk <= classes:
             raise self.problem(f"softmaxloss_conf.topk must lie between 1 and {classes}", self.conf.topk)
         self._classes = classes
@@ -89,22 +90,29 @@ class SoftmaxLoss(LossLayer):
 class EuclideanLoss(LossLayer):
     """loss = sum over a sample of (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
 
-    Sources: prediction x, target t. Gradient for x: (x - t) / T, as in SINGA, whose reported loss is twice ours.
+    Sources: prediction x, and the layer with the target t: an input layer's target if it has a target_shape, else the
+    layer's output. Gradient for x: (x - t) / T, as in SINGA, whose reported loss is twice ours.
     No gradient flows into the target. Metric: loss.
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
+    target_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
     rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         prediction, target = self.sources(src)
         if prod(prediction) != prod(target):
-            raise self.problem("prediction and target differ in size", f"{prediction} and {target}")
+            first, second = self.proto.srclayers
+            hint = f"Let {first!r} have {prod(target)} outputs."
+            if 1 not in self.targets:
+                hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
+            raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
         return prediction
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         xp = ctx.ops.xp
+        target_rows(self, x[0], x[1])
         ctx.difference = ctx.buffer("difference", x[0].shape)
         xp.subtract(x[0], x[1].reshape(x[0].shape), out=ctx.difference)
         flat = ctx.difference.reshape(-1)
