@@ -14,6 +14,7 @@ from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
+from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Metric, Step
@@ -65,7 +66,7 @@ class Model:
     """A net built from layers as objects, in a list or a graph as `Job` takes them, with its initial parameters.
 
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
-        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
+        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
         scores = model.predict(x)
 
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
@@ -102,6 +103,7 @@ class Model:
         self.number = 0
         self.last: Loss | None = None
         self.ranks = Ranks()
+        self.code: CodeBundle | None = None  # of the user's own layers
         self._used = False  # whether the parameters have memory
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
@@ -121,7 +123,8 @@ class Model:
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
-        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, or None.
+        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, targets of an
+        input layer with target_shape, or None.
 
         Raises DataError where x and y do not fit the net or each other.
         """
@@ -212,13 +215,15 @@ class Model:
         return Evaluator(self._test_net, BP())
 
     def _training_net(self, ranks: Ranks) -> Net:
-        return Net(self._proto, Phase.kTrain, self.ops, rank=ranks.rank, size=ranks.size, allocate=False)
+        with unpacked(self.code):
+            return Net(self._proto, Phase.kTrain, self.ops, rank=ranks.rank, size=ranks.size, allocate=False)
 
     def _adopt(self, net: Net) -> None:
         """Use this training net, whose parameters have no memory yet."""
         self._net, self._used = net, False
         rank, size = (self.ranks.rank, self.ranks.size) if net.partitioned else (0, 1)
-        self._test_net = Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
+        with unpacked(self.code):
+            self._test_net = Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
 
     def _check_same(self, net: Net, ranks: Ranks) -> None:
         """Raise ConfigError on all ranks if their models differ."""
@@ -271,6 +276,8 @@ class Model:
             raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
         arrays = {name: _array(array) for name, array in given.items()}
         labels = None if y is None else _array(y)
+        if labels is not None:
+            self._check_read()
         sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
         if labels is not None:
             sizes["y"] = len(labels)
@@ -281,6 +288,17 @@ class Model:
                 f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
             )
         return {name: Batch(array, labels) for name, array in arrays.items()}, rows
+
+    def _check_read(self) -> None:
+        """Raise DataError if no layer would read y."""
+        taken = self.net.features_as_targets()
+        if taken and not self.net.labelled_inputs:
+            loss, source = next(iter(taken.items()))
+            raise DataError(
+                f"layer {loss!r} takes the samples of {source!r} as its target, and y would not be read. Set "
+                f"target_shape of {source!r} to the shape of one target ([1] for one number), or leave y out if the "
+                "net is to reproduce its input."
+            )
 
 
 def _array(array: Any) -> Any:
