@@ -90,9 +90,9 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
             given = raw[name] if mask is None else _without_masked(raw[name], mask)
             values, facts[f"y/{name}"] = encode_answers(name, given, plan.roles.get(name))
             pieces[f"y/{name}"] = _Array(values)
-        for name, what in ((plan.weight, "weight"), (plan.mask, "mask")):
-            if name is not None:
-                values, facts[what] = _factors(what, np.asarray(raw[name]))
+        for factor, what in ((plan.weight, "weight"), (plan.mask, "mask")):
+            if factor is not None:
+                values, facts[what] = _factors(what, np.asarray(raw[factor]))
                 pieces[what] = _Array(values)
     except DataError as error:
         raise DataError(f"{error} (In {key}.)") from None
