@@ -77,8 +77,8 @@ def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint
 
     phase = Phase.kVal if validation else Phase.kTest
     prepared, path = trained(job, overrides, cluster, phase, checkpoint)
-    metrics = evaluate.measure(prepared, path, phase)
-    click.echo(f"{'validate' if validation else 'test'} {format_metrics(metrics)}; {path}")
+    measured = evaluate.measure(prepared, path, phase)
+    click.echo(f"{'validate' if validation else 'test'} {format_metrics(measured.numbers)}; {path}")
 
 
 @click.command()
