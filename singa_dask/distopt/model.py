@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import BP
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
@@ -134,17 +134,17 @@ class Model:
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
-    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
-        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone.
+    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """The metrics of test data, `batchsize` rows at a time, on this rank alone.
 
+        metrics: names of further ones, as in JobProto.metric; "confusion" gives nested lists.
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
-        means over the rows of all ranks.
+        metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        summed = self._evaluator.measure(self._mini_batches(x, y, batchsize))
+        measured = self._evaluator(metrics).measure(self._mini_batches(x, y, batchsize))
         if self.partitioned:
-            message = self.ranks.sum(np.array([[metric.total, metric.count] for metric in summed.values()]))
-            summed = {name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)}
-        return means(summed)
+            measured.sums = self.ranks.sum(measured.sums)
+        return measured.numbers | measured.details
 
     def predict(self, x: Any, *, batchsize: int = 500) -> np.ndarray:
         """The net's output for every row of x, `batchsize` rows at a time: class probabilities of a softmax loss, else
@@ -154,7 +154,7 @@ class Model:
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         mini_batches = self._mini_batches(x, None, batchsize)
-        return np.concatenate([self._evaluator.predict(feed, step).copy() for feed, step in mini_batches])
+        return np.concatenate([self._evaluator().predict(feed, step).copy() for feed, step in mini_batches])
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name: whole arrays on every rank. Of a partitioned model collective."""
@@ -209,10 +209,9 @@ class Model:
         flat, own = self.net.flat, self.net.own
         return flat.named(self.ops.to_host(flat.values)) | own.named(self.ops.to_host(own.values))
 
-    @property
-    def _evaluator(self) -> Evaluator:
+    def _evaluator(self, metrics: Sequence[str] = ()) -> Evaluator:
         assert self.net is self._net  # which shares its parameters
-        return Evaluator(self._test_net, BP())
+        return Evaluator(self._test_net, BP(), metrics)
 
     def _training_net(self, ranks: Ranks) -> Net:
         with unpacked(self.code):
