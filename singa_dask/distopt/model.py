@@ -12,6 +12,8 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.data.columns import Column
+from singa_dask.distopt.described import Described, answers_of, class_names, described_inputs, value_names
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.predicting import is_empty, predict
 from singa_dask.distopt.ranks import Ranks, own_arrays
@@ -75,6 +77,7 @@ class Model:
         self.last: Loss | None = None
         self.ranks = Ranks()
         self.code: CodeBundle | None = None  # of the user's own layers
+        self.described: Mapping[str, str] = {}  # the data of the input layers, as `Checkpoint` has it
         self._used = False  # whether the parameters have memory
         self._allocating = threading.Lock()
         self._adopt(self._training_net(self.ranks))
@@ -123,6 +126,25 @@ class Model:
         """The layers whose outputs `predict` gives: the losses, or else the last layer."""
         return tuple(self._test_net.predictions())
 
+    @property
+    def inputs(self) -> dict[str, Described]:
+        """What a trained model knows of the data of its input layers, by layer."""
+        return described_inputs(self._test_net, self.described)
+
+    def answers(self, output: str) -> Column | None:
+        """The labels or targets with which an output was trained, if they are known."""
+        return answers_of(self._test_net, output, self.inputs)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of the first output, if they are known: that of column i of `predict` is i."""
+        return class_names(self.answers(self.outputs[0]))
+
+    def names(self, output: str, width: int) -> list[str]:
+        """The names of the `width` values of a prediction: classes, targets, or else numbers."""
+        classifies = self._test_net.predictions()[output]
+        return value_names(self.answers(output), width, classifies=classifies)
+
     def predict(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> Any:
         """The net's output for every row of x: class probabilities of a softmax loss, else the output of the loss or
         the last layer. x: one array, or arrays by the names of the input layers. -> (B, ...), on the host.
@@ -165,7 +187,8 @@ class Model:
         made = {"seed": self.seed, "device": self.ops.device, "dtype": self.ops.dtype, "device_id": self.ops.device_id}
         code = self.code or pack(self._proto)
         parameters = self.state_dict() if self._used else None
-        return _unpickled, (self._proto.SerializeToString(), made, code, parameters, self.number)
+        kept = {"number": self.number, "described": dict(self.described)}
+        return _unpickled, (self._proto.SerializeToString(), made, code, parameters, kept)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name: whole arrays on every rank. Of a partitioned model collective."""
@@ -324,11 +347,13 @@ def _unpickled(
     made: Mapping[str, Any],
     code: CodeBundle | None,
     parameters: Mapping[str, np.ndarray] | None,
-    number: int,
+    kept: Mapping[str, Any],
 ) -> Model:
     with unpacked(code):
         model = Model(NetProto.FromString(net), **made)
-    model.code, model.number = code, number
+    model.code = code
+    for name, value in kept.items():
+        setattr(model, name, value)
     if parameters is not None:
         model.load_state_dict(parameters)
     return model

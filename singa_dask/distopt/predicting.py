@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.distopt.described import numbers
+from singa_dask.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from singa_dask.distopt.model import Model
@@ -42,29 +43,25 @@ def is_table(x: Any) -> bool:
     return hasattr(x, "columns") and hasattr(x, "dtypes")
 
 
-def columns_of(model: Model, output: str, width: int) -> list[str]:
-    """The columns of predictions with `width` values per row."""
-    return [f"{output}_{i}" for i in range(width)]
-
-
 def _table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
-    rows = model.predict_all(_features(x), batchsize=batchsize)[output]
+    rows = model.predict_all(_features(x, model), batchsize=batchsize)[output]
     return _framed(model, rows, output, x.index)
 
 
 def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
     import pandas
 
-    rows = rows.reshape(len(rows), prod(rows.shape[1:]))
-    return pandas.DataFrame(rows, index, columns_of(model, output, rows.shape[1]))
+    width = prod(rows.shape[1:])
+    return pandas.DataFrame(rows.reshape(len(rows), width), index, model.names(output, width))
 
 
-def _features(table: Any) -> np.ndarray:
-    """The columns of a table, as one vector per row."""
-    wrong = [str(name) for name, kind in table.dtypes.items() if kind.kind not in "biuf"]
-    if wrong:
-        raise DataError(f"the columns {', '.join(wrong)} are not numbers. Encode them as in training.")
-    return table.to_numpy(np.float32)
+def _features(table: Any, model: Model) -> dict[str, np.ndarray]:
+    """What each input layer reads of a table."""
+    known = model.inputs
+    return {
+        name: known[name].features(table) if name in known else numbers(table, list(table))
+        for name in model.net.input_layers
+    }
 
 
 # Lazily, on the workers
@@ -127,6 +124,7 @@ def _only(block: Any) -> Any:
 
 
 def _lazy_table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
-    rows = model.predict_all(np.zeros((1, len(x.columns)), np.float32))[output][:0]
+    _features(x._meta, model)
+    rows = model.predict_all(dict.fromkeys(model.net.input_layers, ()))[output]
     meta = _framed(model, rows, output, x._meta.index[:0])
     return x.map_partitions(_table, _sent(model), output, batchsize, meta=meta)

@@ -56,7 +56,7 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, tr
     found = checkpoints.load(path)
     with code_of(found, path, trust=trust_code) as code:
         model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
-    model.code = code
+    model.code, model.described = code, found.described
     model.load_state_dict(found.parameters)
     return model
 

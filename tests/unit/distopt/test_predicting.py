@@ -14,6 +14,8 @@ import pytest
 
 from singa_dask import Model, layers
 from singa_dask.comm import SoloCommunicator, run_threads
+from singa_dask.data import Manifest
+from singa_dask.data.columns import Column, Role
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.updaters import SGD
@@ -191,3 +193,28 @@ def test_threads_predict_at_the_same_time(model):
     with ThreadPoolExecutor(4) as pool:
         for found, alone in zip(pool.map(model.predict, blocks), expected, strict=True):
             np.testing.assert_array_equal(found, alone)
+
+
+def described(model, *columns):
+    """The model with the description of data that have these columns."""
+    text = Manifest(1, columns, 1, ()).description
+    again = pickle.loads(pickle.dumps(model))
+    again.described = dict.fromkeys(model.net.input_layers, text)
+    return pickle.loads(pickle.dumps(again))
+
+
+def test_classes_and_columns_have_the_names_of_the_data(model):
+    names = ("a", "b", "c", "d", "e", "f")
+    features = Column("x", Role.FEATURE, "float32", (6,), mean=(0.0,) * 6, std=(1.0,) * 6, names=names)
+    named = described(model, features, Column("kind", Role.LABEL, "int64", (), classes=("red", "green", "blue")))
+    assert named.classes == ("red", "green", "blue") and model.classes is None
+    frame = pd.DataFrame(X, columns=names).assign(kind="red")
+    found = named.predict(frame[["kind", *names[::-1]]])
+    assert list(found.columns) == ["red", "green", "blue"]
+    np.testing.assert_array_equal(found, model.predict(X))
+    assert list(model.predict(frame[list(names)]).columns) == ["0", "1", "2"]
+    lazy = named.predict(dd.from_pandas(frame, npartitions=2))
+    np.testing.assert_allclose(computed(lazy), found, rtol=1e-5)
+    for table in (frame.drop(columns="c"), dd.from_pandas(frame.drop(columns="c"), npartitions=2)):
+        with pytest.raises(DataError, match="was trained with the columns c, which are missing"):
+            named.predict(table)
