@@ -38,7 +38,7 @@ class Evaluator:
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         names = self._net.predictions()
-        self._net.forward({key: _labelled(batch) for key, batch in feed.items()}, step)
+        self._net.forward({key: self._labelled(key, batch) for key, batch in feed.items()}, step)
         rows = len(next(iter(feed.values())).features)
         return {name: self._output(name, rows) for name in names}
 
@@ -49,6 +49,12 @@ class Evaluator:
             received = f"{len(output)} for {rows}"
             raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
         return output
+
+    def _labelled(self, name: str, batch: Batch) -> Batch:
+        """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
+        if batch.labels is not None:
+            return batch
+        return Batch(batch.features, self._net.input_layer(name).no_labels(len(batch.features)))
 
 
 def means(metrics: Mapping[str, Metric]) -> dict[str, float]:
@@ -68,8 +74,3 @@ def _own_rows(net: Net, name: str) -> Array:
     transition.partition = LayerPartition(partition.makes, Form.ROWS, sources, partition.rank, partition.size)
     ctx = net.contexts[name]
     return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), y)
-
-
-def _labelled(batch: Batch) -> Batch:
-    """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
-    return batch if batch.labels is not None else Batch(batch.features, np.zeros(len(batch.features), np.int64))

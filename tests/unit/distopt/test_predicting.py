@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -46,7 +47,7 @@ def images(**more):
 
 
 def two_inputs():
-    a, b = layers.RecordInput("a", shape=[6]), layers.RecordInput("b", shape=[2])
+    a, b = layers.RecordInput("a", shape=[6]), layers.RecordInput("b", shape=[2], target_shape=[2])
     joined = layers.Concate("ab", concate_dim=1)(a, b)
     first = layers.SoftmaxLoss("kind")(layers.InnerProduct(num_output=3)(joined), a)
     second = layers.EuclideanLoss("size")(layers.InnerProduct(num_output=2)(joined), b)
@@ -218,3 +219,18 @@ def test_classes_and_columns_have_the_names_of_the_data(model):
     for table in (frame.drop(columns="c"), dd.from_pandas(frame.drop(columns="c"), npartitions=2)):
         with pytest.raises(DataError, match="was trained with the columns c, which are missing"):
             named.predict(table)
+
+
+def test_values_of_a_target_have_its_names():
+    model = two_inputs()
+    features = Column("x", Role.FEATURE, "float32", (6,), mean=(0.0,) * 6, std=(1.0,) * 6)
+
+    def names(target, width=2):
+        return described(model, features, target).names("size", width)
+
+    two = Column("y", Role.TARGET, "float32", (2,), mean=(0.0, 0.0), std=(1.0, 1.0))
+    assert names(replace(two, names=("u", "v"))) == ["u", "v"]
+    assert names(two) == ["y_0", "y_1"]
+    assert names(Column("price", Role.TARGET, "float32", ()), 1) == ["price"]
+    assert names(Column("price", Role.TARGET, "float32", ())) == ["output_0", "output_1"]
+    assert model.names("size", 2) == ["output_0", "output_1"] and model.names("kind", 3) == ["0", "1", "2"]
