@@ -18,8 +18,7 @@ from tools.jobs import training_data
 
 from contestants.loader_ours import STEP
 from singa_dask.data import Manifest
-from singa_dask.data.normalise import Normaliser
-from singa_dask.data.store import make_normaliser
+from singa_dask.data.normalise import Normaliser, make_normaliser
 
 Reader = Callable[[Manifest, Normaliser, int], Iterator[int]]
 
@@ -50,7 +49,7 @@ def memmap(manifest: Manifest, normaliser: Normaliser, batch: int) -> Iterator[i
 def _mapped(manifest: Manifest, index: int) -> tuple[np.ndarray, np.ndarray]:
     path = manifest.folder / manifest.shards[index].file
     with h5py.File(path) as file:
-        x, y = file["features"], file["labels"]
+        x, y = file["x"], file["y"]
         flat = (len(x), int(np.prod(x.shape[1:])))
         features = np.memmap(path, x.dtype, "r", x.id.get_offset(), flat)
         labels = np.memmap(path, y.dtype, "r", y.id.get_offset(), y.shape)
@@ -65,7 +64,7 @@ class Samples(torch.utils.data.Dataset):
         self.starts = np.cumsum([0, *(shard.samples for shard in manifest.shards)])
         self.files: list[h5py.File] = []  # of each process its own: opened with the first sample
         mean, std = (0.0 if normaliser.mean is None else normaliser.mean), (normaliser.std or 1.0)
-        shape = manifest.shape
+        shape = manifest.features.shape
         self.mean = torch.tensor(mean, dtype=torch.float32).reshape(shape if np.size(mean) > 1 else ())
         self.std = std
 
@@ -76,8 +75,8 @@ class Samples(torch.utils.data.Dataset):
         self.files = self.files or [h5py.File(path) for path in self.paths]
         shard = int(np.searchsorted(self.starts, index, "right")) - 1
         row = index - self.starts[shard]
-        x = torch.from_numpy(self.files[shard]["features"][row]).float()
-        return (x - self.mean) / self.std, int(self.files[shard]["labels"][row])
+        x = torch.from_numpy(self.files[shard]["x"][row]).float()
+        return (x - self.mean) / self.std, int(self.files[shard]["y"][row])
 
 
 def dataloader(workers: int) -> Reader:
@@ -103,7 +102,7 @@ def main(example: str, reader: str) -> None:
     store = training_data(example)
     manifest = Manifest.load(Path(store.path))
     batch = store.batchsize[0]
-    read = READERS[reader](manifest, make_normaliser(store, manifest), batch)
+    read = READERS[reader](manifest, make_normaliser(store, manifest.features), batch)
     for _ in range(2 * STEP):  # in which workers start
         next(read)
 

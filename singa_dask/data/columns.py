@@ -36,9 +36,9 @@ class Channels(StrEnum):
 class Column:
     """One column of a data set.
 
-    dtype: as stored, one of DTYPES. shape: of one stored sample, () to 4 dimensions. classes: of a label: their names,
-    their number, or None if unknown. mean, std: over all samples: per channel; of a vector per value; else one value.
-    names: of the values of a vector, or none. dataset: its path in the HDF5 files.
+    dtype: as stored, one of DTYPES. shape: of one stored sample, () to 4 dimensions. classes: of a label, or the
+    symbols of a text: their names, their number, or None if unknown. mean, std: over all samples: per channel; of a
+    vector per value; else one value. names: of the values of a vector, or none. dataset: its path in the HDF5 files.
     """
 
     name: str
@@ -95,3 +95,32 @@ class Column:
         if self.channels == Channels.LAST or len(self.shape) == 1:
             return self.shape
         return (*self.shape, 1)
+
+
+def guess_channels(shape: tuple[int, ...]) -> Channels | None:
+    """Where samples of this shape have their channels; None if the shape does not tell.
+
+    Of the first and the last axis, the channels are the one with at most 4 entries, or the one that differs where all
+    other axes are equal. Samples of up to two dimensions have none.
+    """
+    if len(shape) < 3:
+        return Channels.NONE
+    first, last = shape[0] <= 4, shape[-1] <= 4
+    if first == last:
+        first = shape[0] != shape[-1] and len(set(shape[1:])) == 1
+        last = shape[0] != shape[-1] and len(set(shape[:-1])) == 1
+    if first == last:
+        return None
+    return Channels.FIRST if first else Channels.LAST
+
+
+def stored_dtype(dtype: np.dtype) -> np.dtype | None:
+    """The type in which shards hold numbers of this one, without a loss; None if there is none.
+
+    Whole numbers of more than 63 bits have none.
+    """
+    dtype = dtype.newbyteorder("=")
+    if dtype.name in DTYPES:
+        return dtype
+    wider = {"bool": "uint8", "int8": "int16", "uint16": "int32", "uint32": "int64"}
+    return np.dtype(wider[dtype.name]) if dtype.name in wider else None

@@ -174,7 +174,8 @@ def test_paths_of_data_are_absolute_and_shapes_those_of_the_shards(shards, tmp_p
     train, test = (layer.store_conf for layer in prepared.job.neuralnet.layer[:2])
     assert (train.path, test.path) == (str(tmp_path / "train"), str(tmp_path / "test"))
     assert list(train.shape) == list(test.shape) == [4] and not test.mean_file
-    assert train.mean_file == train.std_file == str(tmp_path / "statistics.h5")
+    assert not train.mean_file and not train.std_file
+    assert (list(train.mean), list(train.std), list(test.mean)) == ([2.0], [3.0], [])
     assert prepared.data.keys() == {"train/data", "test/data"} and prepared.layers.keys() == {"train", "test"}
     assert (prepared.shapes["scores_weight"], prepared.parameters, prepared.layout.total) == ((4, 3), 15, 32)
     assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
