@@ -58,7 +58,7 @@ def inside(workload: Workload, steps: int, folder: Path) -> dict[str, float]:
     shown = [row for row in rows if row["phase"] == "train"][1:]
     return {
         "ms": statistics.median(1e3 * workload.batch / row["samples_per_s"] for row in shown),
-        "loading": statistics.median(row["loading"][0] for row in shown),
+        "loading": statistics.median(row["loading_rank0"] for row in shown),
     }
 
 

@@ -59,7 +59,7 @@ def run(codec: str, epochs: int, workspace: Path) -> dict[str, Any]:
     job = Job.from_file(HERE / "job.conf", settings, cluster=HERE.parent / "clusters" / "allreduce.conf")
     summary = train(job, workspace=workspace).summary
     rows = map(json.loads, (workspace / "metrics.jsonl").read_text().splitlines())
-    accuracy = {row["step"] / STEPS_PER_EPOCH: row["metrics"]["accuracy"] for row in rows if row["phase"] == "test"}
+    accuracy = {row["step"] / STEPS_PER_EPOCH: row["accuracy"] for row in rows if row["phase"] == "test"}
     return {"mb": summary["exchanged_bytes"] / 1e6 / job.proto.cluster.nworkers_per_group, "accuracy": accuracy}
 
 

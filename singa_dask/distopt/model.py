@@ -14,6 +14,7 @@ from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
+from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Metric, Step
@@ -102,6 +103,7 @@ class Model:
         self.number = 0
         self.last: Loss | None = None
         self.ranks = Ranks()
+        self.code: CodeBundle | None = None  # of the user's own layers
         self._used = False  # whether the parameters have memory
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
@@ -213,13 +215,15 @@ class Model:
         return Evaluator(self._test_net, BP())
 
     def _training_net(self, ranks: Ranks) -> Net:
-        return Net(self._proto, Phase.kTrain, self.ops, rank=ranks.rank, size=ranks.size, allocate=False)
+        with unpacked(self.code):
+            return Net(self._proto, Phase.kTrain, self.ops, rank=ranks.rank, size=ranks.size, allocate=False)
 
     def _adopt(self, net: Net) -> None:
         """Use this training net, whose parameters have no memory yet."""
         self._net, self._used = net, False
         rank, size = (self.ranks.rank, self.ranks.size) if net.partitioned else (0, 1)
-        self._test_net = Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
+        with unpacked(self.code):
+            self._test_net = Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
 
     def _check_same(self, net: Net, ranks: Ranks) -> None:
         """Raise ConfigError on all ranks if their models differ."""

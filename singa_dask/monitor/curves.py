@@ -12,6 +12,8 @@ from statistics import median
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.training.history import metrics_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -38,8 +40,8 @@ def load_drawing() -> Thread:
 def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
     """Plot every metric over the steps: one panel per metric, one line per phase, for training one per worker group.
 
-    rows: {"phase": "train"|"validate"|"test", "group": int, "step": int, "metrics": {<metric>: float, ...}, ...}, as
-    in metrics.jsonl. If rows have server metrics, the last panel is the staleness.
+    rows: {"phase": "train"|"validate"|"test", "group": int, "step": int, <metric>: float, ...}, as in metrics.jsonl.
+    If rows have server metrics, the last panel is the staleness.
     """
     load_drawing().join(IMPORT_S)  # two threads that import it at once can see a half-initialised module
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -67,10 +69,10 @@ def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:
     for row in rows:
         # Evaluations use shared parameters, so their group does not matter.
         key = row["phase"], row.get("group", 0) if row["phase"] == "train" else 0
-        for metric, value in row["metrics"].items():
+        for metric, value in metrics_of(row).items():
             panels.setdefault(metric, {}).setdefault(key, {})[row["step"]] = value
-        if row.get("server"):
-            staleness.setdefault(key, {})[row["step"]] = row["server"]["staleness"]
+        if "server_staleness" in row:
+            staleness.setdefault(key, {})[row["step"]] = row["server_staleness"]
     return panels | ({"staleness": staleness} if any(any(line.values()) for line in staleness.values()) else {})
 
 

@@ -148,9 +148,11 @@ class _Partitioner:
                 return source
             kind = LayerType.kLabelTransition
         else:
-            if reads is makes:
+            undivided = reads is Form.COLUMNS and edge.position in self.layers[edge.consumer].undivided_sources
+            target = Form.WHOLE if undivided else reads
+            if target is makes:
                 return source
-            target, kind = reads, LayerType.kTransition
+            kind = LayerType.kTransition
         layer = self.layers[source]
         name = f"{source}:{'labels' if labels else target}"
         if layer.multiple_outputs:

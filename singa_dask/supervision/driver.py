@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster.bootstrap import launched_sizes
 from singa_dask.cluster.local_dask import GUARD
-from singa_dask.errors import ClusterError, ConfigError, Problem
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
@@ -23,12 +24,20 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """What a run reached: the contents of summary.json, and where everything lies."""
+    """What a run reached: the contents of summary.json, and where everything lies.
+
+    folder: where the run was recorded; a later run may have moved it.
+    """
 
     summary: dict[str, Any]
-    workspace: Path
+    folder: Path
+
+    @property
+    def workspace(self) -> Path:
+        """The folder of the run, wherever a later run has moved it. Raises CheckpointError if it was removed."""
+        return Workspace(self.folder).find(self.summary["run"])
 
     @property
     def test(self) -> dict[str, float]:
@@ -43,12 +52,28 @@ class Result:
     @property
     def checkpoint(self) -> Path | None:
         """The last checkpoint."""
-        return self.summary["checkpoint"] and Path(self.summary["checkpoint"])
+        path = self.summary["checkpoint"]
+        return path and Workspace(self.workspace).checkpoints / Path(path).name
+
+    @property
+    def history(self) -> Any:
+        """All measured metrics, a row per measurement: a pandas DataFrame, or without pandas a list of dictionaries.
+
+        Columns: group, phase ("train", "validate" or "test"), step, time (s since 1970), samples_per_s, one per
+        metric, wait_rank<i> and loading_rank<i> (shares of the time in which a rank waited for others and for data),
+        and with servers server_*.
+        """
+        rows = list(Workspace(self.workspace).rows())
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            return rows
+        return DataFrame(rows)
 
     @property
     def curves(self) -> Path:
         """The picture of the training curves."""
-        return self.workspace / "curves.png"
+        return Workspace(self.workspace).curves
 
     @property
     def interrupted(self) -> bool:
@@ -65,26 +90,38 @@ class Result:
             parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")
         if self.interrupted and self.checkpoint:
             parts.append("go on with --resume")
-        return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; see {self.workspace}"
+        return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; {self._see()}"
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.summary['job']}: {self}>"
+
+    def _see(self) -> str:
+        try:
+            return f"see {self.workspace}"
+        except CheckpointError:  # a text about a run must not raise
+            return f"its folder {self.folder} is gone"
 
 
 def train(
     job: Job | JobProto | str | Path,
     client: Client | None = None,
     *,
+    processes: bool = True,
     workspace: str | Path | None = None,
     resume: bool = False,
     max_restarts: int = 3,
     patience_s: float = 30.0,
     display: Display | None = None,
+    curves: bool = True,
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
-    job: a Job, its message, or the path of a job file. client: is never closed. workspace: folder for the results,
-    by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the
-    newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed,
-    from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a
-    rank that has gone silent. display: shows the run's events.
+    job: a Job, its message, or the path of a job file. client: is never closed. processes: False trains in this
+    process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
+    `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
+    valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
+    its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
+    that has gone silent. display: shows the run's events. curves: whether to draw curves.png.
 
     Ctrl-C ends the run after the step in progress, with a checkpoint; a second one aborts it.
 
@@ -92,7 +129,11 @@ def train(
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
     resume from, ClusterError where workers are missing or were lost too often, TrainingError where training diverges.
     """
-    if client is None:
+    if not processes:
+        if client is not None:
+            hint = "Leave out one of them."
+            raise ConfigError(Problem("processes", "is False, and a client is given", hint=hint))
+    elif client is None:
         _refuse_copies()
     elif not hasattr(client, "subscribe_topic"):
         hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
@@ -103,9 +144,11 @@ def train(
         job = Job.from_file(job)
     prepared = prepare(job)
     job = prepared.job
+    if not processes:
+        check_single(prepared.topology)
     name = f"{job.name}-{prepared.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
-    run = Run(prepared, folder, display or display_for(), max_restarts, patience_s)
+    run = Run(prepared, folder, display or display_for(), max_restarts, patience_s, processes, curves)
     return Result(run.to_end(client, resume or job.resume), folder.folder)
 
 

@@ -21,12 +21,14 @@ from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress
+from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
+from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared, check_given, training_data
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
@@ -39,15 +41,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Run:
-    """A prepared job on its way. `to_end` is its only entrance."""
+    """A prepared job on its way. `to_end` is its only entrance.
+
+    processes: whether it trains on Dask workers, not in this process. curves: whether curves.png is drawn at the end.
+    """
 
     prepared: Prepared
     workspace: Workspace
     display: Display
     max_restarts: int
     patience_s: float
+    processes: bool = True
+    curves: bool = True
     _started: float = field(default_factory=time.monotonic)
     _supervisor: Supervisor | None = None
+    _in_process: InProcess | None = None
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
     _checkpoint: str | None = None
@@ -69,11 +77,10 @@ class Run:
                         self.display.note(f"passed over: {fault}")
                     if aside:
                         self.display.note(f"the earlier run in this workspace is now {aside}")
-                    if client is None:
-                        nworkers = self.prepared.topology.nprocesses
-                        self.display.note(f"starting a local Dask cluster of {nworkers} worker{'s' * (nworkers > 1)}")
-                        client = stack.enter_context(local_cluster(nworkers))
-                    self._train(client)
+                    if self.processes:
+                        self._train(client or self._local_client(stack))
+                    else:
+                        self._train_in_process(found)
             except BaseException as caught:
                 error = caught
                 raise
@@ -132,13 +139,25 @@ class Run:
 
     # Training
 
-    def _train(self, client: Client) -> None:
-        worker_plan = WorkerPlan(
+    @property
+    def _worker_plan(self) -> WorkerPlan:
+        return WorkerPlan(
             job=self.prepared.job.SerializeToString(),
             checkpoints=self.workspace.checkpoints,
             data=self.prepared.data,
             code=self.prepared.code,
         )
+
+    def _local_client(self, stack: ExitStack) -> Client:
+        nworkers = self.prepared.topology.nprocesses
+        self.display.note(f"starting a local Dask cluster of {nworkers} worker{'s' * (nworkers > 1)}")
+        return stack.enter_context(local_cluster(nworkers))
+
+    def _train_in_process(self, found: Found | None) -> None:
+        self._in_process = InProcess(self._worker_plan, found, self._handle)
+        self._reports = {0: self._in_process.run()}
+
+    def _train(self, client: Client) -> None:
         topology = self.prepared.topology
         groups, size = topology.nworker_groups, topology.nworkers_per_group
         with _events(client, self._handle) as topic:
@@ -152,7 +171,7 @@ class Run:
             )
             supervisor = self._supervisor = Supervisor(
                 state,
-                GroupLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s),
+                GroupLauncher(client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s),
                 note=self.display.note,
                 newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
                 rewound=self._rewound,
@@ -173,17 +192,18 @@ class Run:
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "metrics":
-            load_drawing()
-            self.workspace.append({key: value for key, value in event.items() if key != "kind"})
+            if self.curves:
+                load_drawing()
+            self.workspace.append(row_of(event))
         self.display.handle(event)
 
     def _record(self, error: BaseException | None) -> dict[str, Any]:
         summary = self._summary(error)
-        topology = self.prepared.topology
         try:
             self.workspace.write_summary(summary)
-            rows = list(self.workspace.rows())
-            draw_curves(rows, self.workspace.curves, f"{self.prepared.job.name}, {topology.framework.value}")
+            if self.curves:
+                title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
+                draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
         except (OSError, ValueError) as fault:  # must not hide how the run itself ended
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
         return summary
@@ -192,7 +212,8 @@ class Run:
         job, topology = self.prepared.job, self.prepared.topology
         lead = self._reports.get(0, {})
         state = self._supervisor and self._supervisor.state
-        interrupted = isinstance(error, KeyboardInterrupt) or bool(state and state.interrupted)
+        asked = state or self._in_process
+        interrupted = isinstance(error, KeyboardInterrupt) or bool(asked and asked.interrupted)
         if error is not None and not interrupted:
             status = "failed"
         else:
@@ -203,6 +224,7 @@ class Run:
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
+            "run": self.workspace.id,
             "job": job.name,
             "framework": topology.framework.name.lower(),
             "topology": asdict(topology),

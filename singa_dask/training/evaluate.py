@@ -21,6 +21,7 @@ from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import Feed
 from singa_dask.training.frequencies import batches_of
+from singa_dask.training.kept_code import code_of
 
 
 def restore_net(job: JobProto, phase: int, path: Path) -> Net:
@@ -41,17 +42,21 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     return Net(job.neuralnet, phase, ops, share=train)
 
 
-def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0) -> Model:
+def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, trust_code: bool = False) -> Model:
     """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
 
         model = load_model("runs/mnist-allreduce")
         probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
 
-    `DistOpt` may go on with it. Classes of your own are imported as the job names them.
-    Raises CheckpointError where there is no checkpoint, or it is damaged.
+    `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
+    another user has written.
+    Raises CheckpointError where there is no checkpoint, it is damaged, or it needs code that is not trusted.
     """
-    found = checkpoints.load(checkpoints.find(Path(where)))
-    model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
+    path = checkpoints.find(Path(where))
+    found = checkpoints.load(path)
+    with code_of(found, path, trust=trust_code) as code:
+        model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
+    model.code = code
     model.load_state_dict(found.parameters)
     return model
 

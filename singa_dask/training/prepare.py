@@ -18,7 +18,7 @@ from singa_dask.data import (
 from singa_dask.data.store import columns_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
-from singa_dask.job.code_bundle import CodeBundle, pack
+from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers import Frame, Layer, SoftmaxLoss
@@ -89,6 +89,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         topology = job.topology
         codec(topology.codec, sparsity=topology.sparsity)
         code = pack(ready, job.folder)
+        for problem in not_kept(ready, job.folder):
+            logger.warning("%s", problem)
         data: dict[str, str] = {}
         described: dict[str, str] = {}
         if with_data:
@@ -119,7 +121,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         drawn=net.drawn,
         updater_state=tuple(updater.state),
         described=described,
-        code=code,
+        code=code and code.signed(),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from singa_dask.data import (
     AnyStream,
+    Manifest,
     first_difference,
     read_small,
     resolve,
@@ -130,10 +131,14 @@ def _pairing(info: StoreInfo, stream: AnyStream, other: StoreInfo, its: AnyStrea
     same = mine.digest == theirs.digest or windows[0] == windows[1]
     return [
         ("numbers of samples", mine.total, theirs.total),
-        ("windows", *((0, 0) if same else (f"{mine.window} samples", f"{theirs.window} samples"))),
+        ("windows", *((0, 0) if same else map(_windows, (mine, theirs)))),
         ("orders", *orders),
         *((name, getattr(stream.conf, name), getattr(its.conf, name)) for name in _ORDERING),
     ]
+
+
+def _windows(manifest: Manifest) -> str:
+    return f"{len(manifest.shards)} shard(s) with windows of {manifest.window} samples"
 
 
 def _normalisation(store: StoreProto) -> tuple[Any, ...]:

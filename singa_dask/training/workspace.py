@@ -1,10 +1,11 @@
 """The folder with the results of a run.
 
 job.conf          the job as it ran
-metrics.jsonl     all displayed metrics, one JSON object per line
+metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 checkpoint/       step-00000500.h5 ...
+.run              the id of the run
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.training.checkpoint import UNFINISHED
 
 
@@ -32,6 +34,25 @@ class Workspace:
         self.summary = self.folder / "summary.json"
         self.curves = self.folder / "curves.png"
         self.job = self.folder / "job.conf"
+        self._id = self.folder / ".run"
+
+    @property
+    def id(self) -> str:
+        """The id of the run in the folder, which it keeps when it resumes or the folder is renamed; "" if none."""
+        return self._id.read_text() if self._id.exists() else ""
+
+    def find(self, run: str) -> Path:
+        """The folder of the run with this id: this one, or the one to which a later run has moved it.
+
+        Raises CheckpointError if it is in none of them.
+        """
+        for folder in (self.folder, *self._moved()):
+            if Workspace(folder).id == run:
+                return folder
+        raise CheckpointError(
+            f"the run {run} is neither in {self.folder} nor in {self.folder}-1, -2 ...: its folder was removed, moved "
+            "elsewhere, or taken by a run after it."
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -77,8 +98,12 @@ class Workspace:
 
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""
-        moved = [p for p in self.folder.parent.glob(f"{self.folder.name}-*") if any(p.glob("checkpoint/step-*.h5"))]
-        return f" (moved to {', '.join(map(str, sorted(moved)))})" if moved else ""
+        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/step-*.h5"))]
+        return f" (moved to {', '.join(moved)})" if moved else ""
+
+    def _moved(self) -> list[Path]:
+        """The folders to which `set_aside` may have moved earlier runs."""
+        return sorted(self.folder.parent.glob(f"{self.folder.name}-*"))
 
     def open(self, job_text: str, resume_step: int | None = None) -> None:
         """Prepare the folder for a new run, or for one that resumes after `resume_step` steps.
@@ -93,6 +118,8 @@ class Workspace:
             self.summary.unlink(missing_ok=True)
             self.curves.unlink(missing_ok=True)
             self.job.write_text(job_text)
+            if resume_step is None or not self.id:
+                self._id.write_text(uuid.uuid4().hex[:12])
         except OSError as error:
             raise self._unwritable(error) from error
 

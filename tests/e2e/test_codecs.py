@@ -10,7 +10,7 @@ def train(singa_dask, folder, framework, *options):
     ran = singa_dask("train", example(), "--cluster", cluster(framework), "--workspace", folder, *STEPS, *options)
     assert ran.code == 0, ran.err
     found = summary(folder)
-    return next(row for row in reversed(metrics(folder)) if row["phase"] == "test")["metrics"]["accuracy"], found
+    return next(row for row in reversed(metrics(folder)) if row["phase"] == "test")["accuracy"], found
 
 
 @pytest.mark.long

@@ -129,7 +129,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     ran = singa_dask("train", "job.conf")
     assert ran.code == 0, ran.err
     rows = metrics(tmp_path / "runs" / "clouds-allreduce")
-    assert rows[-1]["metrics"]["accuracy"] > 0.98
+    assert rows[-1]["accuracy"] > 0.98
     other = sets(**{"neuralnet__layer[scores]__innerproduct_conf__num_output": 3})
     ran = singa_dask("test", "job.conf", "--checkpoint", "runs/clouds-allreduce", *other)
     assert ran.code == 1
@@ -145,7 +145,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     assert ran.code == 0, ran.err
     table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
     assert table[:, 0].tolist() == list(range(300))
-    assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+    assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["accuracy"])
     likely = np.sort(load_model(tmp_path / "runs" / "clouds-allreduce").predict(points).max(axis=1))
     np.testing.assert_allclose(likely, np.sort(table[:, 3]), atol=1e-3)
     bare = "".join(f"{line.partition(',')[2]}\n" for line in (tmp_path / "test.csv").read_text().splitlines())
@@ -164,7 +164,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     scores = onnxruntime.InferenceSession(tmp_path / "model" / "clouds.onnx").run(["loss"], {"data": raw})[0]
     assert np.sort(scores.max(axis=1)) == pytest.approx(np.sort(table[:, 3]), abs=1e-5)  # shards deal the rows out
     kinds = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=0, dtype=str)
-    assert np.mean(scores.argmax(axis=1) == (kinds == "near")) == pytest.approx(rows[-1]["metrics"]["accuracy"])
+    assert np.mean(scores.argmax(axis=1) == (kinds == "near")) == pytest.approx(rows[-1]["accuracy"])
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "out.csv/clouds.onnx")
     assert ran.code == 2 and "error: --onnx: cannot be written" in ran.err
 

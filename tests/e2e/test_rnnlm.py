@@ -50,7 +50,7 @@ def test_two_workers_train_the_layers_beside_the_job_file(singa_dask, shards, tm
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"]) == ("completed", 40)
     before = next(e for e in metrics(tmp_path / "run") if e.get("phase") == "validate" and e["step"] == 0)
-    assert told["validate"]["loss"] < before["metrics"]["loss"] - 0.2
+    assert told["validate"]["loss"] < before["loss"] - 0.2
     saved = checkpoints.load(checkpoints.path_of(tmp_path / "run" / "checkpoint", 40))
     assert {name: value.shape for name, value in saved.parameters.items()} == {
         "embedding": (VOCABULARY, 15),

@@ -95,7 +95,7 @@ def test_a_group_trains_across_hosts(hosts, tmp_path):
     assert "4 workers ready" in hosts.log
     told = summary(tmp_path / "run")
     assert told["step"] == 40
-    losses = [row["metrics"]["loss"] for row in metrics(tmp_path / "run") if row["phase"] == "train"]
+    losses = [row["loss"] for row in metrics(tmp_path / "run") if row["phase"] == "train"]
     assert losses[0] > losses[-1]
     # Two ranks there receive the group's slices of 17 thousand parameters, at every step.
     assert hosts.far.received() - before > 40 * 17_000 * 4

@@ -10,11 +10,16 @@ def _rows(groups=1, server=False, metrics=("loss", "accuracy"), steps=range(5)):
     for step in steps:
         for group in range(groups):
             row = {"phase": "train", "group": group, "step": step}
-            row["metrics"] = dict.fromkeys(metrics, (group + 1) / (step + 1))
+            row |= dict.fromkeys(metrics, (group + 1) / (step + 1))
             if server:
-                row["server"] = {"staleness": group + 0.5, "staleness_max": 3, "update_ms": 2.0, "stall": 0.1}
+                row |= {
+                    "server_staleness": group + 0.5,
+                    "server_update_ms": 2.0,
+                    "samples_per_s": 1.0,
+                    "wait_rank0": 0.1,
+                }
             yield row
-        yield {"phase": "test", "group": step % groups, "step": step, "metrics": dict.fromkeys(metrics, 0.5)}
+        yield {"phase": "test", "group": step % groups, "step": step, **dict.fromkeys(metrics, 0.5)}
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ def test_many_panels_go_below_each_other(drawn):
 
 
 def test_a_step_that_a_restarted_group_made_twice_counts_once(drawn):
-    rows = [*_rows(), {"phase": "train", "group": 0, "step": 3, "metrics": {"loss": 7.0}}]
+    rows = [*_rows(), {"phase": "train", "group": 0, "step": 3, "loss": 7.0}]
     assert _curves(drawn(rows)["loss"])["train"] == ([0, 1, 2, 3, 4], [1, 1 / 2, 1 / 3, 7.0, 1 / 5])
 
 

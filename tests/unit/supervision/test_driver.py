@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from singa_dask.errors import ClusterError, ConfigError
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError
 from singa_dask.job import Job
 from singa_dask.supervision import driver
 from singa_dask.supervision.driver import Result, train
 from singa_dask.training.prepare import prepare
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "says"),
-    [
-        (None, "stopped at step 0; 2 s; see runs/digits"),
-        ("runs/digits/checkpoint/step-00000000.h5", "stopped at step 0; go on with --resume; 2 s; see runs/digits"),
-    ],
-)
-def test_only_a_run_that_saved_says_that_it_can_be_resumed(checkpoint, says):
-    summary = {
-        "status": "interrupted",
-        "step": 0,
-        "checkpoint": checkpoint,
-        "samples_per_s": 0.0,
-        "wall_s": 2.0,
-        **{phase: {} for phase in ("test", "validate", "train")},
-    }
-    assert str(Result(summary, Path("runs/digits"))) == says
-
+from singa_dask.training.workspace import Workspace
 
 SUMMARY = {
+    "job": "points",
+    "run": "1a2b",
     "status": "completed",
     "step": 8,
     "checkpoint": "w/checkpoint/step-00000008.h5",
@@ -45,12 +29,60 @@ SUMMARY = {
 }
 
 
-def test_a_result_names_what_was_reached_and_where_it_lies():
-    result = Result(SUMMARY, Path("w"))
+def recorded(folder, **more):
+    """The result of a run that was recorded in this folder."""
+    workspace = Workspace(folder)
+    workspace.open("job")
+    workspace.append({"group": 0, "phase": "train", "step": 8, "loss": 0.75})
+    (workspace.checkpoints / "step-00000008.h5").write_text("x")
+    checkpoint = str(workspace.checkpoints / "step-00000008.h5")
+    return Result({**SUMMARY, "run": workspace.id, "checkpoint": checkpoint, **more}, folder)
+
+
+def test_a_result_names_what_was_reached_and_where_it_lies(tmp_path):
+    result = recorded(tmp_path / "w")
     assert (result.test, result.train, result.interrupted) == ({"accuracy": 0.5}, {"loss": 0.75}, False)
-    assert result.checkpoint == Path("w/checkpoint/step-00000008.h5") and result.curves == Path("w/curves.png")
+    assert result.checkpoint == tmp_path / "w/checkpoint/step-00000008.h5"
+    assert (result.workspace, result.curves) == (tmp_path / "w", tmp_path / "w/curves.png")
     assert str(result).startswith("done at step 8; test ") and "0.25" not in str(result)
-    assert "; 1,23" in str(result) and "resume" not in str(result)
+    assert "; 1,23" in str(result) and "resume" not in str(result) and str(result).endswith(f"see {tmp_path / 'w'}")
+    assert repr(result) == f"<Result of points: {result}>"
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_only_a_run_that_saved_says_that_it_can_be_resumed(tmp_path, saved):
+    nothing = {"samples_per_s": 0.0, "test": {}, "validate": {}, "train": {}}
+    result = recorded(tmp_path, status="interrupted", **nothing)
+    if not saved:
+        result.summary["checkpoint"] = None
+    way_out = "go on with --resume; " if saved else ""
+    assert str(result) == f"stopped at step 8; {way_out}2 s; see {tmp_path}"
+
+
+def test_a_result_keeps_pointing_at_its_own_run(tmp_path):
+    results = []
+    for _ in range(3):
+        Workspace(tmp_path / "w").set_aside()
+        results.append(recorded(tmp_path / "w"))
+    assert [result.workspace.name for result in results] == ["w-1", "w-2", "w"]
+    assert len({result.checkpoint for result in results}) == 3 and all(r.checkpoint.exists() for r in results)
+    Workspace(tmp_path / "w").open("job", 8)
+    assert results[-1].workspace.name == "w", "a run that resumes is the same run"
+
+
+def test_a_result_whose_folder_is_gone_says_so(tmp_path):
+    result = recorded(tmp_path / "w")
+    (tmp_path / "w").rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=rf"the run {result.summary['run']} is neither in .*/w nor in"):
+        result.checkpoint  # noqa: B018
+    assert repr(result).endswith(f"its folder {tmp_path / 'w'} is gone>")
+
+
+def test_the_history_is_a_table(tmp_path, monkeypatch):
+    result = recorded(tmp_path)
+    assert list(result.history.columns) == ["group", "phase", "step", "loss"] and result.history.loss[0] == 0.75
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert result.history == [{"group": 0, "phase": "train", "step": 8, "loss": 0.75}]
 
 
 JOB = """
@@ -71,7 +103,8 @@ def runs(monkeypatch):
     runs: list = []
 
     class Run:
-        def __init__(self, prepared, workspace, display, max_restarts, patience_s):
+        def __init__(self, prepared, workspace, display, max_restarts, patience_s, processes, curves):
+            assert processes and curves
             settings = {"max_restarts": max_restarts, "patience_s": patience_s}
             self.given = prepared, workspace.folder, display, settings
 
@@ -95,7 +128,7 @@ def test_a_job_may_be_given_in_any_form(runs, tmp_path):
         assert prepared.job.name == "points" and prepared.shapes["scores_weight"] == (4, 3)
         assert (folder, display, its, resume) == (tmp_path / "run", "display", client, False)
         assert settings == {"max_restarts": 1, "patience_s": 2.0}
-        assert result.summary is SUMMARY and result.workspace == tmp_path / "run"
+        assert result.summary is SUMMARY and result.folder == tmp_path / "run"
 
 
 def test_the_workspace_is_that_of_the_call_or_of_the_job_or_named_after_it(runs):

@@ -155,7 +155,8 @@ def test_a_run_leaves_its_record(played):
     }
     assert summary["groups"][1]["server"] == {"stall": 0.1234}
     assert (summary["restarts"], summary["restarted"], summary["seed"]) == (0, [], 5)
-    assert list(played.workspace.rows()) == [{key: metrics[key] for key in metrics if key != "kind"}]
+    assert list(played.workspace.rows()) == [{"group": 0, "phase": "train", "step": 8, "loss": 0.5}]
+    assert summary["run"] == played.workspace.id != ""
     assert played.display.events == played.events and not played.display.open
     assert played.posted == [Progress(1, 3), Progress(0, 8), Progress(0, 8)]
     ((rows, path, title),) = played.drawn
@@ -196,7 +197,7 @@ def test_the_record_says_how_a_run_ended(played, error, lead_stopped, status, te
 
 
 def test_restarts_are_recorded_and_metrics_measured_again_are_forgotten(played):
-    rows = [{"kind": "metrics", "group": g, "step": s, "phase": "test"} for g in (0, 1) for s in (2, 4)]
+    rows = [{"kind": "metrics", "group": g, "step": s, "phase": "test", "metrics": {}} for g in (0, 1) for s in (2, 4)]
     played.events, played.rewinds = rows, [((1,), 3), ((0,), None)]
     played.restarts = [Restart(1, "its process died", 4)]
     summary = played.to_end()

@@ -100,6 +100,7 @@ def test_the_summary_is_json(workspace):
     workspace.write_summary({"status": "completed"})
     assert json.loads(workspace.summary.read_text()) == {"status": "completed"}
     assert sorted(p.name for p in workspace.folder.iterdir()) == [
+        ".run",
         "checkpoint",
         "job.conf",
         "metrics.jsonl",
