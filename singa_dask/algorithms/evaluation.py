@@ -38,7 +38,7 @@ class Evaluator:
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         name, _ = self._net.scores()
-        self._net.forward({key: _labelled(batch) for key, batch in feed.items()}, step)
+        self._net.forward({key: self._labelled(key, batch) for key, batch in feed.items()}, step)
         y, makes = self._net.output(name), self._net.layers[name].partition.makes
         output = self._net.ops.to_host(own_rows(self._net, name, y, makes, self._net.whole_shapes[name]))
         rows = len(next(iter(feed.values())).features)
@@ -48,7 +48,8 @@ class Evaluator:
             raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
         return output
 
-
-def _labelled(batch: Batch) -> Batch:
-    """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
-    return batch if batch.labels is not None else Batch(batch.features, np.zeros(len(batch.features), np.int64))
+    def _labelled(self, name: str, batch: Batch) -> Batch:
+        """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
+        if batch.labels is not None:
+            return batch
+        return Batch(batch.features, self._net.input_layer(name).no_labels(len(batch.features)))

@@ -66,7 +66,7 @@ class Model:
     """A net built from layers as objects, in a list or a graph as `Job` takes them, with its initial parameters.
 
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
-        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
+        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
         scores = model.predict(x)
 
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
@@ -123,7 +123,8 @@ class Model:
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
-        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, or None.
+        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, targets of an
+        input layer with target_shape, or None.
 
         Raises DataError where x and y do not fit the net or each other.
         """
@@ -274,6 +275,8 @@ class Model:
             raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
         arrays = {name: _array(array) for name, array in given.items()}
         labels = None if y is None else _array(y)
+        if labels is not None:
+            self._check_read()
         sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
         if labels is not None:
             sizes["y"] = len(labels)
@@ -284,6 +287,17 @@ class Model:
                 f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
             )
         return {name: Batch(array, labels) for name, array in arrays.items()}, rows
+
+    def _check_read(self) -> None:
+        """Raise DataError if no layer would read y."""
+        taken = self.net.features_as_targets()
+        if taken and not self.net.labelled_inputs:
+            loss, source = next(iter(taken.items()))
+            raise DataError(
+                f"layer {loss!r} takes the samples of {source!r} as its target, and y would not be read. Set "
+                f"target_shape of {source!r} to the shape of one target ([1] for one number), or leave y out if the "
+                "net is to reproduce its input."
+            )
 
 
 def _array(array: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels
+from singa_dask.layers.labels import class_labels, refuse_targets, target_rows
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -50,6 +50,7 @@ class SoftmaxLoss(LossLayer):
     def setup(self, *src: Shape) -> Shape:
         own = prod(self.sources(src)[0])
         classes = self.partition.sources[0][0] if self.partition.splits else own
+        refuse_targets(self)
         if not 1 <= self.conf.topk <= classes:
             raise self.problem(f"softmaxloss_conf.topk must lie between 1 and {classes}", self.conf.topk)
         if len(src) > 2:
@@ -127,28 +128,35 @@ class SoftmaxLoss(LossLayer):
 class EuclideanLoss(LossLayer):
     """loss = sum over a sample of w (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
 
-    Sources: prediction x, target t, and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with
-    one per value of t, or per position of an image. Where w is 0, t may be NaN.
+    Sources: prediction x; the layer with the target t: an input layer's target if it has a target_shape, else the
+    layer's output; and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with one per value of
+    t, or per position of an image. Where w is 0, t may be NaN.
     Gradient for x: w (x - t) / T, as in SINGA, whose reported loss is twice ours; target and weights get none.
     Metric: loss, the sum over the samples divided by their number.
-    Raises DataError if a weight is negative or not finite.
+    Raises DataError if a target is missing, or a weight is negative or not finite.
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
     compares: ClassVar[str] = "values"
+    target_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
     rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         prediction, target = self.sources(src)[:2]
         if prod(prediction) != prod(target):
-            raise self.problem("prediction and target differ in size", f"{prediction} and {target}")
+            first, second = self.proto.srclayers[:2]
+            hint = f"Let {first!r} have {prod(target)} outputs."
+            if 1 not in self.targets:
+                hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
+            raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
         if len(src) > 2:
             check_weights(self, src[2], target)
         return prediction
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         xp = ctx.ops.xp
+        target_rows(self, x[0], x[1])
         ctx.difference = ctx.buffer("difference", x[0].shape)
         xp.subtract(x[0], x[1].reshape(x[0].shape), out=ctx.difference)
         flat = ctx.difference.reshape(-1)
