@@ -137,6 +137,7 @@ class EuclideanLoss(LossLayer):
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
+    target_sources: ClassVar[tuple[int, ...]] = (1,)
     compares: ClassVar[str] = "values"
     target_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)

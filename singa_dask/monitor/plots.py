@@ -51,7 +51,9 @@ def plot_confusion(
     # The root shows errors, which are small shares.
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     ticks = np.arange(0, size, -(-size // TICKS))
-    axes.set_xticks(ticks, [labels[i] for i in ticks], rotation=45 if upright else 0, ha="right" if upright else "center")
+    axes.set_xticks(
+        ticks, [labels[i] for i in ticks], rotation=45 if upright else 0, ha="right" if upright else "center"
+    )
     axes.set_yticks(ticks, [labels[i] for i in ticks])
     if upright:
         for text in axes.get_xticklabels():
