@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from singa_dask.algorithms.base import TrainOneBatch
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.layers.transition import Transition
-from singa_dask.net import Batch, Net
+from singa_dask.net import Batch, Net, in_units, inputs_of
 from singa_dask.ops.arrays import Array
 
 
@@ -31,26 +31,32 @@ class Evaluator:
         return summed
 
     def predict(self, feed: Mapping[str, Batch], step: Step) -> np.ndarray:
-        """The class probabilities of a softmax loss, else the output of the loss or the last layer: (B, ...), on the
-        host, valid until the next call. Labels may be missing. Collective where the net is partitioned.
+        """The class probabilities of a softmax loss, else the output of the loss or the last layer in the units of the
+        data: (B, ...), on the host, valid until the next call. feed: may lack labels, and input layers on which the
+        output does not depend. Collective where the net is partitioned.
 
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         name, _ = self._net.scores()
-        self._net.forward({key: self._labelled(key, batch) for key, batch in feed.items()}, step)
-        output = self._net.ops.to_host(_own_rows(self._net, name))
+        missing = [key for key in inputs_of(self._net, name) if key not in feed]
+        if missing:
+            raise DataError(f"layer {name!r} depends on the input layers {', '.join(missing)}, which were not fed.")
         rows = len(next(iter(feed.values())).features)
+        self._net.forward({key: self._completed(key, feed.get(key), rows) for key in self._net.input_layers}, step)
+        output = self._net.ops.to_host(in_units(self._net, name, _own_rows(self._net, name)))
         if len(output) != rows:
             hint = "Text comes from `singa-dask sample`; evaluate() measures."
             received = f"{len(output)} for {rows}"
             raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
         return output
 
-    def _labelled(self, name: str, batch: Batch) -> Batch:
-        """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
+    def _completed(self, name: str, batch: Batch | None, rows: int) -> Batch:
+        """The batch with zeros for what is missing: a loss reads it, and its metrics are not used."""
+        if batch is None:
+            batch = Batch(np.zeros((rows, *self._net.shapes[name]), np.float32))
         if batch.labels is not None:
             return batch
-        return Batch(batch.features, self._net.input_layer(name).no_labels(len(batch.features)))
+        return Batch(batch.features, self._net.input_layer(name).no_labels(rows))
 
 
 def means(metrics: Mapping[str, Metric]) -> dict[str, float]:

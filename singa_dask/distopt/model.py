@@ -10,8 +10,9 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.distopt.feeding import check_normalisation, feed_of, normalised, read_files
 from singa_dask.distopt.ranks import Ranks, own_arrays
-from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
+from singa_dask.errors import CommTimeout, ConfigError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, unpacked
@@ -69,6 +70,11 @@ class Model:
         loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
         scores = model.predict(x)
 
+    x: one array, or arrays by the names of the input layers; to predict, only those on which the output depends. y:
+    class labels, or targets where the input layer has a target_shape; one array, or arrays by input layer. Both are in
+    the units of the data: the model normalises them by mean, std, target_mean and target_std of its input layers, and
+    predictions are in the units of the data again.
+
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
     mini-batches (0) or the features (1) among its ranks. seed: of the initial parameters and of random layers. device,
     dtype, device_id: see get_ops. ranks: those of DistOpt; training calls are then collective.
@@ -98,6 +104,7 @@ class Model:
         if partition_dim is not None:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
+        read_files(self._proto)
         self.ops = get_ops(device, dtype, device_id=device_id)
         self.seed = seed
         self.number = 0
@@ -107,6 +114,7 @@ class Model:
         self._used = False  # whether the parameters have memory
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
+        check_normalisation(self._net)
 
     @property
     def net(self) -> Net:
@@ -123,14 +131,13 @@ class Model:
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
-        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, targets of an
-        input layer with target_shape, or None.
+        """Run forward in training. x, y: as in `Model`; None for y if no layer reads it.
 
         Raises DataError where x and y do not fit the net or each other.
         """
-        feed, rows = self._feed(x, y)
+        feed, rows = feed_of(self.net, x, y)
         counts = self.ranks.numbers(rows)
-        self.net.forward(feed, self._step(Phase.kTrain, self.number, counts))
+        self.net.forward(normalised(self.net, feed), self._step(Phase.kTrain, self.number, counts))
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
@@ -140,7 +147,7 @@ class Model:
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
         means over the rows of all ranks.
         """
-        summed = self._evaluator.measure(self._mini_batches(x, y, batchsize))
+        summed = self._evaluator.measure(self._mini_batches(*feed_of(self._test_net, x, y), batchsize))
         if self.partitioned:
             message = self.ranks.sum(np.array([[metric.total, metric.count] for metric in summed.values()]))
             summed = {name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)}
@@ -153,7 +160,7 @@ class Model:
         Of a partitioned model collective, as `evaluate`; each rank gets the output for its own rows.
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
-        mini_batches = self._mini_batches(x, None, batchsize)
+        mini_batches = self._mini_batches(*feed_of(self._test_net, x, output=self._test_net.scores()[0]), batchsize)
         return np.concatenate([self._evaluator.predict(feed, step).copy() for feed, step in mini_batches])
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -238,19 +245,20 @@ class Model:
             message = f"rank {other} has a model of other {what} than rank 0"
             raise ConfigError(Problem("model", message, hint="Build the same layers on every rank."))
 
-    def _mini_batches(self, x: Any, y: Any, batchsize: int) -> Iterator[tuple[dict[str, Batch], Step]]:
+    def _mini_batches(
+        self, feed: Mapping[str, Batch], rows: int, batchsize: int
+    ) -> Iterator[tuple[dict[str, Batch], Step]]:
         """Test data, `batchsize` rows at a time. Of a partitioned model, all ranks get as many mini-batches, the last
         ones maybe without rows."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
-        feed, rows = self._feed(x, y)
         for call, step in enumerate(self._test_steps(rows, batchsize)):
             some = slice(call * batchsize, (call + 1) * batchsize)
             part = {
                 name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
                 for name, batch in feed.items()
             }
-            yield part, step
+            yield normalised(self._test_net, part), step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:
         if not self.partitioned:
@@ -268,41 +276,3 @@ class Model:
 
     def _step(self, phase: int, number: int, counts: tuple[int, ...]) -> Step:
         return Step(phase, number, self.seed, sum(counts[: self.ranks.rank]), sum(counts), counts)
-
-    def _feed(self, x: Any, y: Any) -> tuple[dict[str, Batch], int]:
-        names = self.net.input_layers
-        given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(names[:1], x)
-        if set(given) != set(names):
-            raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
-        arrays = {name: _array(array) for name, array in given.items()}
-        labels = None if y is None else _array(y)
-        if labels is not None:
-            self._check_read()
-        sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
-        if labels is not None:
-            sizes["y"] = len(labels)
-        rows = next(iter(sizes.values()))
-        if rows < 1 or len(set(sizes.values())) > 1:
-            told = ", ".join(f"{size} in {name}" for name, size in sizes.items())
-            raise DataError(
-                f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
-            )
-        return {name: Batch(array, labels) for name, array in arrays.items()}, rows
-
-    def _check_read(self) -> None:
-        """Raise DataError if no layer would read y."""
-        taken = self.net.features_as_targets()
-        if taken and not self.net.labelled_inputs:
-            loss, source = next(iter(taken.items()))
-            raise DataError(
-                f"layer {loss!r} takes the samples of {source!r} as its target, and y would not be read. Set "
-                f"target_shape of {source!r} to the shape of one target ([1] for one number), or leave y out if the "
-                "net is to reproduce its input."
-            )
-
-
-def _array(array: Any) -> Any:
-    array = array if hasattr(array, "shape") else np.asarray(array)
-    if not array.shape:
-        raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
-    return array

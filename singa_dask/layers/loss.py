@@ -32,6 +32,7 @@ class SoftmaxLoss(LossLayer):
     conf_field: ClassVar[str | None] = "softmaxloss_conf"
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     undivided_sources: ClassVar[tuple[int, ...]] = (2,)
     rowwise: ClassVar[bool] = True
 
@@ -135,6 +136,7 @@ class EuclideanLoss(LossLayer):
     type: ClassVar[str] = "kEuclideanLoss"
     target_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
