@@ -157,7 +157,7 @@ def _operations(
     for op, value in zip(ops, values, strict=True):
         if value is None or np.all(value == (0 if op in ("Sub", "Add") else 1)):
             continue
-        array = np.float32(value)
+        array = np.asarray(value, np.float32)
         if array.size > 1:
             array = np.broadcast_to(array, applied).reshape(shape)
             array = np.moveaxis(array, -1, -3) if array.ndim >= 3 else array

@@ -38,9 +38,9 @@ class Layer(Description):
 
     type, conf_field: of LayerType and LayerProto; see Description.
     label_sources: positions in srclayers from which this layer reads labels instead of features.
+    undivided_sources: positions in srclayers that it reads whole where it reads the features of others in COLUMNS.
     target_sources: positions from which it reads the target if that source has one, else features. A target is what
     the labels are called if they are numbers to predict (store_conf.target_shape); `setup` gets the target's shape.
-    undivided_sources: positions in srclayers that it reads whole where it reads the features of others in COLUMNS.
     passes_labels: whether the layer passes on the labels of its first source; makes_labels: whether it creates labels.
     stops_gradient: whether no gradient flows through the layer; parameters below it then cannot be trained.
     multiple_outputs: whether forward returns a tuple with one array per destination (Slice, Split). Backward then gets
@@ -69,8 +69,8 @@ class Layer(Description):
 
     type: ClassVar[str] = "kUserLayer"
     label_sources: ClassVar[tuple[int, ...]] = ()
-    target_sources: ClassVar[tuple[int, ...]] = ()
     undivided_sources: ClassVar[tuple[int, ...]] = ()
+    target_sources: ClassVar[tuple[int, ...]] = ()
     passes_labels: ClassVar[bool] = False
     multiple_outputs: ClassVar[bool] = False
     num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
@@ -338,9 +338,20 @@ class LossLayer(Layer):
     Its gradient is that of (sum over rows of the loss) / ctx.step.total_rows. The sum of all workers' gradients is
     then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
     the gradient of all rows, and their sum would be too large.
+
+    compares: "classes" or "values" if metrics by name can be computed from `compared`, else "".
     """
 
+    compares: ClassVar[str] = ""
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        """Prediction, target, and weights (None for 1) of the last forward call.
+
+        Of classes: probabilities (B, N) in the form that the layer makes, labels (B,), and (B,). Of values: (B, ...),
+        targets with as many elements, and weights that can be broadcast to these.
+        """
+        raise NotImplementedError
 
 
 class OutputLayer(Layer):
