@@ -1,8 +1,8 @@
 """A net with its parameters as an ONNX model (opset 17).
 
-The model takes samples in the units of the data, in the shape that the job declares: images as channels, height,
-width. It includes the normalisation, of samples and back from that of targets, and the evaluation behaviour of the
-layers. Its inputs are those on which the outputs depend. A user layer is exported by a method
+The model takes samples in the units of the data, in the shape that the job declares: channels first. It includes the
+normalisation, of samples and back from that of targets, and the evaluation behaviour of the layers. Its inputs are
+those on which the outputs depend. A user layer is exported by a method
 
     def to_onnx(self, graph, *inputs):            # names of ONNX tensors, images as (batch, channels, height, width)
         return graph.add("Relu", inputs)          # the name of its output
@@ -134,7 +134,11 @@ def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequenc
     rule = graph.net.input_layer(layer.name).normalisation
     operations = _operations(("Sub", "Div"), (rule.mean, rule.std), record, record)
     symbols = not operations and _are_symbols(layer, wanted, outputs)
-    name = graph.take(layer.name, [*(TIMED if any(stepwise) else ("batch",)), *as_onnx(sample)], symbols=symbols)
+    volume = len(sample) == 4 and record == shape
+    given = (sample[-1], *sample[:-1]) if volume else as_onnx(sample)
+    name = graph.take(layer.name, [*(TIMED if any(stepwise) else ("batch",)), *given], symbols=symbols)
+    if volume:  # inside, as images at several depths
+        name = graph.add("Transpose", [name], perm=[0, 2, 1, 3, 4])
     return _applied(graph, layer.name, name, operations)
 
 
