@@ -19,8 +19,10 @@ Details = Mapping[str, Mapping[str, Detail]]
 
 
 def matrices(details: Details, job: JobProto, described: Mapping[str, str]) -> dict[str, Any]:
-    """The confusion matrices for summary.json: {"test": {"classes": names or None, "matrix": nested lists}}; of several
-    losses the keys are "test.<layer>"."""
+    """The confusion matrices for summary.json: {"test": {"classes": names or None, "matrix": nested lists}}.
+
+    Of several losses the keys are "test.<layer>".
+    """
     found: dict[str, Any] = {}
     for phase, of_phase in details.items():
         for name, detail in of_phase.items():
