@@ -21,6 +21,8 @@ __all__ = [
     "launch",
     "layers",
     "load_model",
+    "plot_confusion",
+    "plot_parity",
     "shard",
     "train",
     "updaters",
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from singa_dask.data.ingest.collections import shard
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.job import ClusterTopology, Job
+    from singa_dask.monitor.plots import plot_confusion, plot_parity
     from singa_dask.supervision.driver import Result, train
     from singa_dask.training.evaluate import load_model
 
@@ -44,6 +47,8 @@ _LAZY = {
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",
+    "plot_confusion": "singa_dask.monitor.plots",
+    "plot_parity": "singa_dask.monitor.plots",
     "shard": "singa_dask.data.ingest.collections",
     "train": "singa_dask.supervision.driver",
 }

@@ -24,6 +24,7 @@ from singa_dask.supervision.events import Progress
 from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
+from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
@@ -205,9 +206,15 @@ class Run:
             if self.curves:
                 title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
                 draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
+                draw_pictures(self._details, self.prepared.job, self.prepared.described, self.workspace.folder)
         except (OSError, ValueError) as fault:  # must not hide how the run itself ended
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
         return summary
+
+    @property
+    def _details(self) -> Details:
+        details: Details = self._reports.get(0, {}).get("details", {})
+        return details
 
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
         job, topology = self.prepared.job, self.prepared.topology
@@ -234,6 +241,7 @@ class Run:
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
+            "confusion": matrices(self._details, job, self.prepared.described),
             "samples_per_s": _rate(reports, bool(restarts)),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
