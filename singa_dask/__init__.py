@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Classifier",
     "ClusterTopology",
     "DistOpt",
     "Job",
     "Model",
+    "Regressor",
     "Result",
     "__version__",
     "data_partition",
@@ -28,16 +30,20 @@ __all__ = [
 if TYPE_CHECKING:
     from singa_dask import layers, updaters
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
+    from singa_dask.estimators.classifier import Classifier
+    from singa_dask.estimators.regressor import Regressor
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.supervision.driver import Result, train
     from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
+    "Classifier": "singa_dask.estimators.classifier",
     "ClusterTopology": "singa_dask.job",
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
     "Model": "singa_dask.distopt",
+    "Regressor": "singa_dask.estimators.regressor",
     "Result": "singa_dask.supervision.driver",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",

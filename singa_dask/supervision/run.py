@@ -68,7 +68,7 @@ class Run:
             found, faults = self._start_point(resume)
             if client is not None:  # before anything is moved
                 wait_workers(client, self.prepared.topology.nprocesses, self.patience_s)
-            aside = None if resume else self.workspace.set_aside()
+            aside = None if resume else self.workspace.set_aside() or self.workspace.aside
             self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
             error: BaseException | None = None
             try:
