@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import BP
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.assemble import assemble
@@ -66,7 +66,7 @@ class Model:
     """A net built from layers as objects, in a list or a graph as `Job` takes them, with its initial parameters.
 
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
-        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
+        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
         scores = model.predict(x)
 
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
@@ -123,7 +123,8 @@ class Model:
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
-        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, or None.
+        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, targets of an
+        input layer with target_shape, or None.
 
         Raises DataError where x and y do not fit the net or each other.
         """
@@ -133,17 +134,17 @@ class Model:
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
-    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
-        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone.
+    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """The metrics of test data, `batchsize` rows at a time, on this rank alone.
 
+        metrics: names of further ones, as in JobProto.metric; "confusion" gives nested lists.
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
-        means over the rows of all ranks.
+        metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        summed = self._evaluator.measure(self._mini_batches(x, y, batchsize))
+        measured = self._evaluator(metrics).measure(self._mini_batches(x, y, batchsize))
         if self.partitioned:
-            message = self.ranks.sum(np.array([[metric.total, metric.count] for metric in summed.values()]))
-            summed = {name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)}
-        return means(summed)
+            measured.sums = self.ranks.sum(measured.sums)
+        return measured.numbers | measured.details
 
     def predict(self, x: Any, *, batchsize: int = 500) -> np.ndarray:
         """The net's output for every row of x, `batchsize` rows at a time: class probabilities of a softmax loss, else
@@ -153,7 +154,7 @@ class Model:
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
         mini_batches = self._mini_batches(x, None, batchsize)
-        return np.concatenate([self._evaluator.predict(feed, step).copy() for feed, step in mini_batches])
+        return np.concatenate([self._evaluator().predict(feed, step).copy() for feed, step in mini_batches])
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name: whole arrays on every rank. Of a partitioned model collective."""
@@ -208,10 +209,9 @@ class Model:
         flat, own = self.net.flat, self.net.own
         return flat.named(self.ops.to_host(flat.values)) | own.named(self.ops.to_host(own.values))
 
-    @property
-    def _evaluator(self) -> Evaluator:
+    def _evaluator(self, metrics: Sequence[str] = ()) -> Evaluator:
         assert self.net is self._net  # which shares its parameters
-        return Evaluator(self._test_net, BP())
+        return Evaluator(self._test_net, BP(), metrics)
 
     def _training_net(self, ranks: Ranks) -> Net:
         with unpacked(self.code):
@@ -275,6 +275,8 @@ class Model:
             raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
         arrays = {name: _array(array) for name, array in given.items()}
         labels = None if y is None else _array(y)
+        if labels is not None:
+            self._check_read()
         sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
         if labels is not None:
             sizes["y"] = len(labels)
@@ -285,6 +287,17 @@ class Model:
                 f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
             )
         return {name: Batch(array, labels) for name, array in arrays.items()}, rows
+
+    def _check_read(self) -> None:
+        """Raise DataError if no layer would read y."""
+        taken = self.net.features_as_targets()
+        if taken and not self.net.labelled_inputs:
+            loss, source = next(iter(taken.items()))
+            raise DataError(
+                f"layer {loss!r} takes the samples of {source!r} as its target, and y would not be read. Set "
+                f"target_shape of {source!r} to the shape of one target ([1] for one number), or leave y out if the "
+                "net is to reproduce its input."
+            )
 
 
 def _array(array: Any) -> Any:

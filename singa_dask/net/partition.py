@@ -160,7 +160,8 @@ class _Partitioner:
         self.moved[edge] = name
         if name not in self.messages:
             self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=layer.output_steps)
-            whole = () if labels else self.sources[edge.consumer][edge.position]
+            classes = labels and edge.position not in self.layers[edge.consumer].targets
+            whole = () if classes else self.sources[edge.consumer][edge.position]
             self.partitions[name] = LayerPartition(makes, target, (whole,), self.rank, self.size)
         return name
 
