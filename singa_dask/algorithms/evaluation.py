@@ -31,17 +31,21 @@ class Evaluator:
             measured.add(metrics, step, len(next(iter(feed.values())).features))
         return measured
 
-    def predict(self, feed: Mapping[str, Batch], step: Step) -> np.ndarray:
-        """The class probabilities of a softmax loss, else the output of the loss or the last layer: (B, ...), on the
-        host, valid until the next call. Labels may be missing. Collective where the net is partitioned.
+    def predict(self, feed: Mapping[str, Batch], step: Step) -> dict[str, np.ndarray]:
+        """The outputs of `Net.predictions`: class probabilities of softmax losses, else the output of the loss or the
+        last layer: (B, ...), on the host, valid until the next call. Labels may be missing. Collective where the net
+        is partitioned.
 
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
-        name, _ = self._net.scores()
+        names = self._net.predictions()
         self._net.forward({key: self._labelled(key, batch) for key, batch in feed.items()}, step)
+        rows = len(next(iter(feed.values())).features)
+        return {name: self._output(name, rows) for name in names}
+
+    def _output(self, name: str, rows: int) -> np.ndarray:
         y, makes = self._net.output(name), self._net.layers[name].partition.makes
         output = self._net.ops.to_host(own_rows(self._net, name, y, makes, self._net.whole_shapes[name]))
-        rows = len(next(iter(feed.values())).features)
         if len(output) != rows:
             hint = "Text comes from `singa-dask sample`; evaluate() measures."
             received = f"{len(output)} for {rows}"

@@ -225,16 +225,20 @@ class Net:
         value = self._passes.values[self._outputs[name]]
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
-    def scores(self) -> tuple[str, bool]:
-        """The layer whose output is the prediction (a loss, or the last layer), and whether it outputs class
-        probabilities. Raises ConfigError if the net has only input layers."""
-        for name, layer in self.layers.items():
-            if isinstance(layer, LossLayer):
-                return name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")
+    def predictions(self) -> dict[str, bool]:
+        """The layers whose outputs are predictions: the losses, or else the last layer. For each, whether it outputs
+        class probabilities. Raises ConfigError if the net has only input layers."""
+        losses = {name: layer.type for name, layer in self.layers.items() if isinstance(layer, LossLayer)}
+        if losses:
+            return {name: kind in ("kSoftmaxLoss", "kCudnnSoftmaxLoss") for name, kind in losses.items()}
         names = [name for name in self.layers if name not in self.input_layers]
         if not names:
             raise ConfigError(Problem("neuralnet", "has only input layers and cannot predict"))
-        return names[-1], False
+        return {names[-1]: False}
+
+    def scores(self) -> tuple[str, bool]:
+        """The first of `predictions`."""
+        return next(iter(self.predictions().items()))
 
     def piece(self, name: str, position: int) -> int:
         """The index of the output that layer `name` reads from its `position`-th source with several outputs."""

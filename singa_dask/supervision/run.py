@@ -146,6 +146,7 @@ class Run:
             checkpoints=self.workspace.checkpoints,
             data=self.prepared.data,
             code=self.prepared.code,
+            described=self.prepared.described,
         )
 
     def _local_client(self, stack: ExitStack) -> Client:

@@ -57,7 +57,7 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, tr
     found = checkpoints.load(path)
     with code_of(found, path, trust=trust_code) as code:
         model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
-    model.code = code
+    model.code, model.described = code, found.described
     model.load_state_dict(found.parameters)
     return model
 
@@ -83,13 +83,13 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     Raises ConfigError where the net has no output to predict with, or reads sequences.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
-    _, classifies = net.scores()
+    name, classifies = net.scores()
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
-    for name, store in zip(net.input_layers, stores, strict=True):
+    for layer, store in zip(net.input_layers, stores, strict=True):
         if store.sequence:
             hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
             what = "reads sequences, but predictions are of single samples"
-            raise ConfigError(Problem(f"layer {name!r}", what, f"sequences of {store.sequence}", hint))
+            raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
     total = min(Manifest.load(Path(store.path)).total for store in stores)
     batch = min(total, stores[0].batchsize[0])
     for store in stores:  # every sample once, in the order of the files
@@ -107,7 +107,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
         feed = stack.enter_context(Feed.open(job, net, pool.submit, stop=count))
         for number in range(count):
             mini_batch, step = feed.next(number)
-            output = evaluator.predict(mini_batch, step)
+            output = evaluator.predict(mini_batch, step)[name]
             output = output.reshape(len(output), -1)
             labels = next(iter(mini_batch.values())).labels
             labels = None if labels is None else net.ops.to_host(labels)
