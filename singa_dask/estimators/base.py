@@ -150,8 +150,10 @@ class Estimator(BaseEstimator):
                 curves=self.workspace is not None,
             )
             self.history_ = self.result_.history
-            self.model_ = load_model(folder)
-            store = _inputs(Job.from_file(folder / "job.conf").proto)[0].store_conf
+            assert self.result_.checkpoint is not None  # every run ends with one
+            self.model_ = load_model(self.result_.checkpoint)
+            net = self.model_.net
+            store = net.layers[net.input_layers[0]].proto.store_conf
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
         self.n_iter_ = max(1, math.ceil(self.result_.summary["step"] * batch / examples.rows))
         return self
@@ -301,7 +303,8 @@ class Estimator(BaseEstimator):
 
     def _output(self, x: Any) -> Any:
         """The net's output for every row, lazily for a Dask collection."""
-        return self.model_.predict(self._checked(x))
+        checked = self._checked(x)
+        return self.model_.predict(checked)
 
 
 def _inputs(proto: JobProto) -> list[LayerProto]:

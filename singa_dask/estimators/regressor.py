@@ -43,7 +43,7 @@ class Regressor(RegressorMixin, Estimator):
         """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)"""
         predicted = self._output(X)
         if is_lazy(predicted):
-            return predicted.map_blocks(_shaped, self._target_shape, dtype=predicted.dtype, **_axes(predicted, self))
+            return predicted.map_blocks(_shaped, self._target_shape, dtype=np.float64, **_axes(predicted, self))
         return _shaped(predicted, self._target_shape)
 
     def __sklearn_tags__(self) -> Tags:
@@ -52,7 +52,7 @@ class Regressor(RegressorMixin, Estimator):
         return tags
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        if np.ndim(y) <= 2:
+        if getattr(y, "ndim", 1) <= 2:
             x, y = validate_data(self, x, y, reset=first, allow_nd=True, multi_output=True, y_numeric=True)
         else:
             x, y = validate_data(self, x, reset=first, allow_nd=True), np.asarray(y)
@@ -72,7 +72,7 @@ class Regressor(RegressorMixin, Estimator):
 
 
 def _shaped(predicted: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return predicted.reshape(len(predicted), *shape)
+    return predicted.reshape(len(predicted), *shape).astype(np.float64)
 
 
 def _axes(predicted: Any, estimator: Regressor) -> dict[str, Any]:

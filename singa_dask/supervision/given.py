@@ -14,6 +14,7 @@ import numpy as np
 
 from singa_dask.data import Manifest, make_stream, resolve, write_shards
 from singa_dask.data.columns import Role
+from singa_dask.data.ingest.collections import shard
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
@@ -114,7 +115,8 @@ def _written(data: Any, what: str, folder: Callable[[], Path], client: Client | 
         manifest = write_shards(new, data.x, data.y, weight=data.weight, overwrite=True, **options)
     elif isinstance(data, tuple) and len(data) in (2, 3):
         x, y, *weight = data
-        manifest = write_shards(new, x, y, weight=weight[0] if weight else None, shuffle_seed=0, overwrite=True)
+        options = {"sample_weight": weight[0] if weight else None, "overwrite": True}
+        (manifest,) = shard(x, y, new, client=client, **options).values()
     else:
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,6 +298,7 @@ def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterat
         ]
 
 
+@cache
 def _versions() -> dict[str, str]:
     packages = ("singa-dask", "numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
