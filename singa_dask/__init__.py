@@ -57,7 +57,13 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        try:
+            return getattr(importlib.import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name == "sklearn":
+                message = f"{name} needs scikit-learn: pip install 'singa_dask[estimators]'"
+                raise ModuleNotFoundError(message, name="sklearn") from error
+            raise
     if name in ("layers", "updaters"):
         return importlib.import_module(f"singa_dask.{name}")
     raise AttributeError(f"module 'singa_dask' has no attribute {name!r}")

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from math import prod
 
-from singa_dask.layers import Convolution, EuclideanLoss, InnerProduct, Layer, Pooling, ReLU, SoftmaxLoss
+from singa_dask.layers import (
+    GRU,
+    Convolution,
+    EuclideanLoss,
+    InnerProduct,
+    Layer,
+    OneHot,
+    Pooling,
+    ReLU,
+    RNNLabel,
+    SoftmaxLoss,
+)
 from singa_dask.layers.partition import Shape
 
 # Outputs of the hidden layers for vectors, and of the one above convolutions.
@@ -46,3 +57,14 @@ def _sides(side: int) -> list[int]:
 def outputs_for(classes: int | None, target: Shape) -> int:
     """Outputs of the net: one per class, or per value of a target of this shape."""
     return prod(target) if classes is None else classes
+
+
+def text_layers(symbols: int, hidden: int) -> list[Layer]:
+    """The layers after the input layer of a text: they predict the next symbol, in a net that is unrolled."""
+    return [
+        OneHot("onehot", "data", vocab_size=symbols, unroll_conn_type=["kUnrollOneToAll"]),
+        RNNLabel("label", "data", unroll_conn_type=["kUnrollOneToAll"]),
+        GRU("gru", "onehot", dim_hidden=hidden),
+        InnerProduct("output", "gru", num_output=symbols),
+        SoftmaxLoss("loss", ["output", "label"]),
+    ]

@@ -62,7 +62,7 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     for layer in job.proto.neuralnet.layer:
         layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
     if weight:
-        layers = _weighed(layers, weight)
+        layers = weighed(layers, weight)
     given = Job.from_proto(job.proto)
     given.folder = job.folder
     del given.proto.neuralnet.layer[:]
@@ -168,12 +168,12 @@ def _evaluate(job: Job) -> None:
     proto.validate_steps = proto.validate_steps or math.ceil(steps[Phase.kVal])
 
 
-def _weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
+def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
     """The layers, whose losses read the weights of the samples from input layers beside the first ones."""
     first = next(layer.name for layer in layers if layer.type == LayerType.kRecordInput)
-    weighed: list[LayerProto] = []
+    found: list[LayerProto] = []
     for layer in layers:
-        weighed.append(layer)
+        found.append(layer)
         if type_name(layer) in LOSSES and len(layer.srclayers) == 2:
             layer.srclayers.append(WEIGHTS)
         if layer.name == first:
@@ -183,5 +183,5 @@ def _weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
                     setattr(weights.store_conf, field, getattr(layer.store_conf, field))
             weights.store_conf.batchsize[:] = layer.store_conf.batchsize
             weights.store_conf.column, weights.store_conf.has_label = column, False
-            weighed.append(weights)
-    return weighed
+            found.append(weights)
+    return found
