@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ class Run:
             found, faults = self._start_point(resume)
             if client is not None:  # before anything is moved
                 wait_workers(client, self.prepared.topology.nprocesses, self.patience_s)
-            aside = None if resume else self.workspace.set_aside()
+            aside = None if resume else self.workspace.set_aside() or self.workspace.aside
             self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
             error: BaseException | None = None
             try:
@@ -305,6 +306,7 @@ def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterat
         ]
 
 
+@cache
 def _versions() -> dict[str, str]:
     packages = ("singa-dask", "numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
