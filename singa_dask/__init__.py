@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "ClusterTopology",
     "DistOpt",
     "Job",
     "Model",
     "Result",
+    "RunEvent",
+    "TensorBoard",
     "__version__",
     "data_partition",
     "launch",
@@ -29,16 +32,21 @@ if TYPE_CHECKING:
     from singa_dask import layers, updaters
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.job import ClusterTopology, Job
+    from singa_dask.monitor.tensorboard import TensorBoard
+    from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
     from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
+    "Callback": "singa_dask.supervision.callbacks",
     "ClusterTopology": "singa_dask.job",
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
     "Model": "singa_dask.distopt",
     "Result": "singa_dask.supervision.driver",
+    "RunEvent": "singa_dask.supervision.callbacks",
+    "TensorBoard": "singa_dask.monitor.tensorboard",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",

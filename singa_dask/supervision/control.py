@@ -1,6 +1,6 @@
-"""Requests to a run from outside: a worker group joins, a worker group leaves.
+"""Requests to a run from outside: a worker group joins, a worker group leaves, the run stops.
 
-A run listens on a topic of its Dask scheduler, where `singa-dask join` and `singa-dask leave` send their requests.
+A run listens on a topic of its Dask scheduler, where `singa-dask join`, `leave` and `stop` send their requests.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ClusterError
-from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked
+from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked, StopAsked
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -33,7 +34,7 @@ def listening(
 
     def receive(stamped: tuple[float, dict[str, Any]]) -> None:
         message = stamped[1]
-        if "reply" not in message or message.get("run") not in (None, name, workspace):
+        if "reply" not in message or not {None, name, workspace} & {*message.get("run", [None])}:
             return
 
         def reply(text: str) -> None:
@@ -44,6 +45,9 @@ def listening(
                 post(JoinAsked(reply))
             case {"op": "leave", "group": int(group)}:
                 post(LeaveAsked(reply, group))
+            case {"op": "stop"}:
+                post(StopAsked("singa-dask stop"))
+                post(lambda: reply("stops after its step, with a checkpoint"))
             case {"op": "who"}:
                 post(lambda: reply(""))
             case _:  # whoever asks must not end the run
@@ -57,18 +61,20 @@ def listening(
 
 
 def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str:
-    """Ask the run (its job's name or workspace; None: the only one) on the client's cluster to "join" or "leave".
+    """Ask the run (its job's name or workspace; None: the only one) on the client's cluster for something.
 
-    Returns its answer. Raises ClusterError if there is no such run, if there are several, or if it refuses.
+    op: "join", "leave" or "stop". Returns the run's answer. Raises ClusterError if there is no such run, if there are
+    several, or if it refuses.
     """
-    runs = _answers(client, {"op": "who", "run": run}, first_s=_ANSWER_S)
+    names = [None] if run is None else [run, str(Path(run).absolute())]
+    runs = _answers(client, {"op": "who", "run": names}, first_s=_ANSWER_S)
     found = ", ".join(f"{answer['run']} ({answer['workspace']})" for answer in runs)
     if not runs:
         named = f" of the name {run}" if run else ""
         raise ClusterError(f"no run{named} is under way on this Dask cluster, or it does not answer.")
     if len(runs) > 1:
-        raise ClusterError(f"several runs are under way: {found}. Name one: --run WORKSPACE.")
-    answers = _answers(client, {"op": op, "run": runs[0]["workspace"], **more}, first_s=_DONE_S)
+        raise ClusterError(f"several runs are under way: {found}. Name one by its workspace.")
+    answers = _answers(client, {"op": op, "run": [runs[0]["workspace"]], **more}, first_s=_DONE_S)
     if not answers:
         raise ClusterError(f"the run {found} has not answered within {_DONE_S:g} s.")
     said: str = answers[0]["answer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import current_process
 from pathlib import Path
@@ -15,6 +16,7 @@ from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
@@ -76,11 +78,12 @@ class Result:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the run before its last step."""
+        """Whether the run was stopped before its last step; summary["stopped_by"] says by whom."""
         return self.summary["status"] == "interrupted"
 
     def __str__(self) -> str:
-        parts = [f"{'stopped' if self.interrupted else 'done'} at step {self.summary['step']}"]
+        how, by = ("stopped", f" ({self.summary['stopped_by']})") if self.interrupted else ("done", "")
+        parts = [f"{how} at step {self.summary['step']}{by}"]
         for phase in ("test", "validate", "train"):
             if self.summary[phase]:
                 parts.append(f"{phase} {format_metrics(self.summary[phase])}")
@@ -110,6 +113,7 @@ def train(
     max_restarts: int = 3,
     patience_s: float = 30.0,
     display: Display | None = None,
+    callbacks: Sequence[Callback | Callable[[RunEvent], Any]] = (),
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
@@ -117,9 +121,11 @@ def train(
     by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the
     newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed,
     from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a
-    rank that has gone silent. display: shows the run's events.
+    rank that has gone silent. display: shows the run's events. callbacks: objects of classes derived from Callback, or
+    functions, that are called with every RunEvent, in this thread.
 
-    Ctrl-C ends the run after the step in progress, with a checkpoint; a second one aborts it.
+    Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
+    checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.
 
     In a script a call without a client stands below `if __name__ == "__main__":`, as the local workers import it.
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
@@ -138,7 +144,8 @@ def train(
     job = prepared.job
     name = f"{job.name}-{prepared.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
-    run = Run(prepared, folder, display or display_for(), max_restarts, patience_s)
+    called = Callbacks(callbacks, job.name, folder.folder, job.train_steps)
+    run = Run(prepared, folder, display or display_for(), called, max_restarts, patience_s)
     return Result(run.to_end(client, resume or job.resume), folder.folder)
 
 

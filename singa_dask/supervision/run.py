@@ -19,10 +19,11 @@ from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingErr
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
+from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
-from singa_dask.supervision.events import Progress
+from singa_dask.supervision.events import Progress, StopAsked
 from singa_dask.supervision.launch import GroupLauncher
-from singa_dask.supervision.members import Members
+from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
@@ -45,6 +46,7 @@ class Run:
     prepared: Prepared
     workspace: Workspace
     display: Display
+    callbacks: Callbacks
     max_restarts: int
     patience_s: float
     _started: float = field(default_factory=time.monotonic)
@@ -80,6 +82,7 @@ class Run:
                 raise
             finally:
                 summary = self._record(error)
+                self._call_at_end(summary, error)
             return summary
 
     # Where it starts
@@ -142,7 +145,7 @@ class Run:
         )
         topology = self.prepared.topology
         groups, size = topology.nworker_groups, topology.nworkers_per_group
-        with _events(client, self._handle) as topic:
+        with self._calling(), _events(client, self._handle) as topic:
             self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
             placement = place(topology, wait_workers(client, topology.nprocesses, self.patience_s))
             state = Supervision(
@@ -157,13 +160,50 @@ class Run:
                 note=self.display.note,
                 newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
                 rewound=self._rewound,
+                restarted=self._restarted,
             )
             with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
-                self._reports = supervisor.run()
+                self._reports |= supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
         self.workspace.rewind(step, groups)
+
+    # Callbacks, in the thread that called the run
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """At the end of the context callbacks know all that happened in it, and the error of one is raised."""
+        try:
+            yield
+        finally:
+            self.callbacks.call()
+        if self.callbacks.error:
+            saved = f" The run ended with the checkpoint {self._checkpoint}." if self._checkpoint else ""
+            raise TrainingError(f"{self.callbacks.error}.{saved}") from self.callbacks.error.__cause__
+
+    def _call(self) -> None:
+        self.callbacks.call()
+        if self.callbacks.error and self._supervisor:
+            self._supervisor.post(StopAsked("a callback failed"))
+
+    def _restarted(self, restart: Restart) -> None:
+        for group in restart.groups:
+            self.callbacks.put("restart", group=group, step=restart.step, cause=restart.cause)
+        self._call()
+
+    def _call_at_end(self, summary: Mapping[str, Any], error: BaseException | None) -> None:
+        """Tell callbacks of the end. What one raises then is raised unless the run itself has failed."""
+        before = self.callbacks.error
+        path = self._checkpoint and Path(self._checkpoint)
+        about = {"status": summary["status"], "metrics": summary["test"], "cause": summary["error"] or ""}
+        self.callbacks.put("end", step=summary["step"], path=path, **about)
+        self.callbacks.call()
+        fault = self.callbacks.error
+        if fault is not None and fault is not before:
+            if error is None:
+                raise fault
+            logger.error("%s", fault)
 
     # The record
 
@@ -173,10 +213,14 @@ class Run:
             self._supervisor.post(Progress(event["group"], event["step"]))
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
+        if event["kind"] == "end":
+            self._reports[event["group"]] = event["record"]
         if event["kind"] == "metrics":
             load_drawing()
             self.workspace.append(row_of(event))
         self.display.handle(event)
+        if self.callbacks.put_from_worker(event) and self._supervisor:
+            self._supervisor.post(self._call)
 
     def _record(self, error: BaseException | None) -> dict[str, Any]:
         summary = self._summary(error)
@@ -193,17 +237,20 @@ class Run:
         job, topology = self.prepared.job, self.prepared.topology
         lead = self._reports.get(0, {})
         state = self._supervisor and self._supervisor.state
-        interrupted = isinstance(error, KeyboardInterrupt) or bool(state and state.interrupted)
-        if error is not None and not interrupted:
+        stopped = "" if self.callbacks.error else state.stopped if state else ""
+        if isinstance(error, KeyboardInterrupt):
+            stopped = stopped or "Ctrl-C"
+        if error is not None and not stopped:
             status = "failed"
         else:
-            status = "interrupted" if interrupted and lead.get("interrupted", True) else "completed"
+            status = "interrupted" if stopped and lead.get("interrupted", True) else "completed"
         metrics = lead.get("metrics", {})
         reports = self._reports.values()
         restarts = state.restarts if state else []
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
+            "stopped_by": stopped if status == "interrupted" else None,
             "run": self.workspace.id,
             "job": job.name,
             "framework": topology.framework.name.lower(),

@@ -5,7 +5,7 @@ import pytest
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import control
 from singa_dask.supervision.control import TOPIC, ask_run, listening
-from singa_dask.supervision.events import JoinAsked, LeaveAsked
+from singa_dask.supervision.events import JoinAsked, LeaveAsked, StopAsked
 
 
 class Client:
@@ -34,7 +34,7 @@ class Run:
     """Does at once what it is asked."""
 
     def __init__(self):
-        self.left = []
+        self.left, self.stopped = [], []
 
     def post(self, item):
         match item:
@@ -43,6 +43,8 @@ class Run:
             case LeaveAsked(asker, group):
                 self.left.append(group)
                 asker("refused: worker group 0 tests and saves" if group == 0 else f"worker group {group} leaves")
+            case StopAsked(by):
+                self.stopped.append(by)
             case _:
                 item()
 
@@ -70,9 +72,20 @@ def test_a_run_is_asked_and_answers(client):
         ask_run(client, "join")
 
 
+def test_a_run_is_stopped_by_the_name_or_the_folder_that_users_type(client, tmp_path, monkeypatch):
+    first, second = Run(), Run()
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path / "runs" / "b")
+    with listening(client, "digits", "/runs/a", first.post), listening(client, "digits", here, second.post):
+        assert ask_run(client, "stop", "runs/b") == "stops after its step, with a checkpoint"
+        with pytest.raises(ClusterError, match="several runs"):
+            ask_run(client, "stop", "digits")
+    assert (first.stopped, second.stopped) == ([], ["singa-dask stop"])
+
+
 def test_of_several_runs_one_is_named(client):
     with listening(client, "digits", "/runs/a", Run().post), listening(client, "digits", "/runs/b", Run().post):
-        with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* --run WORKSPACE"):
+        with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* by its workspace"):
             ask_run(client, "join")
         assert ask_run(client, "join", "/runs/b") == "worker group 2 joins on w4"
 
