@@ -38,6 +38,13 @@ _PYTHONS_THRESHOLD = gc.get_threshold()
     show_default=True,
     help="How many times a group that lost a worker is restarted.",
 )
+@click.option(
+    "--max-queue",
+    "max_queue_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="How long to wait for Dask workers that other runs use [default: until they end].",
+)
 @click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard: WORKSPACE/tensorboard.")
 @reports_errors
 def train(

@@ -99,7 +99,7 @@ def current_task() -> RankTask:
 def reserve_worker(group: str, run: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
     """Reserve this worker for a group; returns what it is, or who has it: another group, or another run's server."""
     others = [key for key in leases.servers(dask_worker.state.actors) if not key.endswith(f"@{run}")]
-    return next(iter(others), "") or leases.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
+    return next(iter(others), "") or leases.reserve(dask_worker.address, group, lease_s, run) or describe(dask_worker)
 
 
 def release_worker(group: str, dask_worker: Any = None) -> None:

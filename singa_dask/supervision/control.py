@@ -9,8 +9,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked, StopAsked
@@ -22,8 +24,13 @@ TOPIC = "singa-dask-control"
 _ANSWER_S = 10.0
 # A join waits for a survey of all Dask workers, of which some may not answer.
 _DONE_S = 30.0
+_WHO_S = 2.0
 _OTHERS_S = 0.5
 _LOOK_S = 0.05
+
+
+# A client has one handler per topic, and may have several runs.
+_receivers: WeakKeyDictionary[Client, list[Callable[[Any], Any]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -32,13 +39,13 @@ def listening(
 ) -> Iterator[None]:
     """Take requests to a run while the context is open. post: of its Supervisor."""
 
-    def receive(stamped: tuple[float, dict[str, Any]]) -> None:
+    def receive(stamped: tuple[float, dict[str, Any]]) -> Any:
         message = stamped[1]
         if "reply" not in message or not {None, name, workspace} & {*message.get("run", [None])}:
-            return
+            return None
 
-        def reply(text: str) -> None:
-            client.log_event(message["reply"], {"run": name, "workspace": workspace, "answer": text})
+        def reply(text: str) -> Any:
+            return client.log_event(message["reply"], {"run": name, "workspace": workspace, "answer": text})
 
         match message:
             case {"op": "join"}:
@@ -47,17 +54,34 @@ def listening(
                 post(LeaveAsked(reply, group))
             case {"op": "stop"}:
                 post(StopAsked("singa-dask stop"))
-                post(lambda: reply("stops after its step, with a checkpoint"))
+                post(lambda: reply(f"{name} ({workspace}) was asked to stop"))
             case {"op": "who"}:
-                post(lambda: reply(""))
+                return reply("")  # at once, however busy the run is
             case _:  # whoever asks must not end the run
                 post(lambda: reply(f"refused: not a request: {message}"))
+        return None
 
-    client.subscribe_topic(TOPIC, receive)
+    receivers = _receivers.setdefault(client, [])
+    receivers.append(receive)
+    client.subscribe_topic(TOPIC, partial(_receive, receivers))
     try:
         yield
     finally:
-        client.unsubscribe_topic(TOPIC)
+        receivers.remove(receive)
+        if not receivers:
+            client.unsubscribe_topic(TOPIC)
+
+
+async def _receive(receivers: list[Callable[[Any], Any]], stamped: tuple[float, dict[str, Any]]) -> None:
+    """Pass a message on to every run. In the client's event loop, where its calls are coroutines."""
+    for receive in [*receivers]:
+        if (answering := receive(stamped)) is not None:
+            await answering
+
+
+def active_runs(client: Client) -> set[str]:
+    """The workspaces of the runs on the client's cluster that answer."""
+    return {answer["workspace"] for answer in _answers(client, {"op": "who"}, first_s=_WHO_S)}
 
 
 def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str:

@@ -114,6 +114,7 @@ def train(
     patience_s: float = 30.0,
     display: Display | None = None,
     callbacks: Sequence[Callback | Callable[[RunEvent], Any]] = (),
+    max_queue_s: float | None = None,
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
@@ -122,7 +123,8 @@ def train(
     newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed,
     from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a
     rank that has gone silent. display: shows the run's events. callbacks: objects of classes derived from Callback, or
-    functions, that are called with every RunEvent, in this thread.
+    functions, that are called with every RunEvent, in this thread. max_queue_s: how long to queue for Dask workers
+    that other runs use; None for as long as these runs live.
 
     Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
     checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.
@@ -145,7 +147,7 @@ def train(
     name = f"{job.name}-{prepared.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
     called = Callbacks(callbacks, job.name, folder.folder, job.train_steps)
-    run = Run(prepared, folder, display or display_for(), called, max_restarts, patience_s)
+    run = Run(prepared, folder, display or display_for(), called, max_restarts, patience_s, max_queue_s)
     return Result(run.to_end(client, resume or job.resume), folder.folder)
 
 

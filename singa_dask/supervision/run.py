@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import platform
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster import WorkerInfo, local_cluster
+from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.cluster.leases import run_key
 from singa_dask.cluster.workers import place
 from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
@@ -24,6 +25,7 @@ from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, StopAsked
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
+from singa_dask.supervision.queue import Queue
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
@@ -49,8 +51,10 @@ class Run:
     callbacks: Callbacks
     max_restarts: int
     patience_s: float
+    max_queue_s: float | None = None
     _started: float = field(default_factory=time.monotonic)
     _supervisor: Supervisor | None = None
+    _heard: bool = False  # anything from a worker group
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
     _checkpoint: str | None = None
@@ -61,29 +65,31 @@ class Run:
         with self.workspace.locked():
             self.workspace.check_own()
             found, faults = self._start_point(resume)
-            if client is not None:  # before anything is moved
-                wait_workers(client, self.prepared.topology.nprocesses, self.patience_s)
-            aside = None if resume else self.workspace.set_aside()
-            self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
-            error: BaseException | None = None
-            try:
-                with self.display, ExitStack() as stack:
-                    for fault in faults:
-                        self.display.note(f"passed over: {fault}")
-                    if aside:
-                        self.display.note(f"the earlier run in this workspace is now {aside}")
-                    if client is None:
-                        nworkers = self.prepared.topology.nprocesses
-                        self.display.note(f"starting a local Dask cluster of {nworkers} worker{'s' * (nworkers > 1)}")
-                        client = stack.enter_context(local_cluster(nworkers))
-                    self._train(client)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                summary = self._record(error)
-                self._call_at_end(summary, error)
-            return summary
+            with ExitStack() as shown:
+                shown.enter_context(self.display)
+                if client is not None:  # before anything is moved
+                    self._free_workers(client)
+                aside = None if resume else self.workspace.set_aside()
+                self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
+                error: BaseException | None = None
+                try:
+                    with shown.pop_all() as stack:
+                        for fault in faults:
+                            self.display.note(f"passed over: {fault}")
+                        if aside:
+                            self.display.note(f"the earlier run in this workspace is now {aside}")
+                        if client is None:
+                            count = self.prepared.topology.nprocesses
+                            self.display.note(f"starting a local Dask cluster of {count} worker{'s' * (count > 1)}")
+                            client = stack.enter_context(local_cluster(count))
+                        self._train(client)
+                except BaseException as caught:
+                    error = caught
+                    raise
+                finally:
+                    summary = self._record(error)
+                    self._call_at_end(summary, error)
+                return summary
 
     # Where it starts
 
@@ -143,27 +149,41 @@ class Run:
             data=self.prepared.data,
             code=self.prepared.code,
         )
+        topic = run_key(self.prepared.job.name, str(self.workspace.folder))
+        launcher = GroupLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s)
+        with self._calling(), _events(client, topic, self._handle):
+            while True:
+                free = self._free_workers(client)
+                try:
+                    return self._supervise(launcher, free)
+                except WorkersInUse:  # another run was faster
+                    if self._heard:
+                        raise
+
+    def _free_workers(self, client: Client) -> list[WorkerInfo]:
+        queue = Queue(self.prepared.topology.nprocesses, self.display.note, self.patience_s, self.max_queue_s)
+        return queue.wait(client, self.prepared.job.name, str(self.workspace.folder))
+
+    def _supervise(self, launcher: GroupLauncher, free: Sequence[WorkerInfo]) -> None:
         topology = self.prepared.topology
         groups, size = topology.nworker_groups, topology.nworkers_per_group
-        with self._calling(), _events(client, self._handle) as topic:
-            self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
-            placement = place(topology, wait_workers(client, topology.nprocesses, self.patience_s))
-            state = Supervision(
-                Members.placed(topology, placement),
-                steps=self._steps,
-                max_restarts=self.max_restarts,
-                patience_s=self.patience_s,
-            )
-            supervisor = self._supervisor = Supervisor(
-                state,
-                GroupLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s),
-                note=self.display.note,
-                newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
-                rewound=self._rewound,
-                restarted=self._restarted,
-            )
-            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
-                self._reports |= supervisor.run()
+        self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
+        state = Supervision(
+            Members.placed(topology, place(topology, free)),
+            steps=self._steps,
+            max_restarts=self.max_restarts,
+            patience_s=self.patience_s,
+        )
+        supervisor = self._supervisor = Supervisor(
+            state,
+            launcher,
+            note=self.display.note,
+            newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
+            rewound=self._rewound,
+            restarted=self._restarted,
+        )
+        with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
+            self._reports |= supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
@@ -208,6 +228,7 @@ class Run:
     # The record
 
     def _handle(self, event: dict[str, Any]) -> None:
+        self._heard = True
         self._steps[event["group"]] = event["step"]
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))
@@ -300,10 +321,9 @@ def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterator[str]:
-    """Dask events of a topic of its own go to `handler` as long as the context is open; what it raises comes out at
+def _events(client: Client, topic: str, handler: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Dask events of the topic go to `handler` as long as the context is open; what it raises comes out at
     the end (in Dask's event loop, where it runs, it would be lost)."""
-    topic = f"singa-dask-{uuid.uuid4().hex[:12]}"
     faults: list[Exception] = []
 
     def receive(stamped: tuple[float, dict[str, Any]]) -> None:
@@ -314,7 +334,7 @@ def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterat
 
     client.subscribe_topic(topic, receive)
     try:
-        yield topic
+        yield
     finally:
         client.unsubscribe_topic(topic)
     if faults:

@@ -104,8 +104,9 @@ def runs(monkeypatch):
     runs: list = []
 
     class Run:
-        def __init__(self, prepared, workspace, display, callbacks, max_restarts, patience_s):
-            settings = {"max_restarts": max_restarts, "patience_s": patience_s, "callbacks": callbacks._callbacks}
+        def __init__(self, prepared, workspace, display, callbacks, max_restarts, patience_s, max_queue_s):
+            settings = {"max_restarts": max_restarts, "patience_s": patience_s, "max_queue_s": max_queue_s}
+            settings["callbacks"] = callbacks._callbacks
             self.given = prepared, workspace.folder, display, settings
 
         def to_end(self, client, resume):
@@ -124,11 +125,12 @@ def test_a_job_may_be_given_in_any_form(runs, tmp_path):
     job, client = Job.from_text(JOB), SimpleNamespace(subscribe_topic=None)
     for given in (job, job.proto, tmp_path / "job.conf", str(tmp_path / "job.conf")):
         options = {"display": "display", "max_restarts": 1, "patience_s": 2.0, "callbacks": [print]}
+        options["max_queue_s"] = 5.0
         result = train(given, client, workspace=tmp_path / "run", **options)
         prepared, folder, display, settings, its, resume = runs.pop()
         assert prepared.job.name == "points" and prepared.shapes["scores_weight"] == (4, 3)
         assert (folder, display, its, resume) == (tmp_path / "run", "display", client, False)
-        assert settings == {"max_restarts": 1, "patience_s": 2.0, "callbacks": [print]}
+        assert settings == {"max_restarts": 1, "patience_s": 2.0, "callbacks": [print], "max_queue_s": 5.0}
         assert result.summary is SUMMARY and result.folder == tmp_path / "run"
 
 

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
 from singa_dask.job import Job
+from singa_dask.supervision import queue
 from singa_dask.supervision import run as module
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.events import Progress, StopAsked
@@ -90,7 +92,7 @@ class Played:
         self.posted, self.waited, self.drawn, self.rewinds = [], [], [], []
         self.stopped, self.restarts, self.callbacks = "", [], []
         monkeypatch.setattr(module, "Supervisor", self._supervisor)
-        monkeypatch.setattr(module, "wait_workers", self._wait_workers)
+        monkeypatch.setattr(queue, "wait_workers", self._wait_workers)
         monkeypatch.setattr(module, "load_drawing", lambda: None)
         monkeypatch.setattr(module, "draw_curves", lambda rows, path, title: self.drawn.append((rows, path, title)))
         monkeypatch.setattr(module, "local_cluster", self._local_cluster)
@@ -327,6 +329,40 @@ def test_a_fresh_run_moves_an_earlier_one_aside(played):
     aside = played.workspace.folder.with_name("run-1")
     assert played.display.notes[0] == f"the earlier run in this workspace is now {aside}"
     assert checkpoints.path_of(aside / "checkpoint", 4).exists() and played.newest() is None
+
+
+def test_a_run_to_which_another_one_was_faster_queues_again(played, monkeypatch):
+    supervisor, tries = module.Supervisor, []
+
+    def busy_once(*args, **options):
+        tries.append(args)
+        made = supervisor(*args, **options)
+        if len(tries) < 3:
+            made.run = lambda: (_ for _ in ()).throw(WorkersInUse("w1 by other-group"))
+        return made
+
+    monkeypatch.setattr(module, "Supervisor", busy_once)
+    assert played.to_end()["status"] == "completed" and len(tries) == 3
+    assert len(played.waited) == 4, "and before anything is moved"
+
+
+def test_a_run_that_has_begun_does_not_queue_again(played):
+    played.events, played.ends = EVENTS, WorkersInUse("w1 by other-group")
+    with pytest.raises(WorkersInUse):
+        played.to_end()
+
+
+def test_nothing_is_moved_or_written_while_a_run_queues(played, monkeypatch):
+    path = played.save(4)
+
+    def interrupted(*args):
+        assert played.display.open
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue, "wait_workers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        played.to_end()
+    assert path.exists() and not played.workspace.summary.exists() and not played.display.open
 
 
 def test_there_must_be_something_to_resume(played):
