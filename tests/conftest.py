@@ -16,6 +16,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], derandomize=True, database=None)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Code that tests keep is signed with a key of the session, not with that of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """The test leaves no process and no shared-memory segment."""

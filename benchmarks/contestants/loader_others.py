@@ -9,17 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from tools.contest import serve_turns
 from tools.jobs import training_data
 
 from contestants.loader_ours import STEP
 from singa_dask.data import Manifest
-from singa_dask.data.normalise import Normaliser
-from singa_dask.data.store import make_normaliser
+from singa_dask.data.normalise import Normaliser, make_normaliser
 
 Reader = Callable[[Manifest, Normaliser, int], Iterator[int]]
 
@@ -44,20 +43,23 @@ def memmap(manifest: Manifest, normaliser: Normaliser, batch: int) -> Iterator[i
                 features -= normaliser.mean
             if normaliser.std is not None:
                 features /= normaliser.std
+            if normaliser.planes:
+                planes = features.reshape(len(rows), normaliser.planes, -1)
+                features = np.ascontiguousarray(planes.transpose(0, 2, 1))
             yield len(labels)
 
 
 def _mapped(manifest: Manifest, index: int) -> tuple[np.ndarray, np.ndarray]:
     path = manifest.folder / manifest.shards[index].file
     with h5py.File(path) as file:
-        x, y = file["features"], file["labels"]
+        x, y = file["x"], file["y"]
         flat = (len(x), int(np.prod(x.shape[1:])))
         features = np.memmap(path, x.dtype, "r", x.id.get_offset(), flat)
         labels = np.memmap(path, y.dtype, "r", y.id.get_offset(), y.shape)
     return np.asarray(features), np.asarray(labels)
 
 
-class Samples(torch.utils.data.Dataset):
+class Samples:
     """What PyTorch's users write over HDF5: a sample is read, converted and normalised when it is asked for."""
 
     def __init__(self, manifest: Manifest, normaliser: Normaliser):
@@ -65,25 +67,31 @@ class Samples(torch.utils.data.Dataset):
         self.starts = np.cumsum([0, *(shard.samples for shard in manifest.shards)])
         self.files: list[h5py.File] = []  # of each process its own: opened with the first sample
         mean, std = (0.0 if normaliser.mean is None else normaliser.mean), (normaliser.std or 1.0)
-        shape = manifest.shape
+        shape = manifest.features.shape
+        import torch
+
         self.mean = torch.tensor(mean, dtype=torch.float32).reshape(shape if np.size(mean) > 1 else ())
         self.std = std
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import torch
+
         self.files = self.files or [h5py.File(path) for path in self.paths]
         shard = int(np.searchsorted(self.starts, index, "right")) - 1
         row = index - self.starts[shard]
-        x = torch.from_numpy(self.files[shard]["features"][row]).float()
-        return (x - self.mean) / self.std, int(self.files[shard]["labels"][row])
+        x = torch.from_numpy(self.files[shard]["x"][row]).float()
+        return (x - self.mean) / self.std, int(self.files[shard]["y"][row])
 
 
 def dataloader(workers: int) -> Reader:
     """torch.utils.data.DataLoader with so many workers."""
 
     def read(manifest: Manifest, normaliser: Normaliser, batch: int) -> Iterator[int]:
+        import torch
+
         torch.set_num_threads(1)
         samples = Samples(manifest, normaliser)
         source = torch.utils.data.DataLoader(
@@ -103,7 +111,7 @@ def main(example: str, reader: str) -> None:
     store = training_data(example)
     manifest = Manifest.load(Path(store.path))
     batch = store.batchsize[0]
-    read = READERS[reader](manifest, make_normaliser(store, manifest), batch)
+    read = READERS[reader](manifest, make_normaliser(store, manifest.features), batch)
     for _ in range(2 * STEP):  # in which workers start
         next(read)
 

@@ -58,5 +58,5 @@ def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: boo
 
     given = {key: value for key, value in options.items() if value is not None}
     for split, manifest in write(what, out, shards, source=source, overwrite=overwrite, **given).items():
-        shape = "x".join(map(str, manifest.shape))
+        shape = "x".join(map(str, manifest.features.shape))
         click.echo(f"{out / split}: {manifest.total:,} samples of {shape} in {len(manifest.shards)} shards")

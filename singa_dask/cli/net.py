@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, job_options, load, reports_errors, trained
+from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, TRUST, job_options, load, reports_errors, trained
 
 PHASES = ("train", "validate", "test")
 
@@ -67,31 +67,42 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str
 @click.command()
 @job_options
 @CHECKPOINT
+@TRUST
 @click.option("--validation", is_flag=True, help="Use the validation data instead of the test data.")
 @reports_errors
-def test(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, validation: bool) -> None:
+def test(
+    job: Path,
+    cluster: Path | None,
+    overrides: tuple[str, ...],
+    checkpoint: Path,
+    trust_code: bool,
+    validation: bool,
+) -> None:
     """Evaluate a checkpoint of JOB on its test data."""
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.lines import format_metrics
     from singa_dask.training import evaluate
 
     phase = Phase.kVal if validation else Phase.kTest
-    prepared, path = trained(job, overrides, cluster, phase, checkpoint)
-    metrics = evaluate.measure(prepared, path, phase)
-    click.echo(f"{'validate' if validation else 'test'} {format_metrics(metrics)}; {path}")
+    prepared, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
+    measured = evaluate.measure(prepared, path, phase)
+    click.echo(f"{'validate' if validation else 'test'} {format_metrics(measured.numbers)}; {path}")
 
 
 @click.command()
 @job_options
 @CHECKPOINT
+@TRUST
 @click.option("--out", type=PATH, default=Path("predictions.csv"), show_default=True, help="CSV file to write.")
 @reports_errors
-def predict(job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, out: Path) -> None:
+def predict(
+    job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, trust_code: bool, out: Path
+) -> None:
     """Write predictions for the test data of JOB as CSV."""
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.training import evaluate
 
-    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint)
+    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint, trust_code=trust_code)
     lines = evaluate.predict(prepared, path, out)
     click.echo(f"{path}: wrote {lines} predictions to {out}")
 
@@ -126,6 +137,7 @@ def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, prime
 @click.command()
 @job_options
 @CHECKPOINT
+@TRUST
 @click.option("--onnx", "out", type=PATH, required=True, help="ONNX file to write.")
 @click.option(
     "--output", "outputs", multiple=True, metavar="LAYER", help="Output layer; repeatable [default: predictions]."
@@ -136,6 +148,7 @@ def export(
     cluster: Path | None,
     overrides: tuple[str, ...],
     checkpoint: Path,
+    trust_code: bool,
     out: Path,
     outputs: tuple[str, ...],
 ) -> None:
@@ -154,7 +167,7 @@ def export(
     except ImportError as error:
         hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
         raise ConfigError(Problem("--onnx", str(error), hint=hint)) from error
-    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint)
+    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint, trust_code=trust_code)
     net = evaluate.restore_net(prepared, Phase.kTest, path)
     model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], prepared.name)
     try:

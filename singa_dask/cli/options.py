@@ -31,6 +31,9 @@ RUN = click.option("--run", metavar="NAME", help="Job name or workspace of the r
 CHECKPOINT = click.option(
     "--checkpoint", required=True, type=PATH, help="Checkpoint file, or workspace (its newest one)."
 )
+TRUST = click.option(
+    "--trust-code", is_flag=True, help="Run code that the checkpoint keeps, though another user has written it."
+)
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,10 +88,17 @@ def load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
 
 
 def trained(
-    path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int, checkpoint: Path
+    path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int, checkpoint: Path, *, trust_code: bool
 ) -> tuple[JobProto, Path]:
-    """The job of a file, prepared for one phase, and the checkpoint file of --checkpoint."""
-    from singa_dask.training.checkpoint import find
+    """The job of a file, prepared for one phase, and the checkpoint file of --checkpoint.
+
+    Until the command ends, code that the job lacks is that of the checkpoint.
+    """
+    from singa_dask.training import checkpoint as checkpoints
+    from singa_dask.training.kept_code import code_of
     from singa_dask.training.prepare import prepare
 
-    return prepare(load(path, overrides, cluster), phases=[phase]).job, find(checkpoint)
+    job, file = load(path, overrides, cluster), checkpoints.find(checkpoint)
+    code = code_of(checkpoints.load(file), file, trust=trust_code, job=job)
+    click.get_current_context().with_resource(code)
+    return prepare(job, phases=[phase]).job, file

@@ -4,11 +4,12 @@ from singa_dask.data.convert import shard
 from singa_dask.data.dask_submit import dask_submit
 from singa_dask.data.loader import Loader
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.normalise import resolve_normalisation, statistics_path
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.shards import ShardFolder, read_small
-from singa_dask.data.store import make_stream, statistics_path, store_info
+from singa_dask.data.store import make_stream, store_info
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
 from singa_dask.data.writer import write_shards
@@ -26,6 +27,7 @@ __all__ = [
     "make_stream",
     "read_small",
     "resolve",
+    "resolve_normalisation",
     "shard",
     "statistics_path",
     "store_info",

@@ -12,8 +12,9 @@ from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
 from singa_dask.data.converters import cifar10, csv, digits, idx, images, npz, text
 from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
+from singa_dask.data.folders import replace_folder
 from singa_dask.data.manifest import Manifest, warn_of_note
-from singa_dask.data.writer import replace_folder, write_shards
+from singa_dask.data.writer import write_shards
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)

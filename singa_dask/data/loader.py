@@ -16,11 +16,12 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from singa_dask.data.buffer_pool import BufferPool
-from singa_dask.data.manifest import LABEL_DTYPE, Manifest
-from singa_dask.data.normalise import Normaliser
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.normalise import Normaliser, make_normaliser, make_target_normaliser
 from singa_dask.data.plan import StreamConf, share_rows
-from singa_dask.data.shards import ShardFolder
-from singa_dask.data.store import make_normaliser, sample_shapes
+from singa_dask.data.shards import ShardFolder, ShardReader
+from singa_dask.data.store import columns_of, sample_shapes
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
@@ -45,9 +46,9 @@ Submit = Callable[..., Future]
 class LoadedBatch:
     """One worker's share of a mini-batch: rows [first_row, first_row + len(features)) of `total_rows`.
 
-    features: (rows, height, width, channels) or (rows, values), normalised. labels: (rows,) int64, or None.
-    For sequences of K records: features (rows, K, height, width, channels), (rows, K, values), or (rows, K) if a
-    record is one value; labels (rows, K).
+    features: (rows, *sample shape), normalised. labels: (rows,) int64 classes, (rows, *target shape) targets, or None.
+    For sequences of K records: features (rows, K, *sample shape), or (rows, K) if a record is one value; labels
+    (rows, K) or (rows, K, *target shape).
     """
 
     features: np.ndarray
@@ -105,8 +106,10 @@ class Loader:
         self.first_row, last_row = share_rows(stream.batchsize, rank, nranks)
         self.rows = last_row - self.first_row
         records = stream.row_records if stream.conf.sequence else 0
-        self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), stream.manifest)[1])
-        self._label_shape = (records,) if records else ()
+        column, labels = columns_of(store, stream.manifest)
+        self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), column)[1])
+        target = labels.net_shape if labels is not None and labels.role is not Role.LABEL else ()
+        self._label_shape = ((records,) if records else ()) + target
         self.chunk_steps = self._steps_per_chunk(np.dtype(dtype).itemsize)
         folder = str(stream.manifest.folder)
         text = store.SerializeToString(deterministic=True)
@@ -201,11 +204,26 @@ def _closed(*_: Any) -> NoReturn:
 def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
     """The task: worker `rank`'s rows of `steps` consecutive mini-batches from `start` on.
 
-    Returns features (records, values), normalised, and labels (records,) or None. Raises DataError.
+    Returns features (records, values), normalised, and labels (records,) or targets (records, values), or None.
+    Raises DataError.
     """
     source = _source(spec)
     rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
     return source.read(rows.reshape(-1))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A column that is read: numbers, or labels."""
+
+    column: Column
+    normaliser: Normaliser
+
+    def empty(self, rows: int) -> np.ndarray:
+        return _buffers.empty((rows, self.column.values), np.dtype(self.normaliser.dtype))
+
+    def gather(self, reader: ShardReader, positions: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+        self.normaliser.gather(reader.column(self.column.name), positions, places, out)
 
 
 @dataclass(frozen=True)
@@ -214,24 +232,22 @@ class _Source:
 
     stream: AnyStream
     shards: ShardFolder
-    normaliser: Normaliser
-    has_label: bool
-    dtype: np.dtype
+    features: _Reading
+    labels: _Reading | None
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         manifest = self.stream.manifest
-        features = _buffers.empty((rows.size, math.prod(manifest.shape)), self.dtype)
-        labels = np.empty(rows.size, LABEL_DTYPE) if self.has_label else None
+        read = [self.features] if self.labels is None else [self.features, self.labels]
+        arrays = [reading.empty(rows.size) for reading in read]
         shards = np.searchsorted(manifest.shard_starts, rows, side="right") - 1
         for shard in np.flatnonzero(np.bincount(shards)).tolist():
             places = np.flatnonzero(shards == shard)
             positions = rows[places] - manifest.shard_starts[shard]
             reader = self.shards.reader(shard)
             reader.check_windows(np.flatnonzero(np.bincount(positions // manifest.window)))
-            self.normaliser.gather(reader.features, positions, places, features)
-            if labels is not None and reader.labels is not None:
-                labels[places] = reader.labels[positions]
-        return features, labels
+            for reading, array in zip(read, arrays, strict=True):
+                reading.gather(reader, positions, places, array)
+        return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 
 _buffers = BufferPool(4 * MAX_CHUNK_NBYTES)
@@ -258,8 +274,14 @@ def _opened(spec: LoadSpec) -> _Source:
     shards = _shard_folder(spec.folder, spec.digest)
     store = StoreProto.FromString(spec.store)
     dtype = np.dtype(spec.dtype)
-    normaliser = make_normaliser(store, shards.manifest, dtype)
-    return _Source(stream_of(shards.manifest, spec.conf), shards, normaliser, store.has_label, dtype)
+    column, labels = columns_of(store, shards.manifest)
+    features = _Reading(column, make_normaliser(store, column, dtype))
+    read = None
+    if labels is not None and labels.role is Role.LABEL:
+        read = _Reading(labels, Normaliser(dtype=np.int64))
+    elif labels is not None:
+        read = _Reading(labels, make_target_normaliser(store, labels, dtype))
+    return _Source(stream_of(shards.manifest, spec.conf), shards, features, read)
 
 
 def _source(spec: LoadSpec) -> _Source:

@@ -23,7 +23,7 @@ BLOCK_WINDOWS = 8
 RULE = 1  # of the order of samples: increase it with every change of the order, so that old checkpoints are refused
 
 # The purpose of a random draw, part of its key.
-_GROUPS, _WINDOWS, _SAMPLES, _SKIP = range(4)
+_GROUPS, _WINDOWS, _SAMPLES, _SKIP, _HELD_OUT = range(5)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class StreamConf:
     """The settings of a stream. batchsize: of the whole worker group.
 
     sequence: consecutive records in a row of a mini-batch (0: a row is one sample); lookahead: further records at the
-    end of a row. `stream_of` creates the stream.
+    end of a row. validation_share: of the samples, held out of training; held_out: whether to read these or the
+    others. `stream_of` creates the stream.
     """
 
     batchsize: int
@@ -42,6 +43,8 @@ class StreamConf:
     random_skip: int = 0
     sequence: int = 0
     lookahead: int = 0
+    validation_share: float = 0.0
+    held_out: bool = False
 
 
 class BaseStream:
@@ -75,6 +78,11 @@ class BaseStream:
         """What the order of the samples depends on."""
         raise NotImplementedError
 
+    def _share(self) -> list[Any]:
+        """What it depends on if some samples are held out."""
+        conf = self.conf
+        return [conf.validation_share, conf.held_out] if conf.validation_share else []
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.manifest, self.conf)
 
@@ -91,8 +99,9 @@ class Stream(BaseStream):
 
     def __init__(self, manifest: Manifest, conf: StreamConf):
         super().__init__(manifest, conf)
-        _check_windows(manifest, conf)
-        self.windows = group_windows(manifest.windows, conf)
+        windows = own_windows(manifest, conf)
+        _check_windows(manifest, windows, conf)
+        self.windows = group_windows(windows, conf)
         self.samples = sum(window.samples for window in self.windows)
         self._starts = np.array([window.start for window in self.windows], dtype=np.int64)
         self._sizes = np.array([window.samples for window in self.windows], dtype=np.int64)
@@ -114,7 +123,7 @@ class Stream(BaseStream):
     def _order(self) -> list[Any]:
         conf = self.conf
         fields = [RULE, BLOCK_WINDOWS, self.manifest.digest, conf.batchsize, conf.seed, conf.group, conf.ngroups]
-        return [*fields, conf.shuffle, conf.random_skip]
+        return [*fields, conf.shuffle, conf.random_skip, *self._share()]
 
     def batch(self, step: int) -> np.ndarray:
         """The sample numbers of the group's mini-batch at `step`, in the order of the files: (batchsize,) int64."""
@@ -175,6 +184,26 @@ def share_rows(total: int, rank: int, nranks: int) -> tuple[int, int]:
     return bounds[rank], bounds[rank + 1]
 
 
+def own_windows(manifest: Manifest, conf: StreamConf) -> list[ShardWindow]:
+    """The windows that training reads, or those that are held out of it: a random choice that depends on nothing but
+    the number of windows and the share.
+
+    Raises ConfigError if one of the two would be empty.
+    """
+    windows = list(manifest.windows)
+    if not conf.validation_share:
+        return windows
+    order = permutation((_HELD_OUT, len(windows)), len(windows))
+    samples = np.cumsum([windows[index].samples for index in order])
+    count = int(np.searchsorted(samples, conf.validation_share * manifest.total)) + 1
+    if count >= len(windows):
+        message = f"holds out all {len(windows)} windows of {manifest.folder}"
+        hint = "Use a smaller share, or write the shards again with a smaller --window."
+        raise ConfigError(Problem("store_conf.validation_share", message, f"{conf.validation_share:g}", hint))
+    held_out = set(order[:count].tolist())
+    return [window for index, window in enumerate(windows) if (index in held_out) == conf.held_out]
+
+
 def group_windows(windows: Sequence[ShardWindow], conf: StreamConf) -> list[ShardWindow]:
     """The windows of one worker group, in the order of the files.
 
@@ -216,8 +245,8 @@ def check_conf(conf: StreamConf) -> None:
         raise ConfigError(Problem("group", f"must be from 0 to {conf.ngroups - 1}", str(conf.group)))
 
 
-def _check_windows(manifest: Manifest, conf: StreamConf) -> None:
-    if len(manifest.windows) < conf.ngroups:
-        message = f"{conf.ngroups} worker groups cannot share the {len(manifest.windows)} windows of {manifest.folder}"
+def _check_windows(manifest: Manifest, windows: Sequence[ShardWindow], conf: StreamConf) -> None:
+    if len(windows) < conf.ngroups:
+        message = f"{conf.ngroups} worker groups cannot share the {len(windows)} windows of {manifest.folder}"
         hint = "Use fewer groups, or write the shards again with a smaller --window."
         raise ConfigError(Problem("cluster.nworker_groups", message, str(conf.ngroups), hint))

@@ -31,8 +31,9 @@ class SequenceStream(BaseStream):
     def __init__(self, manifest: Manifest, conf: StreamConf):
         super().__init__(manifest, conf)
         _check_sequence(conf)
-        self.first = manifest.total * conf.group // conf.ngroups
-        self.samples = manifest.total * (conf.group + 1) // conf.ngroups - self.first
+        begin, end = _span(manifest.total, conf)
+        self.first = begin + (end - begin) * conf.group // conf.ngroups
+        self.samples = begin + (end - begin) * (conf.group + 1) // conf.ngroups - self.first
         self._check_room()
         self.skip = draw_skip(conf) % self.samples
         self._starts = self.samples // conf.batchsize * np.arange(conf.batchsize, dtype=np.int64)
@@ -51,7 +52,7 @@ class SequenceStream(BaseStream):
     def _order(self) -> list[Any]:
         conf = self.conf
         fields = ["sequence", RULE, self.manifest.digest, conf.batchsize, conf.sequence, conf.lookahead]
-        return [*fields, conf.group, conf.ngroups, self.skip]
+        return [*fields, conf.group, conf.ngroups, self.skip, *self._share()]
 
     def batch(self, step: int) -> np.ndarray:
         """The record numbers of the group's mini-batch at `step`: (batchsize, T + L) int64."""
@@ -78,6 +79,12 @@ class SequenceStream(BaseStream):
         message = f"{conf.batchsize} rows of {self.row_records} records do not fit into {part}"
         hint = f"Use at most {most}, or a shorter sequence." if most else "Use a shorter sequence, or more data."
         raise ConfigError(Problem("store_conf.batchsize", message, str(conf.batchsize), hint))
+
+
+def _span(total: int, conf: StreamConf) -> tuple[int, int]:
+    """The records that training reads, or those that are held out of it: the last ones."""
+    cut = total - round(total * conf.validation_share)
+    return (cut, total) if conf.held_out and conf.validation_share else (0, cut)
 
 
 def _check_sequence(conf: StreamConf) -> None:

@@ -7,41 +7,47 @@ import math
 import os
 import stat
 import threading
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
-from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, WAY_OUT, Manifest, Shard
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.manifest import MANIFEST_FILE, WAY_OUT, Manifest, Shard
 from singa_dask.errors import DataError
 
 
 class ShardReader:
-    """One shard, mapped into memory. features: (samples, values of a sample); labels: (samples,) or None.
+    """One shard, mapped into memory.
 
-    Both are read-only views of the file. Raises DataError if the file contradicts the manifest.
+    Raises DataError if the file contradicts the manifest.
     """
 
     def __init__(self, manifest: Manifest, index: int):
-        if manifest.folder is None:
-            raise DataError("the manifest was not read from a folder. Use Manifest.load.")
         self.manifest = manifest
         self.shard: Shard = manifest.shards[index]
-        self.path = manifest.folder / self.shard.file
+        self.path = manifest.path_of(self.shard)
         with open_untrusted(self.path) as file:
-            shape = (self.shard.samples, *manifest.shape)
-            features = contiguous_range(file, self.path, "features", shape, np.dtype(manifest.dtype))
-            labels = None
-            if manifest.has_labels:
-                labels = contiguous_range(file, self.path, "labels", shape[:1], LABEL_DTYPE)
-        width = math.prod(manifest.shape)
-        self.features = self._map(features, np.dtype(manifest.dtype), (self.shard.samples, width))
-        self.labels = None if labels is None else self._map(labels, LABEL_DTYPE, shape[:1])
+            offsets = [self._offset(file, column) for column in manifest.columns]
+        self._columns = {
+            column.name: self._map(offset, column) for column, offset in zip(manifest.columns, offsets, strict=True)
+        }
         self._checked = np.zeros(len(self.shard.windows), dtype=bool)
 
-    def _map(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    def column(self, name: str) -> np.ndarray:
+        """A column as a read-only view of the file: (samples, values of a sample)."""
+        return self._columns[name]
+
+    def _offset(self, file: h5py.File, column: Column) -> int:
+        shape = (self.shard.samples, *column.shape)
+        return contiguous_range(file, self.path, column.dataset or column.name, shape, np.dtype(column.dtype))
+
+    def _map(self, offset: int, column: Column) -> np.ndarray:
         try:
-            return np.asarray(np.memmap(self.path, dtype, "r", offset, shape))
+            shape = self.shard.samples, column.values
+            return np.asarray(np.memmap(self.path, np.dtype(column.dtype), "r", offset, shape))
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {WAY_OUT}") from error
 
@@ -52,24 +58,28 @@ class ShardReader:
         """
         for window in windows[~self._checked[windows]]:
             rows = slice(int(window) * self.manifest.window, (int(window) + 1) * self.manifest.window)
-            labels = None if self.labels is None else self.labels[rows]
-            if window_hash(self.features[rows], labels) != self.shard.windows[window]:
+            if (
+                window_hash([self._columns[column.name][rows] for column in self.manifest.columns])
+                != (self.shard.windows[window])
+            ):
                 last = min(rows.stop, self.shard.samples) - 1
                 raise DataError(
                     f"{self.path}: window {window} (samples {rows.start} to {last}) is damaged: "
                     f"its hash differs from {MANIFEST_FILE}. {WAY_OUT}"
                 )
-            self._check_labels(labels, int(window))
+            for column in self.manifest.columns:
+                if column.role is Role.LABEL:
+                    self._check_labels(column, self._columns[column.name][rows], int(window))
             self._checked[window] = True
 
-    def _check_labels(self, labels: np.ndarray | None, window: int) -> None:
-        classes = self.manifest.num_classes
-        if labels is None or classes is None or not labels.size:
+    def _check_labels(self, column: Column, labels: np.ndarray, window: int) -> None:
+        classes = column.num_classes
+        if classes is None or not labels.size:
             return
         if labels.min() < 0 or labels.max() >= classes:
             bad = labels[(labels < 0) | (labels >= classes)][0]
             raise DataError(
-                f"{self.path}: window {window} has the label {bad}, but the data set has {classes} classes "
+                f"{self.path}: window {window} has the label {bad} in {column.name!r}, which has {classes} classes "
                 f"(0 to {classes - 1}). {WAY_OUT}"
             )
 
@@ -101,11 +111,11 @@ class ShardFolder:
             self.reader(index).check_windows(np.arange(len(shard.windows)))
 
 
-def window_hash(features: np.ndarray, labels: np.ndarray | None) -> str:
-    """blake2b-128 of the features and then the labels of one window: 32 hex digits."""
-    digest = hashlib.blake2b(np.ascontiguousarray(features).data, digest_size=16)
-    if labels is not None:
-        digest.update(np.ascontiguousarray(labels).data)
+def window_hash(columns: Iterable[np.ndarray]) -> str:
+    """blake2b-128 of the columns of one window, one after the other: 32 hex digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for rows in columns:
+        digest.update(np.ascontiguousarray(rows).data)
     return digest.hexdigest()
 
 
@@ -118,7 +128,12 @@ def open_untrusted(path: Path) -> h5py.File:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: is not a regular file. {WAY_OUT}")
-        return h5py.File(path, "r", locking=False)
+        try:
+            return h5py.File(path, "r", locking=False)
+        except OSError as error:
+            if "locking flag" not in str(error):  # the process has opened the file already, with locks
+                raise
+            return h5py.File(path, "r")
     except FileNotFoundError:
         raise DataError(f"{path}: does not exist. {WAY_OUT}") from None
     except OSError as error:
@@ -160,19 +175,20 @@ def contiguous_range(
 
 
 def _own_dataset(file: h5py.File, path: Path, name: str) -> h5py.h5d.DatasetID:
-    # The low-level calls inspect the link itself; `name in file` would follow it.
-    links = file.id.links
-    if not links.exists(name.encode()):
-        raise DataError(f"{path}: has no dataset {name!r}. {WAY_OUT}")
-    if links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise DataError(f"{path}: {name!r} is a soft or external link, which may lead to other files. {WAY_OUT}")
-    try:
-        dataset = h5py.h5o.open(file.id, name.encode())
-    except (KeyError, OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"{path}: {name!r} cannot be read ({_first_line(error)}). {WAY_OUT}") from error
-    if not isinstance(dataset, h5py.h5d.DatasetID):
+    # The low-level calls inspect each link of the path itself; `name in file` would follow them.
+    place: Any = file.id
+    for part in name.split("/"):
+        if not isinstance(place, h5py.h5g.GroupID | h5py.h5f.FileID) or not place.links.exists(part.encode()):
+            raise DataError(f"{path}: has no dataset {name!r}. {WAY_OUT}")
+        if place.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
+            raise DataError(f"{path}: {name!r} is a soft or external link, which may lead to other files. {WAY_OUT}")
+        try:
+            place = h5py.h5o.open(place, part.encode())
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
+            raise DataError(f"{path}: {name!r} cannot be read ({_first_line(error)}). {WAY_OUT}") from error
+    if not isinstance(place, h5py.h5d.DatasetID):
         raise DataError(f"{path}: {name!r} is not a dataset. {WAY_OUT}")
-    return dataset
+    return place
 
 
 def read_small(path: Path, name: str, max_nbytes: int) -> np.ndarray:

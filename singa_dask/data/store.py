@@ -1,21 +1,18 @@
-"""A job's store_conf: its shards, sample shapes, normalisation and stream."""
+"""A job's store_conf: its shards, columns, sample shapes and stream. Its normalisation is in normalise.py."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from singa_dask.data.manifest import MANIFEST_FILE, MAX_SAMPLE_NBYTES, STATISTICS_FILE, Manifest, warn_of_note
-from singa_dask.data.normalise import Normaliser
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.plan import StreamConf
 from singa_dask.data.resolve import resolve
-from singa_dask.data.shards import ShardFolder, read_small
+from singa_dask.data.shards import ShardFolder
 from singa_dask.data.stream import AnyStream, stream_of
-from singa_dask.errors import ConfigError, DataError, Problem, nearest
+from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
 _SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
@@ -25,12 +22,15 @@ _SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
 class StoreInfo:
     """The shards of a store_conf.
 
-    path: the absolute folder. shape: of a sample in the job's order, (channels, height, width) or (values,); by
-    default the stored one. sample_shape: of the same sample in the net, (height, width, channels) or (values,).
+    path: the absolute folder. column: what the layer outputs; labels: its labels or targets, or None. shape: of one
+    sample of `column` in the job's order, channels first; by default the stored one. sample_shape: of the same sample
+    in the net, channels last.
     """
 
     path: Path
     manifest: Manifest
+    column: Column
+    labels: Column | None
     shape: tuple[int, ...]
     sample_shape: tuple[int, ...]
 
@@ -53,13 +53,34 @@ def store_info(store: StoreProto) -> StoreInfo:
     manifest = Manifest.load(path)
     for note in manifest.notes:
         warn_of_note(path.parent, note)
-    if store.has_label and not manifest.has_labels:
-        hint = "Set has_label: false, or write shards with labels."
-        raise ConfigError(Problem("store_conf.has_label", f"{path} has no labels", "true", hint))
-    shape, sample_shape = sample_shapes(tuple(store.shape), manifest)
-    make_normaliser(store, manifest)
+    column, labels = columns_of(store, manifest)
+    shape, sample_shape = sample_shapes(tuple(store.shape), column, manifest.folder)
     ShardFolder(manifest).check()
-    return StoreInfo(path, manifest, shape, sample_shape)
+    return StoreInfo(path, manifest, column, labels, shape, sample_shape)
+
+
+def columns_of(store: StoreProto, manifest: Manifest) -> tuple[Column, Column | None]:
+    """The column that the layer outputs, and the one with its labels or targets.
+
+    Raises ConfigError if the shards lack one of them.
+    """
+    named = {column.name: column for column in manifest.columns}
+    for field in ("column", "label"):
+        name = getattr(store, field)
+        if name and name not in named:
+            hint = nearest(name, named) or f"It has: {', '.join(named)}."
+            raise ConfigError(Problem(f"store_conf.{field}", f"{manifest.folder} has no such column", name, hint))
+    column = named[store.column] if store.column else manifest.features
+    if not store.has_label:
+        return column, None
+    if store.label:
+        labels: Column | None = named[store.label]
+    else:
+        labels = column if column.role in (Role.LABEL, Role.TARGET) else manifest.targets
+    if labels is None and column.role is Role.FEATURE:
+        hint = "Set has_label: false, or write shards with labels."
+        raise ConfigError(Problem("store_conf.has_label", f"{manifest.folder} has no labels", "true", hint))
+    return column, labels
 
 
 def _backend_problem(store: StoreProto) -> Problem:
@@ -69,83 +90,31 @@ def _backend_problem(store: StoreProto) -> Problem:
     return Problem("store_conf.backend", "is unknown", repr(store.backend), nearest(store.backend, ["hdf5"]))
 
 
-def sample_shapes(given: tuple[int, ...], manifest: Manifest) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(job's shape, net's shape) of a sample.
+def sample_shapes(
+    given: tuple[int, ...], column: Column, folder: Path | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(job's shape, net's shape) of a sample, for a job that gives this shape or none.
 
-    A flat job shape accepts images with the same number of values, in the stored order (height, width, channels). Flat
-    samples become images only with one channel, where the order of values is unambiguous.
+    A flat job shape accepts samples with the same number of values, in the stored order. Flat samples become images
+    only with one channel, where the order of values is unambiguous.
     """
-    stored = manifest.shape
-    natural = (stored[2], stored[0], stored[1]) if len(stored) == 3 else stored
     if not given:
-        return natural, stored
-    if math.prod(given) == math.prod(stored):
+        return column.job_shape, column.net_shape
+    if math.prod(given) == column.values:
         if len(given) == 1:
             return given, given
-        channels, height, width = given if len(given) == 3 else (1, *given) if len(given) == 2 else (0, 0, 0)
-        as_image = (height, width, channels)
-        if stored == as_image or (len(stored) == 1 and channels == 1):
-            return given, as_image
-    message = f"does not match the samples of {manifest.folder}, whose shape is {_spell(natural)}"
-    hint = f"Leave it out, or write {_spell(natural)}. Images are channels, height, width."
+        channels, *sizes = given if len(given) > 2 else (1, *given)
+        inside = (*sizes, channels)
+        if inside == column.net_shape or (len(column.net_shape) == 1 and channels == 1):
+            return given, inside
+    natural = _spell(column.job_shape)
+    message = f"does not match the samples of {folder or column.name}, whose shape is {natural}"
+    hint = f"Leave it out, or write {natural}. Images are channels, height, width."
     raise ConfigError(Problem("store_conf.shape", message, _spell(given), hint))
 
 
 def _spell(shape: tuple[int, ...]) -> str:
     return " ".join(f"shape: {size}" for size in shape)
-
-
-def make_normaliser(store: StoreProto, manifest: Manifest, dtype: Any = np.float32) -> Normaliser:
-    """(x - mean) / std with the job's mean_file and std_file, or mean_value and std_value.
-
-    Raises ConfigError if both a file and a value are given or a std is 0, DataError for a bad file.
-    """
-    given = (_statistic(store, name, manifest) for name in ("mean", "std"))
-    dtype = np.dtype(dtype).type
-    mean, std = (value.astype(dtype) if isinstance(value, np.ndarray) else value for value in given)
-    return Normaliser(mean, std, dtype)
-
-
-def _statistic(store: StoreProto, name: str, manifest: Manifest) -> float | np.ndarray | None:
-    file, value = getattr(store, f"{name}_file"), getattr(store, f"{name}_value")
-    if file and store.HasField(f"{name}_value"):
-        raise ConfigError(
-            Problem(f"store_conf.{name}_file", f"excludes {name}_value", repr(file), "Leave one of them out.")
-        )
-    if store.HasField(f"{name}_value"):
-        if not math.isfinite(value) or (name == "std" and value == 0):
-            key, message = f"store_conf.{name}_value", "must be finite, and not 0 for std"
-            raise ConfigError(Problem(key, message, str(value), "Use 1 for no change."))
-        return float(value)
-    return read_statistic(file, name, manifest) if file else None
-
-
-def statistics_path(path: str) -> Path:
-    """The absolute path of a statistics file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5."""
-    if path.startswith("dataset:"):
-        return resolve(path.removesuffix(f"/{STATISTICS_FILE}")) / STATISTICS_FILE
-    file = Path(path).expanduser().absolute()
-    return file / STATISTICS_FILE if (file / MANIFEST_FILE).exists() else file
-
-
-def read_statistic(path: str, name: str, manifest: Manifest) -> np.ndarray:
-    """The dataset `name` ("mean" or "std") of an HDF5 file, with one value per value of a stored sample: (values,).
-
-    path: the file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5. The dataset has the stored
-    sample shape, (channels,), or one value. Raises DataError.
-    """
-    file = statistics_path(path)
-    array = read_small(file, name, 8 * MAX_SAMPLE_NBYTES)
-    try:
-        per_value = np.broadcast_to(array.astype(np.float64), manifest.shape)
-    except ValueError:
-        raise DataError(
-            f"{file}: {name!r} has the shape {array.shape}, but the samples of {manifest.folder} have "
-            f"{manifest.shape}. Use the statistics.h5 of the training shards."
-        ) from None
-    if not np.isfinite(per_value).all() or (name == "std" and (per_value == 0).any()):
-        raise DataError(f"{file}: {name!r} holds values that are not finite, or a std of 0. Write 1 instead of 0.")
-    return np.ascontiguousarray(per_value).reshape(-1)
 
 
 def make_stream(
@@ -172,4 +141,6 @@ def make_stream(
     shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain and not store.sequence
     batchsize = sizes[group if len(sizes) > 1 else 0]
     order = shuffle, store.random_skip, store.sequence, store.lookahead
-    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order))
+    share = store.validation_share
+    held_out = share > 0 and phase != Phase.kTrain
+    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order, share, held_out))

@@ -23,12 +23,13 @@ def vocabulary(path: str | Path) -> tuple[str, ...]:
         return read_vocabulary(file)
     folder = resolve(str(path))
     manifest = Manifest.load(folder)
-    if manifest.shape != (1,) or manifest.has_labels or not isinstance(manifest.classes, tuple):
+    symbols = manifest.features
+    if symbols.values != 1 or manifest.targets is not None or not isinstance(symbols.classes, tuple):
         raise DataError(
             f"{folder}: is not a text: a text has unlabelled samples of one value and named classes. "
             "Write it with `singa-dask shard text`."
         )
-    return manifest.classes
+    return symbols.classes
 
 
 def first_difference(here: Sequence[str], there: Sequence[str]) -> str | None:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
 
-from singa_dask.data.manifest import LABEL_DTYPE, MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
+from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.folders import replace_folder, sync
+from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
 from singa_dask.data.plan import permutation
 from singa_dask.data.shards import window_hash
+from singa_dask.data.statistics import Statistics
 from singa_dask.errors import DataError
 
 MAX_WINDOW_SAMPLES = 256
 MAX_WINDOW_NBYTES = 4 << 20
 WINDOWS_WANTED = 64
 MAX_SHARDS = 100_000
+# The columns of `write_shards`.
+X, Y, WEIGHT, MASK = "x", "y", "weight", "mask"
 
 
 class Samples(Protocol):
-    """The input of write_shards: an array, or an object that returns the samples of an index array on demand."""
+    """An array, or an object that returns the samples of an index array on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -39,33 +41,48 @@ class Samples(Protocol):
 
 def write_shards(
     out: str | Path,
-    features: Samples,
-    labels: np.ndarray | None,
+    x: Samples,
+    y: Any = None,
     nshards: int = 1,
     *,
+    weight: Any = None,
+    mask: Any = None,
     classes: Sequence[str] | int | None = None,
+    channels: Channels | str | None = None,
     window: int | None = None,
     shuffle_seed: int | None = None,
     notes: Sequence[str] = (),
     overwrite: bool = False,
+    durable: bool = True,
 ) -> Manifest:
-    """Write `features` and `labels` as a folder of `nshards` shards with a manifest and statistics.
+    """Write arrays as a folder of `nshards` shards with a manifest and statistics.
 
-    features: (N, H, W, C) uint8 images, or (N, D) numbers; uint8 stays uint8, other types become float32. Read window
-        by window, so they may be a memory map or an object that decodes samples on demand.
-    labels: (N,) whole numbers, or None.
+    x: (N, ...) numbers, the column "x"; up to four dimensions of a sample. Read window by window, so it may be a
+        memory map or an object that decodes samples on demand.
+    y: the column "y": (N,) whole numbers are labels, other numbers (N, ...) targets.
+    weight, mask: of the samples, (N,), and of the targets' values, shaped as y.
+    classes: of y; without y, the symbols that x holds. channels: of x: "first", "last" or "none"; by default the shape
+        decides (`guess_channels`), and images of bytes have them last.
     window: samples per window; by default there are about 64 windows or more, each of at most 256 samples and 4 MiB.
     shuffle_seed: write the samples in this random order; None keeps the order. Training reads neighbouring samples
         together, so data sorted by class must be shuffled.
+    durable: flush to the disk.
     The shards are written to a temporary folder next to `out` and renamed at the end: a crash leaves no partial data
     set. Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
     """
     out = Path(out).absolute()
-    shape, dtype = _stored_form(features)
-    total = features.shape[0]
-    labels = _stored_labels(labels, total, classes)
+    arrays: dict[str, Samples] = {X: x}
+    columns = [_feature(x, channels, classes if y is None else None)]
+    total = x.shape[0]
+    if y is not None:
+        column, arrays[Y] = _answers(np.asarray(y), total, classes)
+        columns.append(column)
+    for name, given, role in ((WEIGHT, weight, Role.WEIGHT), (MASK, mask, Role.MASK)):
+        if given is not None:
+            column, arrays[name] = _numbers(name, role, np.asarray(given), total)
+            columns.append(column)
     if window is None:
-        window = choose_window(total, math.prod(shape) * dtype.itemsize)
+        window = choose_window(total, sum(column.nbytes for column in columns))
     if window < 1:
         raise DataError(f"window: must be at least 1 sample. Received: {window}.")
     if not 1 <= nshards <= min(total, MAX_SHARDS):
@@ -73,35 +90,32 @@ def write_shards(
             f"nshards: must be from 1 to {min(total, MAX_SHARDS)} for {total} samples. Received: {nshards}."
         )
     order = np.arange(total) if shuffle_seed is None else permutation((shuffle_seed, total), total)
-    with replace_folder(out, overwrite) as folder:
-        statistics = _Statistics(shape)
+    with replace_folder(out, overwrite, durable=durable) as folder:
         shards = []
+        statistics = {column.name: Statistics.none(column.values) for column in columns}
         for index in range(nshards):
             rows = order[total * index // nshards : total * (index + 1) // nshards]
-            name = f"shard-{index:05d}.h5"
-            hashes = _write_shard(folder / name, features, labels, rows, window, shape, dtype, statistics)
-            shards.append(Shard(name, rows.size, hashes))
-        images = len(shape) == 3
-        mean, std = statistics.over((0, 1) if images else None)
-        manifest = Manifest(
-            total,
-            shape,
-            dtype.name,
-            "HWC" if images else "flat",
-            labels is not None,
-            classes if classes is None or isinstance(classes, int) else tuple(classes),
+            path = folder / shard_name(index)
+            batches = _batches(arrays, columns, rows, window)
+            shard, own = write_shard(path, columns, rows.size, window, batches, durable=durable)
+            shards.append(shard)
+            statistics = {name: statistics[name].merge(of) for name, of in own.items()}
+        finish(
+            folder,
+            columns,
+            statistics,
+            shards,
             window,
-            mean,
-            std,
-            tuple(shards),
-            tuple(notes),
-            out,
+            order="source" if shuffle_seed is None else f"shuffled, seed {shuffle_seed}",
+            notes=notes,
+            durable=durable,
         )
-        statistics.write(folder / STATISTICS_FILE)
-        (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-        sync(folder / MANIFEST_FILE)
-        Manifest.load(folder)  # check that the result can be read
     return Manifest.load(out)
+
+
+def shard_name(index: int) -> str:
+    """The file of a shard."""
+    return f"shard-{index:05d}.h5"
 
 
 def choose_window(total: int, sample_nbytes: int) -> int:
@@ -110,150 +124,207 @@ def choose_window(total: int, sample_nbytes: int) -> int:
     return 1 << (max(1, most).bit_length() - 1)
 
 
-def _stored_form(features: Samples) -> tuple[tuple[int, ...], np.dtype]:
-    """Sample shape and type on disk: uint8 stays uint8, everything else becomes float32."""
-    rank = len(features.shape)
-    if rank not in (2, 4) or 0 in features.shape:
-        raise DataError(
-            f"features: must be (samples, height, width, channels) or (samples, values), none of them 0. "
-            f"Received: {features.shape}. Reshape the array first."
-        )
-    if rank == 4 and features.dtype != np.uint8:
-        raise DataError(
-            f"features: images must be uint8. Received: {features.dtype}. Convert them, or flatten each to (values,)."
-        )
-    if features.dtype.kind not in "buif":
-        raise DataError(f"features: must be numbers. Received: {features.dtype}.")
-    return tuple(features.shape[1:]), np.dtype(np.uint8 if features.dtype == np.uint8 else "<f4")
-
-
-def _stored_labels(labels: np.ndarray | None, total: int, classes: Sequence[str] | int | None) -> np.ndarray | None:
-    if labels is None:
-        return None
-    labels = np.asarray(labels)
-    if labels.shape != (total,) or labels.dtype.kind not in "bui":
-        raise DataError(
-            f"labels: must be {total} whole numbers, one for each sample. Received: {labels.dtype} {labels.shape}."
-        )
-    count = classes if classes is None or isinstance(classes, int) else len(classes)
-    if count is not None and (labels.min() < 0 or labels.max() >= count):
-        raise DataError(
-            f"labels: must be 0 to {count - 1} for {count} classes. Received: {labels.min()} to {labels.max()}."
-        )
-    return labels.astype(LABEL_DTYPE, copy=False)
-
-
-def _write_shard(
+def write_shard(
     path: Path,
-    features: Samples,
-    labels: np.ndarray | None,
-    rows: np.ndarray,
+    columns: Sequence[Column],
+    samples: int,
     window: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    statistics: _Statistics,
-) -> tuple[str, ...]:
-    hashes = []
-    with h5py.File(path, "w") as file:
-        stored = file.create_dataset("features", (rows.size, *shape), dtype)
-        stored_labels = None if labels is None else file.create_dataset("labels", (rows.size,), LABEL_DTYPE)
-        for start in range(0, rows.size, window):
-            members = rows[start : start + window]
-            part = np.ascontiguousarray(features[members], dtype=dtype)
-            if dtype.kind == "f" and not np.isfinite(part).all():
-                bad = members[~np.isfinite(part).all(axis=1)][0]
-                raise DataError(
-                    f"features: sample {bad} holds a value that is not a finite float32. Remove or fill it."
-                )
-            part_labels = None if labels is None else labels[members]
-            stored[start : start + window] = part
-            if stored_labels is not None:
-                stored_labels[start : start + window] = part_labels
-            hashes.append(window_hash(part, part_labels))
-            statistics.add(part)
-    sync(path)
-    return tuple(hashes)
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    durable: bool = True,
+) -> tuple[Shard, dict[str, Statistics]]:
+    """Write one shard of `samples` samples, and return it with the statistics of its columns.
 
-
-class _Statistics:
-    """Mean and standard deviation of every position of a sample, merged window by window (Chan et al. 1979)."""
-
-    def __init__(self, shape: tuple[int, ...]):
-        self.count = 0
-        self.mean = np.zeros(shape)
-        self.squares = np.zeros(shape)  # sum of squared distances from the mean
-
-    def add(self, part: np.ndarray) -> None:
-        count = part.shape[0]
-        mean = part.mean(axis=0, dtype=np.float64)
-        squares = np.square(part - mean).sum(axis=0)
-        delta = mean - self.mean
-        total = self.count + count
-        self.squares += squares + np.square(delta) * (self.count * count / total)
-        self.mean += delta * (count / total)
-        self.count = total
-
-    def over(self, axes: tuple[int, ...] | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation over these axes of a sample too; None: over all."""
-        mean = self.mean.mean(axis=axes)
-        variance = (self.squares / self.count + np.square(self.mean - mean)).mean(axis=axes)
-        return tuple(np.atleast_1d(mean).tolist()), tuple(np.sqrt(np.atleast_1d(variance)).tolist())
-
-    def write(self, path: Path) -> None:
-        """`mean` and `std`, float32, in the sample's shape. std is 1 at constant positions, where (x - mean) / std is
-        then 0."""
-        std = np.sqrt(self.squares / self.count)
-        with h5py.File(path, "w") as file:
-            file.create_dataset("mean", data=self.mean.astype("<f4"))
-            file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4"))
-        sync(path)
-
-
-@contextmanager
-def replace_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder next to `out` that is renamed to `out` when the block ends, and removed if it fails.
-
-    Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
+    batches: consecutive samples, in any portions, by column: (n, *shape) of the column's type.
+    Raises DataError if the disk is full.
     """
-    _check_free(out, overwrite)
+    hashes = []
+    statistics = {column.name: Statistics.none(column.values) for column in columns}
+    needed = samples * sum(column.nbytes for column in columns)
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise DataError(f"{path}: needs {needed:,} bytes, but only {free:,} are free on its disk. Make room.")
+    offsets = _create(path, columns, samples)
+    position = 0
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))
+        with open(path, "r+b", buffering=0) as file:
+            for arrays in _portions(batches, columns, window):
+                for column in columns:
+                    rows = arrays[column.name]
+                    _write_at(file.fileno(), rows, offsets[column.name] + position * column.nbytes)
+                    if column.role is not Role.LABEL:
+                        statistics[column.name] = statistics[column.name].merge(Statistics.of(rows))
+                count = len(arrays[columns[0].name])
+                for start in range(0, count, window):
+                    hashes.append(window_hash(arrays[column.name][start : start + window] for column in columns))
+                position += count
+            if durable:
+                os.fsync(file.fileno())
     except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror}). Choose another folder.") from error
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        sync(temporary)
-        _check_free(out, overwrite)
-        if out.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
-            out.rename(old / out.name)
-            temporary.rename(out)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temporary.rename(out)
-        sync(out.parent)
-    except OSError as error:
-        raise DataError(f"{out}: could not be written ({error}). Is the disk full?") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise DataError(f"{path}: could not be written ({error.strerror}). Is the disk full?") from error
+    if position != samples:
+        raise DataError(f"{path}: {samples} samples were announced, but {position} came.")
+    return Shard(path.name, samples, tuple(hashes)), statistics
 
 
-def _check_free(out: Path, overwrite: bool) -> None:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    ours = out.is_dir() and any((folder / MANIFEST_FILE).exists() for folder in (out, *out.iterdir()))
-    if not overwrite:
-        raise DataError(f"{out}: exists already. Choose another folder, remove it, or set overwrite.")
-    if not ours:
-        raise DataError(f"{out}: is not a folder of shards and is not overwritten. Choose another folder.")
+def finish(
+    folder: Path,
+    columns: Sequence[Column],
+    statistics: Mapping[str, Statistics],
+    shards: Sequence[Shard],
+    window: int,
+    *,
+    order: str,
+    in_place: bool = False,
+    encoders: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
+    durable: bool = True,
+) -> Manifest:
+    """Write statistics and manifest of shards that lie in `folder`. statistics: of all shards together."""
+    described = [
+        column if column.role is Role.LABEL else statistics[column.name].in_column(column) for column in columns
+    ]
+    manifest = Manifest(
+        sum(shard.samples for shard in shards),
+        tuple(described),
+        window,
+        tuple(shards),
+        order,
+        in_place,
+        tuple(encoders),
+        tuple(notes),
+        folder,
+    )
+    features = manifest.features
+    statistics[features.name].write(folder / STATISTICS_FILE, features.shape)
+    (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    if durable:
+        sync(folder / STATISTICS_FILE)
+        sync(folder / MANIFEST_FILE)
+    return Manifest.load(folder)
 
 
-def sync(path: Path) -> None:
-    """Flush a file or folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _feature(x: Samples, channels: Channels | str | None, symbols: Sequence[str] | int | None) -> Column:
+    shape = tuple(x.shape)
+    if not 1 <= len(shape) <= MAX_RANK + 1 or 0 in shape:
+        raise DataError(
+            f"x: must have the samples along its first axis and up to {MAX_RANK} further axes, none of them 0. "
+            f"Received: {shape}. Reshape the array first."
+        )
+    dtype = stored_dtype(x.dtype)
+    if dtype is None:
+        raise DataError(f"x: must be numbers. Received: {x.dtype}.")
+    where = guess_channels(shape[1:]) if channels is None else Channels(channels)
+    if where is None and dtype == np.uint8:  # images
+        where = Channels.LAST
+    if where is None:
+        raise DataError(
+            f"x: samples of shape {shape[1:]} do not tell which axis is that of the channels. "
+            'Set channels to "first", "last" or "none".'
+        )
+    return Column(X, Role.FEATURE, dtype.name, shape[1:], where, _frozen(symbols))
+
+
+def _answers(y: np.ndarray, total: int, classes: Sequence[str] | int | None) -> tuple[Column, np.ndarray]:
+    if y.ndim != 1 or y.dtype.kind == "f":
+        if classes is not None:
+            raise DataError(
+                f"y: must be {total} whole numbers, one for each sample, if there are classes. "
+                f"Received: {y.dtype} {y.shape}."
+            )
+        return _numbers(Y, Role.TARGET, y, total)
+    if y.shape != (total,) or y.dtype.kind not in "bui":
+        raise DataError(f"y: must be {total} numbers, one for each sample. Received: {y.dtype} {y.shape}.")
+    count = classes if classes is None or isinstance(classes, int) else len(classes)
+    if y.min() < 0 or (count is not None and y.max() >= count):
+        told = "at least 0" if count is None else f"0 to {count - 1} for {count} classes"
+        raise DataError(f"y: labels must be {told}. Received: {y.min()} to {y.max()}.")
+    return Column(Y, Role.LABEL, "int64", (), classes=_frozen(classes)), y.astype(np.int64, copy=False)
+
+
+def _numbers(name: str, role: Role, array: np.ndarray, total: int) -> tuple[Column, np.ndarray]:
+    dtype = stored_dtype(array.dtype)
+    if dtype is None or len(array) != total or array.ndim > MAX_RANK + 1:
+        raise DataError(f"{name}: must be numbers for {total} samples. Received: {array.dtype} {array.shape}.")
+    channels = guess_channels(array.shape[1:])
+    if channels is None:
+        raise DataError(
+            f"{name}: values of shape {array.shape[1:]} do not tell which axis is that of the channels. "
+            "Transpose the array so that the channels come last, and are the axis with another size."
+        )
+    return Column(name, role, dtype.name, tuple(array.shape[1:]), channels), array
+
+
+def _frozen(classes: Sequence[str] | int | None) -> tuple[str, ...] | int | None:
+    return classes if classes is None or isinstance(classes, int) else tuple(classes)
+
+
+def _batches(
+    arrays: Mapping[str, Samples], columns: Sequence[Column], rows: np.ndarray, window: int
+) -> Iterator[dict[str, np.ndarray]]:
+    for start in range(0, rows.size, window):
+        members = rows[start : start + window]
+        batch = {}
+        for column in columns:
+            part = batch[column.name] = np.ascontiguousarray(arrays[column.name][members], dtype=column.dtype)
+            bad = members[_not_finite(part)]
+            if bad.size:
+                raise DataError(
+                    f"{column.name}: sample {bad[0]} holds a value that is not a finite float32. Remove or fill it."
+                )
+        yield batch
+
+
+def _not_finite(part: np.ndarray) -> np.ndarray:
+    """The positions of samples with values that nets cannot read."""
+    if part.dtype.kind != "f":
+        return np.empty(0, np.int64)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(part.astype(np.float32, copy=False))
+    return np.flatnonzero(~finite.reshape(len(part), -1).all(axis=1))
+
+
+def _portions(
+    batches: Iterable[Mapping[str, np.ndarray]], columns: Sequence[Column], window: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """The same samples in portions of whole windows, but for the last one."""
+    rest: dict[str, np.ndarray] = {}
+    for batch in batches:
+        arrays = {
+            column.name: np.ascontiguousarray(batch[column.name], dtype=column.dtype).reshape(-1, column.values)
+            for column in columns
+        }
+        if rest:
+            arrays = {name: np.concatenate([rest[name], array]) for name, array in arrays.items()}
+        count = len(arrays[columns[0].name])
+        whole = count - count % window
+        if whole:
+            yield {name: array[:whole] for name, array in arrays.items()}
+        rest = {name: array[whole:] for name, array in arrays.items()} if whole < count else {}
+    if rest:
+        yield rest
+
+
+def _create(path: Path, columns: Sequence[Column], samples: int) -> dict[str, int]:
+    """Create the file with room for the columns. Returns the place of each.
+
+    The data are written past HDF5, which crashes the process when the disk is full.
+    """
+    offsets = {}
+    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=64) as file:
+        for column in columns:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            space = h5py.h5s.create_simple((samples, *column.shape))
+            kind = h5py.h5t.py_create(np.dtype(column.dtype).newbyteorder("<"))
+            dataset = h5py.h5d.create(file.id, (column.dataset or column.name).encode(), kind, space, plist)
+            offsets[column.name] = dataset.get_offset()
+    return offsets
+
+
+def _write_at(descriptor: int, rows: np.ndarray, offset: int) -> None:
+    left: memoryview = rows.reshape(-1).view(np.uint8).data
+    while left:
+        written = os.pwrite(descriptor, left, offset)
+        left, offset = left[written:], offset + written

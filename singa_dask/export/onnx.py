@@ -16,14 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singa_dask import layers as kinds
-from singa_dask.data import Manifest
-from singa_dask.data.store import make_normaliser
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.export import onnx_time
 from singa_dask.export.onnx_graph import Graph, as_onnx
@@ -31,7 +28,6 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
 from singa_dask.layers.batch_norm import EPSILON
 from singa_dask.layers.connection import piece_bounds
-from singa_dask.layers.input import arrange
 from singa_dask.layers.param import Shape
 from singa_dask.net import Net
 from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
@@ -154,19 +150,19 @@ def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) 
 
 
 def _normalisation(layer: Layer, shape: Shape) -> list[tuple[str, np.ndarray]]:
-    """The loader's (x - mean) / std: operators and their second operands. shape: of a record."""
+    """The loader's (x - mean) / std: operators and their second operands. shape: of a record, channels last."""
     store = layer.proto.store_conf
-    manifest = Manifest.load(Path(store.path))
-    rule = make_normaliser(store, manifest)
     operations = []
-    for op, value, neutral in (("Sub", rule.mean, 0), ("Div", rule.std, 1)):
-        if value is None or np.all(np.asarray(value) == neutral):
+    for op, name, neutral in (("Sub", "mean", 0), ("Div", "std", 1)):
+        value = getattr(store, f"{name}_value")
+        given = getattr(store, name) or ([value] if store.HasField(f"{name}_value") else [neutral])
+        array = np.asarray(given, np.float32)
+        if np.all(array == neutral):
             continue
-        array = np.asarray(value, np.float32)
-        if array.ndim:
-            array = arrange(np, array.reshape(1, *manifest.shape), shape)[0]
-            array = array.transpose(2, 0, 1) if array.ndim == 3 else array
-        operations.append((op, array))
+        if array.size > 1:
+            array = np.broadcast_to(array.reshape(shape) if array.size == prod(shape) else array, shape)
+            array = np.moveaxis(array, -1, 0)
+        operations.append((op, array if array.size > 1 else array.reshape(())))
     return operations
 
 

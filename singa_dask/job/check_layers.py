@@ -99,10 +99,12 @@ def _check_source_count(findings: Findings, path: Path, layer: LayerProto) -> No
             hint = "Leave srclayers out."
             findings.add((*path, "srclayers"), f"{name} reads data, not layers", ", ".join(layer.srclayers), hint)
     elif name in LOSSES or name == "kAccuracy":
-        if n != 2:
+        if not 2 <= n <= 2 + (name in LOSSES):
             received = ", ".join(layer.srclayers) or "none"
             hint = 'For example srclayers: "ip2" srclayers: "data".'
-            findings.add((*path, "srclayers"), f"{name} needs two sources: a prediction and a label", received, hint)
+            third = "; a third one may give weights" * (name in LOSSES)
+            message = f"{name} needs two sources: a prediction and a label{third}"
+            findings.add((*path, "srclayers"), message, received, hint)
     elif n == 0 and name not in ("kUserLayer", "kRNNDummy") and not (name == "kDummy" and layer.dummy_conf.input):
         findings.missing((*path, "srclayers"), 'srclayers: "the layer before"', "is missing: the layer has no source")
 

@@ -1,25 +1,30 @@
-"""Code shipping: the user's code travels to workers that cannot import it.
+"""Code shipping: the user's code travels to workers that cannot import it, and is kept with checkpoints and models.
 
 Pickled by value: code defined in a notebook, a script (module `__main__`) or a function, and modules in the folder of
-the job file, the current folder or the folder of the script. Workers import installed modules.
+the job file, the current folder or the folder of the script. Installed modules are imported.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.metadata import distributions
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urlparse
 
+import singa_dask
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import JobProto, LayerProto
+from singa_dask.job.code_trust import sign
+from singa_dask.job.job_pb2 import JobProto, LayerProto, NetProto
 from singa_dask.job.user_code import is_defined, searching, user_code, using
 
 _PYTHON = "{}.{}".format(*sys.version_info)
@@ -28,21 +33,39 @@ _registering = Lock()
 
 @dataclass(frozen=True)
 class CodeBundle:
-    """Pickled user code. python: the version that pickled it; pickled: objects by their names in the job."""
+    """Pickled user code. python: the version that pickled it; pickled: objects by their names in the job.
+
+    signature: of the user whose process pickled it (`code_trust`).
+    """
 
     python: str
     pickled: bytes
+    signature: str = ""
+
+    def signed(self) -> CodeBundle:
+        """The same bundle with this user's signature, to be kept in files."""
+        return replace(self, signature=sign(self.pickled))
+
+    def to_bytes(self) -> bytes:
+        """A line of JSON, and the pickle."""
+        return json.dumps({"python": self.python, "signature": self.signature}).encode() + b"\n" + self.pickled
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> CodeBundle:
+        """The inverse of `to_bytes`. Loads no code."""
+        told, _, pickled = kept.partition(b"\n")
+        return cls(pickled=pickled, **json.loads(told))
 
 
-def pack(job: JobProto, folder: Path | None = None) -> CodeBundle | None:
-    """The user code of a job that workers cannot import; None if there is none.
+def pack(job: JobProto | NetProto, folder: Path | None = None) -> CodeBundle | None:
+    """The user code of a job or net that other processes cannot import; None if there is none.
 
     folder: of the job file, which is searched for modules first.
     Raises ConfigError if named code does not exist or cannot be pickled.
     """
     named = {}
     with searching(folder):
-        for name, key in _named(job):
+        for name, key in named_code(job):
             named[name] = user_code(name, key), key
     if not named:
         return None
@@ -57,13 +80,30 @@ def pack(job: JobProto, folder: Path | None = None) -> CodeBundle | None:
             raise ConfigError(list(_unpicklable(sent)) or [Problem("user code", _CANNOT.format(error))]) from error
 
 
+def not_kept(job: JobProto, folder: Path | None = None) -> list[Problem]:
+    """The modules of a job's user code that `pack` leaves out, though they are not installed."""
+    local, faults = _local_modules(folder), {}
+    for name, key in named_code(job):
+        module = name.partition(":")[0]
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file and not _is_local(name, local) and not _is_installed(os.path.realpath(file)):
+            message = f"is not kept with the run: {file} lies neither beside the job nor beside the script"
+            hint = "Install it, or move it there; otherwise processes that load the model must find it in PYTHONPATH."
+            faults[module] = Problem(key, message, repr(name), hint)
+    return list(faults.values())
+
+
 @contextmanager
-def unpacked(bundle: CodeBundle | None) -> Iterator[None]:
-    """Inside, the job's names resolve to the shipped code. Raises ConfigError if it cannot be loaded."""
+def unpacked(bundle: CodeBundle | None, only: Collection[str] | None = None) -> Iterator[None]:
+    """Inside, the job's names (or `only` these) resolve to the shipped code.
+
+    Raises ConfigError if it cannot be loaded.
+    """
     if bundle is None:
         yield
         return
-    with using(_load(bundle)):
+    code = _load(bundle)
+    with using(code if only is None else {name: code[name] for name in only if name in code}):
         yield
 
 
@@ -72,18 +112,18 @@ def _load(bundle: CodeBundle) -> Mapping[str, Any]:
     import cloudpickle
 
     if bundle.python != _PYTHON:
-        message = f"was pickled by Python {bundle.python}, and this worker runs {_PYTHON}"
-        hint = "Use the same version, or install your code on the workers."
+        message = f"was pickled by Python {bundle.python}, and this process runs {_PYTHON}"
+        hint = "Use the same version, or install your code where it is to run."
         raise ConfigError(Problem("user code", message, hint=hint))
     try:
         return cloudpickle.loads(bundle.pickled)
     except (ImportError, AttributeError) as error:
-        message = f"needs a module or name that this worker lacks: {error}"
-        hint = "Install it there, or put it in the folder of the job file."
+        message = f"needs a module or name that this process lacks: {error}"
+        hint = "Install it there, or train with it in the folder of the job file."
         raise ConfigError(Problem("user code", message, hint=hint)) from error
 
 
-def _named(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def named_code(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """The user code that a message names, with the key of each name."""
     for field, value in message.ListFields():
         inner = f"{key}.{field.name}" if key else field.name
@@ -91,24 +131,38 @@ def _named(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield value, inner
         elif field.message_type is not None:
             for part in value if field.is_repeated else [value]:
-                yield from _named(part, f"layer {part.name!r}" if isinstance(part, LayerProto) else inner)
+                yield from named_code(part, f"layer {part.name!r}" if isinstance(part, LayerProto) else inner)
 
 
 def _local_modules(folder: Path | None) -> dict[str, ModuleType]:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     places = [folder, os.getcwd(), os.path.dirname(os.path.abspath(main)) if main else None]
     folders = tuple(os.path.join(os.path.realpath(place), "") for place in places if place)
-    standard = os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(file, str) or name.partition(".")[0] in ("singa_dask", "__main__", "__mp_main__"):
             continue
         path = os.path.realpath(file)
-        installed = path.startswith(standard) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
-        if path.startswith(folders) and not installed and module.__name__ == name:
+        if path.startswith(folders) and not _in_environment(path) and module.__name__ == name:
             found[name] = module
     return found
+
+
+def _in_environment(path: str) -> bool:
+    standard = os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
+    return path.startswith(standard) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a module is installed, also by `pip install --editable`."""
+    if _in_environment(path) or path.startswith(
+        os.path.join(os.path.dirname(os.path.realpath(singa_dask.__file__)), "")
+    ):
+        return True
+    origins = (json.loads(d.read_text("direct_url.json") or "{}") for d in distributions())
+    folders = (unquote(urlparse(o["url"]).path) for o in origins if o.get("dir_info", {}).get("editable"))
+    return any(path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
 
 
 def _is_local(name: str, local: Mapping[str, ModuleType]) -> bool:

@@ -69,7 +69,7 @@ REQUIRED |= {spelling: REQUIRED[kind] for spelling, kind in SPELLINGS.items() if
 
 ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
-LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # read a prediction and a label
+LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # prediction, label, maybe weights
 
 # Type -> the axis of its weight (or table) that `partition_dim: 1` splits, and what lies along it.
 _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {

@@ -39,9 +39,12 @@ class Frame(Layer):
             raise self.problem(message, f"rows of {shape[0] if shape else 0} records", hint)
         return shape[1:] or (1,)
 
+    def passed_target(self, shape: Shape) -> Shape:
+        return shape[1:]  # without the records of a row
+
     def forward(self, ctx: Context, *x: Array) -> Array:
         if ctx.labels is not None:
-            ctx.labels = self._columns(ctx, ctx.labels).reshape(-1)
+            ctx.labels = self._columns(ctx, ctx.labels)
         columns = self._columns(ctx, x[0])
         return columns if columns.ndim > 1 else columns.reshape(-1, 1)
 

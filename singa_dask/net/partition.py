@@ -148,9 +148,11 @@ class _Partitioner:
                 return source
             kind = LayerType.kLabelTransition
         else:
-            if reads is makes:
+            undivided = reads is Form.COLUMNS and edge.position in self.layers[edge.consumer].undivided_sources
+            target = Form.WHOLE if undivided else reads
+            if target is makes:
                 return source
-            target, kind = reads, LayerType.kTransition
+            kind = LayerType.kTransition
         layer = self.layers[source]
         name = f"{source}:{'labels' if labels else target}"
         if layer.multiple_outputs:
@@ -158,7 +160,8 @@ class _Partitioner:
         self.moved[edge] = name
         if name not in self.messages:
             self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=layer.output_steps)
-            whole = () if labels else self.sources[edge.consumer][edge.position]
+            classes = labels and edge.position not in self.layers[edge.consumer].targets
+            whole = () if classes else self.sources[edge.consumer][edge.position]
             self.partitions[name] = LayerPartition(makes, target, (whole,), self.rank, self.size)
         return name
 

@@ -17,6 +17,7 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
+from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
@@ -108,23 +109,26 @@ def train(
     job: Job | JobProto | str | Path,
     client: Client | None = None,
     *,
+    processes: bool = True,
     workspace: str | Path | None = None,
     resume: bool = False,
     max_restarts: int = 3,
     patience_s: float = 30.0,
     display: Display | None = None,
+    curves: bool = True,
     callbacks: Sequence[Callback | Callable[[RunEvent], Any]] = (),
     max_queue_s: float | None = None,
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
-    job: a Job, its message, or the path of a job file. client: is never closed. workspace: folder for the results,
-    by default `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the
-    newest valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed,
-    from its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a
-    rank that has gone silent. display: shows the run's events. callbacks: objects of classes derived from Callback, or
-    functions, that are called with every RunEvent, in this thread. max_queue_s: how long to queue for Dask workers
-    that other runs use; None for as long as these runs live.
+    job: a Job, its message, or the path of a job file. client: is never closed. processes: False trains in this
+    process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
+    `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
+    valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
+    its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
+    that has gone silent. display: shows the run's events. curves: whether to draw curves.png. callbacks: objects of
+    classes derived from Callback, or functions, that are called with every RunEvent, in this thread. max_queue_s: how
+    long to queue for Dask workers that other runs use; None for as long as these runs live.
 
     Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
     checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.
@@ -133,7 +137,11 @@ def train(
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
     resume from, ClusterError where workers are missing or were lost too often, TrainingError where training diverges.
     """
-    if client is None:
+    if not processes:
+        if client is not None:
+            hint = "Leave out one of them."
+            raise ConfigError(Problem("processes", "is False, and a client is given", hint=hint))
+    elif client is None:
         _refuse_copies()
     elif not hasattr(client, "subscribe_topic"):
         hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
@@ -144,10 +152,13 @@ def train(
         job = Job.from_file(job)
     prepared = prepare(job)
     job = prepared.job
+    if not processes:
+        check_single(prepared.topology)
     name = f"{job.name}-{prepared.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
     called = Callbacks(callbacks, job.name, folder.folder, job.train_steps)
-    run = Run(prepared, folder, display or display_for(), called, max_restarts, patience_s, max_queue_s)
+    show = display or display_for()
+    run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
     return Result(run.to_end(client, resume or job.resume), folder.folder)
 
 

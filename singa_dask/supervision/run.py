@@ -23,6 +23,7 @@ from singa_dask.monitor.progress import Display
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, StopAsked
+from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.queue import Queue
@@ -43,7 +44,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Run:
-    """A prepared job on its way. `to_end` is its only entrance."""
+    """A prepared job on its way. `to_end` is its only entrance.
+
+    processes: whether it trains on Dask workers, not in this process. curves: whether curves.png is drawn at the end.
+    """
 
     prepared: Prepared
     workspace: Workspace
@@ -52,8 +56,11 @@ class Run:
     max_restarts: int
     patience_s: float
     max_queue_s: float | None = None
+    processes: bool = True
+    curves: bool = True
     _started: float = field(default_factory=time.monotonic)
     _supervisor: Supervisor | None = None
+    _in_process: InProcess | None = None
     _heard: bool = False  # anything from a worker group
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
@@ -78,11 +85,10 @@ class Run:
                             self.display.note(f"passed over: {fault}")
                         if aside:
                             self.display.note(f"the earlier run in this workspace is now {aside}")
-                        if client is None:
-                            count = self.prepared.topology.nprocesses
-                            self.display.note(f"starting a local Dask cluster of {count} worker{'s' * (count > 1)}")
-                            client = stack.enter_context(local_cluster(count))
-                        self._train(client)
+                        if self.processes:
+                            self._train(client or self._local_client(stack))
+                        else:
+                            self._train_in_process(found)
                 except BaseException as caught:
                     error = caught
                     raise
@@ -142,15 +148,29 @@ class Run:
 
     # Training
 
-    def _train(self, client: Client) -> None:
-        worker_plan = WorkerPlan(
+    @property
+    def _worker_plan(self) -> WorkerPlan:
+        return WorkerPlan(
             job=self.prepared.job.SerializeToString(),
             checkpoints=self.workspace.checkpoints,
             data=self.prepared.data,
             code=self.prepared.code,
+            described=self.prepared.described,
         )
+
+    def _local_client(self, stack: ExitStack) -> Client:
+        nworkers = self.prepared.topology.nprocesses
+        self.display.note(f"starting a local Dask cluster of {nworkers} worker{'s' * (nworkers > 1)}")
+        return stack.enter_context(local_cluster(nworkers))
+
+    def _train_in_process(self, found: Found | None) -> None:
+        self._in_process = InProcess(self._worker_plan, found, self._handle)
+        with self._calling():
+            self._reports = {0: self._in_process.run()}
+
+    def _train(self, client: Client) -> None:
         topic = run_key(self.prepared.job.name, str(self.workspace.folder))
-        launcher = GroupLauncher(client, self.prepared, worker_plan, topic=topic, patience_s=self.patience_s)
+        launcher = GroupLauncher(client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s)
         with self._calling(), _events(client, topic, self._handle):
             while True:
                 free = self._free_workers(client)
@@ -206,6 +226,8 @@ class Run:
         self.callbacks.call()
         if self.callbacks.error and self._supervisor:
             self._supervisor.post(StopAsked("a callback failed"))
+        elif self.callbacks.error and self._in_process:
+            self._in_process.stop("a callback failed")
 
     def _restarted(self, restart: Restart) -> None:
         for group in restart.groups:
@@ -237,19 +259,23 @@ class Run:
         if event["kind"] == "end":
             self._reports[event["group"]] = event["record"]
         if event["kind"] == "metrics":
-            load_drawing()
+            if self.curves:
+                load_drawing()
             self.workspace.append(row_of(event))
         self.display.handle(event)
-        if self.callbacks.put_from_worker(event) and self._supervisor:
-            self._supervisor.post(self._call)
+        if self.callbacks.put_from_worker(event):
+            if self._supervisor:
+                self._supervisor.post(self._call)
+            else:  # the group is in this thread
+                self._call()
 
     def _record(self, error: BaseException | None) -> dict[str, Any]:
         summary = self._summary(error)
-        topology = self.prepared.topology
         try:
             self.workspace.write_summary(summary)
-            rows = list(self.workspace.rows())
-            draw_curves(rows, self.workspace.curves, f"{self.prepared.job.name}, {topology.framework.value}")
+            if self.curves:
+                title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
+                draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
         except (OSError, ValueError) as fault:  # must not hide how the run itself ended
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
         return summary
@@ -258,7 +284,8 @@ class Run:
         job, topology = self.prepared.job, self.prepared.topology
         lead = self._reports.get(0, {})
         state = self._supervisor and self._supervisor.state
-        stopped = "" if self.callbacks.error else state.stopped if state else ""
+        asked = state or self._in_process
+        stopped = "" if self.callbacks.error else asked.stopped if asked else ""
         if isinstance(error, KeyboardInterrupt):
             stopped = stopped or "Ctrl-C"
         if error is not None and not stopped:

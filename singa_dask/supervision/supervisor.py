@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from singa_dask.cluster.remote import alive, kill_processes
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
+from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
 from singa_dask.supervision.servers import Servers
 from singa_dask.supervision.state import Supervision
@@ -65,7 +64,7 @@ class Supervisor:
         """Train until every worker group has ended; returns their reports. The first Ctrl-C stops the run after the
         step in progress; the second raises KeyboardInterrupt."""
         try:
-            with self._interrupts():
+            with interrupts(lambda by: self.post(ev.StopAsked(by))):
                 self._handle(None)
                 while not self.state.over:
                     self._turn()
@@ -184,32 +183,6 @@ class Supervisor:
         found = self.newest() if command.checkpoint else None
         workers, _ = answering(self.client, _ANSWER_S)
         return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found)
-
-    @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Turn the first KeyboardInterrupt of a signal into StopAsked, so that it cannot cut an action in half."""
-        asked = False
-
-        def wrapped(handler: Callable[..., Any], *args: Any) -> None:
-            nonlocal asked
-            try:
-                handler(*args)
-            except KeyboardInterrupt:
-                if asked:
-                    raise
-                asked = True
-                self.post(ev.StopAsked("Ctrl-C" if args[0] == signal.SIGINT else signal.Signals(args[0]).name))
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        main = threading.current_thread() is threading.main_thread()
-        before = {n: handler for n in numbers if main and callable(handler := signal.getsignal(n))}
-        for number, handler in before.items():
-            signal.signal(number, lambda *args, handler=handler: wrapped(handler, *args))
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):

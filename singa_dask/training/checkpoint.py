@@ -6,7 +6,10 @@
     /unsent/rank <r>/<name>       residual of a rank's codec, of its gradients
     /unsent/pushes/<name>         residual of the codec of gradients sent to servers
     /unsent/values/<name>         the values that all ranks have, which differ from the servers' by these' residuals
-    attributes                    format, step, seed, job (text), data (fingerprints, JSON), sha256
+    /job                          the job, as text
+    /described                    columns and encoders of the input layers, as JSON
+    /code                         the user's own code, a CodeBundle
+    attributes                    format, step, seed, data (fingerprints, JSON), sha256
 
 The loader's position is the step: the samples of mini-batch k are a function of (data, seed, k) alone.
 """
@@ -27,6 +30,7 @@ import numpy as np
 from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import Gathered
+from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
 
@@ -41,7 +45,8 @@ class Checkpoint:
 
     step: completed training steps. data: fingerprints of the order of samples, by phase and input layer. carried:
     state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", of "pushes" to servers, and all
-    ranks' "values". Arrays are whole: saved ones if it was loaded, Gathered ones of a group that saves it.
+    ranks' "values". Arrays are whole: saved ones if it was loaded, Gathered ones of a group that saves it. described:
+    columns and encoders of the data, by input layer, as JSON (`Manifest.description`). code: the user's, of the net.
     """
 
     step: int
@@ -52,6 +57,8 @@ class Checkpoint:
     data: Mapping[str, str] = field(default_factory=dict)
     carried: Mapping[str, list[Any]] = field(default_factory=dict)
     residuals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    described: Mapping[str, str] = field(default_factory=dict)
+    code: CodeBundle | None = None
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -119,12 +126,14 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(
         step=int(attributes["step"]),
         seed=int(attributes["seed"]),
-        job=np.asarray(arrays["job"]).tobytes().decode(),
+        job=_bytes(arrays["job"]).decode(),
         parameters=kinds["parameters"],
         updater=_by_first(kinds["updater"]),
         data=json.loads(attributes["data"]),
         carried=carried,
         residuals=_by_first(kinds["unsent"]),
+        described=json.loads(_bytes(arrays["described"])) if "described" in arrays else {},
+        code=CodeBundle.from_bytes(_bytes(arrays["code"])) if "code" in arrays else None,
     )
 
 
@@ -234,8 +243,14 @@ def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
         for name, value in kept.items():
             arrays[f"unsent/{key}/{name}"] = value
     # A long text would exceed HDF5's limit of 64 KB for attributes.
-    arrays["job"] = np.frombuffer(checkpoint.job.encode() or b" ", np.uint8)
-    return arrays
+    texts = {"job": checkpoint.job.encode(), "described": json.dumps(dict(checkpoint.described)).encode()}
+    if checkpoint.code:
+        texts["code"] = checkpoint.code.to_bytes()
+    return arrays | {name: np.frombuffer(text or b" ", np.uint8) for name, text in texts.items()}
+
+
+def _bytes(array: SavedArray) -> bytes:
+    return np.asarray(array).tobytes()
 
 
 def _by_first(arrays: Mapping[str, SavedArray]) -> dict[str, dict[str, SavedArray]]:

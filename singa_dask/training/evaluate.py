@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.algorithms.measured import Measured
 from singa_dask.data import Manifest
 from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
@@ -21,6 +22,7 @@ from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import Feed
 from singa_dask.training.frequencies import batches_of
+from singa_dask.training.kept_code import code_of
 
 
 def restore_net(job: JobProto, phase: int, path: Path) -> Net:
@@ -41,32 +43,37 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     return Net(job.neuralnet, phase, ops, share=train)
 
 
-def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0) -> Model:
+def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, trust_code: bool = False) -> Model:
     """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
 
         model = load_model("runs/mnist-allreduce")
         probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
 
-    `DistOpt` may go on with it. Classes of your own are imported as the job names them.
-    Raises CheckpointError where there is no checkpoint, or it is damaged.
+    `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
+    another user has written.
+    Raises CheckpointError where there is no checkpoint, it is damaged, or it needs code that is not trusted.
     """
-    found = checkpoints.load(checkpoints.find(Path(where)))
-    model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
+    path = checkpoints.find(Path(where))
+    found = checkpoints.load(path)
+    with code_of(found, path, trust=trust_code) as code:
+        model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
+    model.code, model.described = code, found.described
     model.load_state_dict(found.parameters)
     return model
 
 
-def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
-    """Mean metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
+def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
+    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
     steps = batches_of(job, phase)
     if steps <= 0:
         key = "test_steps" if phase == Phase.kTest else "validate_steps"
         raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
     net = restore_net(job, phase, checkpoint)
     with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=steps) as feed:
-        metrics = Evaluator(net, algorithm(job.train_one_batch)).measure(feed.first(steps))
+        rows = steps * feed.batchsize
+        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=rows).measure(feed.first(steps))
     net.close()
-    return means(metrics)
+    return measured
 
 
 def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
@@ -76,13 +83,13 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     Raises ConfigError where the net has no output to predict with, or reads sequences.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
-    _, classifies = net.scores()
+    name, classifies = net.scores()
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
-    for name, store in zip(net.input_layers, stores, strict=True):
+    for layer, store in zip(net.input_layers, stores, strict=True):
         if store.sequence:
             hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
             what = "reads sequences, but predictions are of single samples"
-            raise ConfigError(Problem(f"layer {name!r}", what, f"sequences of {store.sequence}", hint))
+            raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
     total = min(Manifest.load(Path(store.path)).total for store in stores)
     batch = min(total, stores[0].batchsize[0])
     for store in stores:  # every sample once, in the order of the files
@@ -100,7 +107,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
         feed = stack.enter_context(Feed.open(job, net, pool.submit, stop=count))
         for number in range(count):
             mini_batch, step = feed.next(number)
-            output = evaluator.predict(mini_batch, step)
+            output = evaluator.predict(mini_batch, step)[name]
             output = output.reshape(len(output), -1)
             labels = next(iter(mini_batch.values())).labels
             labels = None if labels is None else net.ops.to_host(labels)

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
 from singa_dask.algorithms import algorithm
+from singa_dask.algorithms.measured import loss_metrics
 from singa_dask.comm.codecs import codec
 from singa_dask.data import (
-    AnyStream,
     Manifest,
     first_difference,
-    read_small,
-    resolve,
-    statistics_path,
-    store_info,
     vocabulary,
 )
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.data.store import columns_of
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
-from singa_dask.job.code_bundle import CodeBundle, pack
-from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
-from singa_dask.job.layer_types import CONF
+from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
+from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
-from singa_dask.layers import Frame, SoftmaxLoss
+from singa_dask.layers import Frame, Layer, SoftmaxLoss
 from singa_dask.net import LayerRow, Net
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
-from singa_dask.training.feed import data_key, group_stream
+from singa_dask.training.feed import data_key
 from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
+from singa_dask.training.resolve_data import resolve_data
 from singa_dask.updaters import make_updater
 
 logger = logging.getLogger(__name__)
 
-MAX_MEAN_NBYTES = 1 << 30
 # Layers that read symbols -> the block with their vocab_size.
 _VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
 
@@ -52,7 +48,8 @@ class Prepared:
     data: fingerprints of the order of samples, by phase and input layer ("train/data"). layers: the rows of
     `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. shapes: of the
     whole parameters, by name. layout: where the parameters of a worker group lie. drawn: names of the parameters with
-    an `init` block. updater_state: names of the updater's arrays. code: user code for the workers.
+    an `init` block. updater_state: names of the updater's arrays. described: the columns and encoders of the training
+    data, by input layer (`Manifest.description`). code: user code for the workers.
     """
 
     job: JobProto
@@ -64,6 +61,7 @@ class Prepared:
     layout: GroupLayout
     drawn: frozenset[str]
     updater_state: tuple[str, ...]
+    described: dict[str, str] = field(default_factory=dict)
     code: CodeBundle | None = None
 
     @property
@@ -92,9 +90,12 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         topology = job.topology
         codec(topology.codec, sparsity=topology.sparsity)
         code = pack(ready, job.folder)
+        for problem in not_kept(ready, job.folder):
+            logger.warning("%s", problem)
         data: dict[str, str] = {}
+        described: dict[str, str] = {}
         if with_data:
-            data = _resolve_data(ready, entered)
+            data, described = resolve_data(ready, entered)
             _check_vocabularies(ready, entered)
         else:
             for layer in ready.neuralnet.layer:
@@ -102,7 +103,10 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         nets = _build_nets(ready, entered, topology.nworkers_per_group)
         if phases is None:  # predictions need no labels
             _check_labels(nets)
+            _warn_of_features_as_targets(nets)
         _check_classes(nets)
+        for phase in entered[1:] or entered:  # those that are measured
+            loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:
@@ -119,7 +123,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         layout=GroupLayout.of(net.flat, net.own, topology.nworkers_per_group),
         drawn=net.drawn,
         updater_state=tuple(updater.state),
-        code=code,
+        described=described,
+        code=code and code.signed(),
     )
 
 
@@ -165,6 +170,25 @@ def _check_labels(nets: Mapping[int, Net]) -> None:
                     raise layer.problem(message, "has_label: false", hint)
 
 
+def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
+    """Warn where a loss takes samples as its target although their data have labels."""
+    found = {pair for net in nets.values() for pair in net.features_as_targets().items()}
+    for name, source in sorted(found):
+        if any(source in net.layers and _has_labels(net.layers[source]) for net in nets.values()):
+            logger.warning(
+                "layer %r takes the samples of %r as its target, not their labels. If this is meant, as in an "
+                "autoencoder, set has_label: false. If the labels are numbers to predict, write the shards with "
+                "`singa-dask shard ... --targets`.",
+                name,
+                source,
+            )
+
+
+def _has_labels(layer: Layer) -> bool:
+    store = store_of(layer.proto)
+    return bool(store.path) and store.has_label
+
+
 def _check_classes(nets: Mapping[int, Net]) -> None:
     """Check that a loss has an output for every class of its data."""
     for net in nets.values():
@@ -177,7 +201,8 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             folder = Path(first.proto.store_conf.path)
             if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
                 continue
-            classes, outputs = Manifest.load(folder).num_classes, net.whole_shapes[layer.name][-1]
+            column, labels = columns_of(first.proto.store_conf, Manifest.load(folder))
+            classes, outputs = (labels or column).num_classes, net.whole_shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)
@@ -204,91 +229,10 @@ def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
                 continue
             store, size = store_of(source), getattr(layer, conf).vocab_size
             manifest = Manifest.load(Path(store.path)) if store.sequence and store.path else None
-            symbols = None if manifest is None or manifest.has_labels else manifest.num_classes
+            symbols = None if manifest is None or manifest.targets else manifest.features.num_classes
             if symbols is not None and symbols > size:
                 key = f"layer {layer.name!r}.{conf}.vocab_size"
                 message = f"the text of {source.name!r} has {symbols} different symbols"
                 problems.append(Problem(key, message, str(size), f"Use {symbols}."))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-
-
-def _resolve_data(job: JobProto, phases: Sequence[int]) -> dict[str, str]:
-    """Make data paths absolute and set sample shapes. Returns the fingerprints."""
-    fingerprints: dict[str, str] = {}
-    problems: list[Problem] = []
-    for phase in phases:
-        batches: dict[str, int] = {}
-        for layer in job.neuralnet.layer:
-            if not runs_in(layer, phase):
-                continue
-            try:
-                if layer.rgbimage_conf.meanfile:
-                    _resolve_mean(layer)
-                if layer.type == LayerType.kCharRNN:
-                    _resolve_text(layer.char_rnn_conf)
-                if layer.type == LayerType.kCharRNNOutput:
-                    layer.char_rnn_conf.vocabulary[:] = vocabulary(layer.char_rnn_conf.vocab_path)
-                store = store_of(layer)
-                if store.path and not layer.srclayers:
-                    stream = _resolve_store(store, phase, job)
-                    if layer.HasField("store_conf"):
-                        layer.store_conf.CopyFrom(store)
-                    fingerprints[data_key(phase, layer.name)] = stream.fingerprint
-                    batches[layer.name] = stream.batchsize
-            except ConfigError as error:
-                problems.extend(replace(p, key=_key_in(layer, p.key)) for p in error.problems)
-            except DataError as error:
-                problems.append(Problem(f"layer {layer.name!r}", str(error)))
-        if len(set(batches.values())) > 1:
-            hint = "All input layers must have the same batchsize."
-            problems.append(Problem("neuralnet", "input layers differ in batchsize", str(batches), hint))
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))  # phases share layers
-    return fingerprints
-
-
-def _resolve_mean(layer: LayerProto) -> None:
-    """Make the path of an ImagePreprocess layer's mean image absolute, and check the file."""
-    path = statistics_path(layer.rgbimage_conf.meanfile)
-    read_small(path, "mean", MAX_MEAN_NBYTES)
-    layer.rgbimage_conf.meanfile = str(path)
-
-
-def _key_in(layer: LayerProto, key: str) -> str:
-    """The key of a data fault in the layer's own block."""
-    if layer.type == LayerType.kCharRNN:
-        key = key.replace("store_conf.sequence", "store_conf.unroll_len").replace("store_conf", "char_rnn_conf")
-    block = CONF.get(LayerType.Name(layer.type), "store_conf")
-    return key.replace(block, f"layer {layer.name!r}.{block}", 1)
-
-
-def _resolve_text(conf: CharRNNProto) -> None:
-    """Make the paths of a text absolute, and check the text and its vocabulary."""
-    if Path(conf.path).expanduser().is_file():
-        out = Path(conf.path).with_suffix("")
-        hint = f"Run `singa-dask shard text --source {conf.path} --out {out}.shards`, and name that folder."
-        raise ConfigError(Problem("char_rnn_conf.path", "must be a folder of shards, not a text", conf.path, hint))
-    folder = resolve(conf.path)
-    symbols = vocabulary(folder)
-    conf.path = str(folder)
-    if not conf.vocab_path:
-        return
-    difference = first_difference(vocabulary(conf.vocab_path), symbols)
-    if difference is not None:
-        hint = f"Leave it out, or rewrite the shards with --vocab {conf.vocab_path}."
-        message = f"differs from the vocabulary of {folder}: {difference}"
-        raise ConfigError(Problem("char_rnn_conf.vocab_path", message, conf.vocab_path, hint))
-    if not conf.vocab_path.startswith("dataset:"):
-        conf.vocab_path = str(Path(conf.vocab_path).expanduser().absolute())
-
-
-def _resolve_store(store: StoreProto, phase: int, job: JobProto) -> AnyStream:
-    info = store_info(store)
-    stream = group_stream(job, store, info.manifest, phase)
-    store.path = str(info.path)
-    store.shape[:] = info.shape
-    for name in ("mean_file", "std_file"):
-        if getattr(store, name):
-            setattr(store, name, str(statistics_path(getattr(store, name))))
-    return stream

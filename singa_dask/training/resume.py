@@ -9,6 +9,7 @@ import numpy as np
 
 from singa_dask.errors import CheckpointError
 from singa_dask.job import job_to_text
+from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.replica import Replica
 
@@ -40,12 +41,19 @@ def put_parameters(replica: Replica, resume: Path | None, *, carry: bool, server
 
 
 def save_checkpoint(
-    replica: Replica, folder: Path, step: int, data: Mapping[str, str], saved: Callable[[Path, int], None]
+    replica: Replica,
+    folder: Path,
+    step: int,
+    data: Mapping[str, str],
+    saved: Callable[[Path, int], None],
+    *,
+    described: Mapping[str, str],
+    code: CodeBundle | None,
 ) -> None:
     """Save the group's state, unless there is an intact checkpoint of this step. Collective.
 
-    A restarted group may begin at a step that an earlier one saved, or failed to save. data: as `Prepared` has it.
-    saved: called with path and step on the first rank, if the checkpoint was written.
+    A restarted group may begin at a step that an earlier one saved, or failed to save. data, described, code: as
+    `Prepared` has them. saved: called with path and step on the first rank, if the checkpoint was written.
     """
     comm, path = replica.comm, checkpoints.path_of(folder, step)
     there = np.array([float(step == 0 or (comm.rank == 0 and checkpoints.intact(path)))])
@@ -55,6 +63,7 @@ def save_checkpoint(
         return
     replica.drain()
     snapshot = replica.group_state.snapshot(step, job_to_text(replica.job), data)
+    snapshot.described, snapshot.code = described, code
     with comm.patiently(MEETING_TIMEOUT_S):
         if comm.rank == 0:
             saved(checkpoints.save(snapshot, path), step)

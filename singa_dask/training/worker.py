@@ -66,8 +66,8 @@ class GroupPlan:
 class WorkerPlan:
     """The driver's plan for every rank of a group.
 
-    job: serialised JobProto, its data paths absolute. data: fingerprints of the data, as in `Prepared`. code: the
-    user's own.
+    job: serialised JobProto, its data paths absolute. data, described: of the data, as in `Prepared`. code: the user's
+    own.
     """
 
     job: bytes
@@ -75,6 +75,7 @@ class WorkerPlan:
     data: Mapping[str, str] = field(default_factory=dict)
     group: GroupPlan = GroupPlan()
     code: CodeBundle | None = None
+    described: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -184,7 +185,15 @@ class _TrainingLoop:
             ended = ended or interrupted
             if group.leads and (ended or due(self._step, job.checkpoint_freq, job.checkpoint_after)):
                 plan = self._plan
-                save_checkpoint(self._replica, plan.checkpoints, self._step, plan.data, self._reporter.saved)
+                save_checkpoint(
+                    self._replica,
+                    plan.checkpoints,
+                    self._step,
+                    plan.data,
+                    self._reporter.saved,
+                    described=plan.described,
+                    code=plan.code,
+                )
             if ended:
                 return self._reporter.end(self._step, interrupted=interrupted)
             stopping = self._train()
@@ -235,10 +244,10 @@ class _TrainingLoop:
         self._replica.drain()
         count = batches_of(self._job, phase)
         with self._open(self._replica.nets[phase], 0, stop=count) as feed:
-            means = evaluate_group(self._replica, phase, feed, count, self._services.stop_requested)
-        if means is None:
+            measured = evaluate_group(self._replica, phase, feed, count, self._services.stop_requested)
+        if measured is None:
             return False
-        self._reporter.evaluated(phase, self._step, means)
+        self._reporter.evaluated(phase, self._step, measured.numbers, measured.details)
         return True
 
     def _open(self, net: Net, start: int, stop: int | None = None) -> Feed:

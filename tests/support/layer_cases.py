@@ -54,6 +54,10 @@ B = 3
 LABELS = "labels"
 
 
+class Weights(tuple):
+    """The sample shape of a source that gives weights: positive numbers and, in the first row, 0."""
+
+
 class Twins(Group):
     """Two workers with the same rows."""
 
@@ -65,7 +69,7 @@ class Twins(Group):
 
 @dataclass
 class Case:
-    """layer: Python spelling. text: the same layer in a job. sources: sample shapes, or LABELS.
+    """layer: Python spelling. text: the same layer in a job. sources: sample shapes, LABELS, or Weights.
 
     differentiable: whether there is a gradient to check.
     """
@@ -105,6 +109,10 @@ class Bench:
         for source in self.sources:
             if source is LABELS:
                 self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), self.rows)))
+            elif isinstance(source, Weights):
+                weights = rng.random((self.rows, *source)) + 0.5
+                weights.reshape(-1)[0] = 0
+                self.inputs.append(self.ops.asarray(weights, self.ops.dtype))
             else:
                 self.inputs.append(self.ops.asarray(rng.standard_normal((self.rows, *source)), self.ops.dtype))
 
@@ -400,11 +408,36 @@ CASES: dict[str, Case] = {
         ((6,), LABELS),
         lambda x, labels: _softmax(x),
     ),
+    "SoftmaxLoss with weights of samples and classes": Case(
+        SoftmaxLoss("loss", ["x", "data", "w"], class_weight=[1, 0.5, 2, 0, 1, 3]),
+        'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data", "w"] '
+        "softmaxloss_conf { class_weight: [1, 0.5, 2, 0, 1, 3] }",
+        ((6,), LABELS, Weights((1,))),
+        lambda x, labels, w: _softmax(x),
+    ),
     "EuclideanLoss": Case(
         EuclideanLoss("loss", ["x", "data"]),
         'name: "loss" type: kEuclideanLoss srclayers: ["x", "data"]',
         ((6,), (2, 3, 1)),
         lambda x, t: x,
+    ),
+    "EuclideanLoss with weights of samples": Case(
+        EuclideanLoss("loss", ["x", "data", "w"]),
+        'name: "loss" type: kEuclideanLoss srclayers: ["x", "data", "w"]',
+        ((6,), (2, 3, 1), Weights(())),
+        lambda x, t, w: x,
+    ),
+    "EuclideanLoss with a mask": Case(
+        EuclideanLoss("loss", ["x", "data", "mask"]),
+        'name: "loss" type: kEuclideanLoss srclayers: ["x", "data", "mask"]',
+        ((2, 2, 3), (2, 2, 3), Weights((12,))),
+        lambda x, t, w: x,
+    ),
+    "EuclideanLoss with a mask of positions": Case(
+        EuclideanLoss("loss", ["x", "data", "mask"]),
+        'name: "loss" type: kEuclideanLoss srclayers: ["x", "data", "mask"]',
+        ((12,), (2, 2, 3), Weights((2, 2, 1))),
+        lambda x, t, w: x,
     ),
     "Accuracy": Case(
         Accuracy("acc", ["x", "data"], topk=2),

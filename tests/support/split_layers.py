@@ -71,7 +71,8 @@ class SplitLayer:
     def _made(self, partition: LayerPartition) -> Layer:
         layer = type(self.layer).from_proto(self.layer.proto)
         layer.partition = partition
-        layer.setup(*partition.local_sources)
+        whole, local = partition.sources, partition.local_sources
+        layer.setup(*(whole[i] if i in layer.undivided_sources else shape for i, shape in enumerate(local)))
         return layer
 
     def run(self, size: int, *, backward: bool = True) -> Results:
@@ -114,10 +115,11 @@ class SplitLayer:
             param.bind(self._device(own), ops.zeros(param.shape) + np.nan)
         ctx = Context(ops, Step(total_rows=self.rows, counts=(self.rows,)))
         ctx.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm, ops)
-        columns = partition.reads is Form.COLUMNS
+        divided = set(range(len(self.inputs))) - set(layer.undivided_sources)
+        columns = divided if partition.reads is Form.COLUMNS else ()
         inputs = [
-            ops.asarray(x) if x.dtype.kind != "f" else self._device(self._own(partition, x) if columns else x)
-            for x in self.inputs
+            ops.asarray(x) if x.dtype.kind != "f" else self._device(self._own(partition, x) if i in columns else x)
+            for i, x in enumerate(self.inputs)
         ]
         if self.state is not None:
             ctx.memory.state = [self._device(self._own(partition, state)) for state in self.state]
@@ -181,6 +183,12 @@ def loss(rows, **conf):
     )
 
 
+def weighted_loss(rows):
+    layer = SoftmaxLoss("loss", ["x", "data", "w"], class_weight=[0.5 * (i + 1) for i in range(10)])
+    inputs = [normal(rows, 10), integers(10, rows), np.abs(normal(rows, 1))]
+    return SplitLayer(layer, ((10,), (1,), (1,)), inputs, rows)
+
+
 def images(layer, *shape, rows=2):
     return SplitLayer(layer, (shape,), [normal(rows, *shape)], rows)
 
@@ -197,6 +205,7 @@ CASES = {
     "Softmax of images": lambda: images(Softmax("s", "x"), 2, 3, 5),
     "SoftmaxLoss": lambda: loss(5, scale=3),
     "SoftmaxLoss, top 3": lambda: loss(40, topk=3),
+    "SoftmaxLoss, weighted": lambda: weighted_loss(5),
     "BatchNorm": lambda: images(BatchNorm("n", "x"), 2, 2, 5, rows=3),
     "Dropout": lambda: images(Dropout("d", "x", dropout_ratio=0.4), 2, 2, 5),
     "LRN": lambda: images(LRN("n", "x", local_size=3, alpha=0.5), 2, 2, 7),

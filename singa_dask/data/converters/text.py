@@ -114,7 +114,7 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 
 def _given(path: Path, unit: str) -> tuple[str, ...]:
     if path.is_dir():
-        classes = Manifest.load(path).classes
+        classes = Manifest.load(path).features.classes
         if not isinstance(classes, tuple):
             raise DataError(f"vocab: {path} is not a text: its classes have no names. Name shards of a text.")
         return classes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,3 +25,9 @@ def image_arrays() -> tuple[np.ndarray, np.ndarray]:
 def images(tmp_path: Path, image_arrays: tuple[np.ndarray, np.ndarray]) -> Manifest:
     """203 images of 3 x 4 x 2 in three shards with windows of 8: the last window of each shard is shorter."""
     return write_shards(tmp_path / "images", *image_arrays, 3, classes=7, window=8)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor

@@ -3,7 +3,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,12 +11,6 @@ from singa_dask.data import Loader, SequenceStream, Stream, StreamConf, write_sh
 from singa_dask.data import loader as loader_module
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import StoreProto
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(2) as executor:
-        yield executor
 
 
 def expected(stream: Stream, arrays, step: int) -> tuple[np.ndarray, np.ndarray]:

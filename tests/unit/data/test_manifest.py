@@ -14,9 +14,9 @@ def test_a_manifest_survives_the_round_trip(images):
     assert again == images
     assert again.digest == images.digest
     assert again.folder == images.folder
-    assert images.shape == (3, 4, 2)
-    assert images.layout == "HWC"
-    assert images.num_classes == 7
+    assert (images.features.name, images.features.shape, images.features.channels) == ("x", (3, 4, 2), "last")
+    assert images.targets is not None
+    assert (images.targets.name, images.targets.role, images.targets.num_classes) == ("y", "label", 7)
 
 
 def test_windows_cover_all_samples_and_stay_inside_shards(images):
@@ -32,24 +32,17 @@ def test_windows_cover_all_samples_and_stay_inside_shards(images):
     ("key", "value"),
     [
         ("format", "zip"),
-        ("version", 2),
+        ("version", 3),
         ("version", True),
         ("hash", "md5"),
         ("total", 204),
-        ("shape", [3, 4]),
-        ("shape", [3, 4, -2]),
-        ("shape", [3, 4, 10**12]),
-        ("shape", "3 4 2"),
-        ("dtype", "object"),
-        ("layout", "CHW"),
-        ("has_labels", "yes"),
-        ("classes", ["a", "a"]),
-        ("classes", 0),
+        ("columns", []),
+        ("columns", [1]),
         ("window", 0),
         ("window", 9),
-        ("mean", [1.0]),
-        ("mean", [1.0, float("nan")]),
-        ("std", None),
+        ("order", None),
+        ("in_place", "yes"),
+        ("encoders", [1]),
         ("notes", [1]),
         ("shards", []),
         ("shards", [1]),
@@ -65,6 +58,37 @@ def test_every_false_field_is_an_error_that_names_it(images, key, value):
     ) as e:
         Manifest.load(images.folder)
     assert "singa-dask shard" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", ""),
+        ("name", "a/b"),
+        ("name", "y"),
+        ("role", "input"),
+        ("shape", [3, -2]),
+        ("shape", [3, 4, 10**12]),
+        ("shape", [1, 1, 1, 1, 1]),
+        ("shape", "3 4 2"),
+        ("dtype", "object"),
+        ("channels", "HWC"),
+        ("classes", ["a", "a"]),
+        ("classes", 0),
+        ("mean", [1.0, 2.0, 3.0]),
+        ("mean", [1.0, float("nan")]),
+        ("std", None),
+        ("names", ["a"]),
+        ("dataset", "../x"),
+    ],
+)
+def test_every_false_field_of_a_column_is_an_error(images, key, value):
+    path = images.folder / "manifest.json"
+    fields = json.loads(path.read_text())
+    fields["columns"][0][key] = value
+    path.write_text(json.dumps(fields))
+    with pytest.raises(DataError, match=r"manifest\.json: columns.*Received.*singa-dask shard"):
+        Manifest.load(images.folder)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +114,9 @@ def test_every_false_entry_of_a_shard_is_an_error(images, key, value):
 def test_a_missing_field_is_an_error(images):
     path = images.folder / "manifest.json"
     fields = json.loads(path.read_text())
-    del fields["dtype"]
+    del fields["columns"][0]["dtype"]
     path.write_text(json.dumps(fields))
-    with pytest.raises(DataError, match=r"dtype must be one of uint8, float32\. Received: 'nothing'"):
+    with pytest.raises(DataError, match=r"columns\[0\]\.dtype must be one of uint8, .*\. Received: 'nothing'"):
         Manifest.load(images.folder)
 
 

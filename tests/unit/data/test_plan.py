@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Manifest, Shard
 from singa_dask.data.plan import Stream, StreamConf, permutation
 from singa_dask.errors import ConfigError
 
+COLUMNS = (Column("x", Role.FEATURE, "float32", (1,)),)
+
 
 def manifest_of(sizes: list[int], window: int) -> Manifest:
     shards = tuple(Shard(f"shard-{i:05d}.h5", n, ("0" * 32,) * -(-n // window)) for i, n in enumerate(sizes))
-    return Manifest(sum(sizes), (1,), "float32", "flat", True, None, window, (0.0,), (1.0,), shards)
+    return Manifest(sum(sizes), COLUMNS, window, shards)
 
 
 manifests = st.builds(manifest_of, st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(1, 9))

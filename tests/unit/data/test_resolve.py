@@ -47,7 +47,7 @@ def test_several_processes_may_ask_for_it_at_once(cache):
 
 def test_a_lock_that_is_never_given_back_does_not_block_for_ever(cache, monkeypatch, caplog):
     monkeypatch.setattr(importlib.import_module("singa_dask.data.resolve"), "LOCK_TIMEOUT_S", 0.3)
-    folder = cache / "shards" / "v1"
+    folder = cache / "shards" / "v2"
     folder.mkdir(parents=True)
     with (folder / "digits.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Manifest, Shard
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.stream import stream_of
 from singa_dask.errors import ConfigError
 
+COLUMNS = (Column("x", Role.FEATURE, "uint8", (1,)),)
+
 
 def manifest_of(total: int, window: int = 4) -> Manifest:
     shard = Shard("shard-00000.h5", total, ("0" * 32,) * -(-total // window))
-    return Manifest(total, (1,), "uint8", "flat", False, None, window, (0.0,), (1.0,), (shard,))
+    return Manifest(total, COLUMNS, window, (shard,))
 
 
 @st.composite

@@ -21,11 +21,11 @@ def write(path: Path, features=None, labels=None, **options) -> None:
     """A shard in place of the first one; the arguments replace what it should hold."""
     path.unlink()
     with h5py.File(path, "w") as file:
-        file.create_dataset("labels", data=np.zeros(67, "<i8") if labels is None else labels)
+        file.create_dataset("y", data=np.zeros(67, "<i8") if labels is None else labels)
         if callable(features):
             features(file)
         else:
-            file.create_dataset("features", data=np.zeros(SHAPE, "u1") if features is None else features, **options)
+            file.create_dataset("x", data=np.zeros(SHAPE, "u1") if features is None else features, **options)
 
 
 def read_all(manifest: Manifest) -> None:
@@ -37,14 +37,14 @@ def test_good_shards_are_read_as_they_were_written(images, image_arrays):
     folder.verify()
     readers = [folder.reader(i) for i in range(3)]
     np.testing.assert_array_equal(
-        np.concatenate([r.features for r in readers]).reshape(image_arrays[0].shape), image_arrays[0]
+        np.concatenate([r.column("x") for r in readers]).reshape(image_arrays[0].shape), image_arrays[0]
     )
-    np.testing.assert_array_equal(np.concatenate([r.labels for r in readers]), image_arrays[1])
-    assert not readers[0].features.flags.writeable
+    np.testing.assert_array_equal(np.concatenate([r.column("y")[:, 0] for r in readers]), image_arrays[1])
+    assert not readers[0].column("x").flags.writeable
     assert folder.reader(0) is readers[0]
 
 
-@pytest.mark.parametrize("name", ["features", "labels"])
+@pytest.mark.parametrize("name", ["x", "y"])
 def test_a_flipped_bit_is_found_on_first_use_of_its_window(images, name):
     path = images.folder / images.shards[1].file
     with h5py.File(path) as file:
@@ -70,39 +70,39 @@ def test_a_truncated_file_is_found_when_it_is_opened(images):
 def test_data_behind_the_end_of_the_file_is_an_error(images):
     """HDF5 itself allocates late: a file of 6 KB may declare any size."""
     path = images.folder / images.shards[0].file
-    write(path, lambda file: file.create_dataset("features", SHAPE, "u1"))
+    write(path, lambda file: file.create_dataset("x", SHAPE, "u1"))
     with pytest.raises(DataError, match="truncated"):
         ShardFolder(images).check()
 
 
 def test_huge_declared_sizes_are_errors(images):
     path = images.folder / images.shards[0].file
-    write(path, lambda file: file.create_dataset("features", (10**9, 10**4, 1, 1), "u1"))
-    with pytest.raises(DataError, match=r"shard-00000.h5: 'features' has the shape \(1000000000"):
+    write(path, lambda file: file.create_dataset("x", (10**9, 10**4, 1, 1), "u1"))
+    with pytest.raises(DataError, match=r"shard-00000.h5: 'x' has the shape \(1000000000"):
         ShardFolder(images).check()
 
 
 def external_link(file: h5py.File) -> None:
-    file["features"] = h5py.ExternalLink("shard-00001.h5", "features")
+    file["x"] = h5py.ExternalLink("shard-00001.h5", "x")
 
 
 def soft_link(file: h5py.File) -> None:
     file["other"] = np.zeros(SHAPE, "u1")
-    file["features"] = h5py.SoftLink("/other")
+    file["x"] = h5py.SoftLink("/other")
 
 
 def external_storage(file: h5py.File) -> None:
-    file.create_dataset("features", SHAPE, "u1", external=[("/etc/passwd", 0, int(np.prod(SHAPE)))])
+    file.create_dataset("x", SHAPE, "u1", external=[("/etc/passwd", 0, int(np.prod(SHAPE)))])
 
 
 def virtual(file: h5py.File) -> None:
     layout = h5py.VirtualLayout(SHAPE, "u1")
-    layout[:] = h5py.VirtualSource("shard-00001.h5", "features", shape=SHAPE)
-    file.create_virtual_dataset("features", layout)
+    layout[:] = h5py.VirtualSource("shard-00001.h5", "x", shape=SHAPE)
+    file.create_virtual_dataset("x", layout)
 
 
 def group(file: h5py.File) -> None:
-    file.create_group("features")
+    file.create_group("x")
 
 
 def nothing(file: h5py.File) -> None:
@@ -117,7 +117,7 @@ def nothing(file: h5py.File) -> None:
         (external_storage, "external storage"),
         (virtual, "virtual"),
         (group, "not a dataset"),
-        (nothing, "no dataset 'features'"),
+        (nothing, "no dataset 'x'"),
     ],
 )
 def test_what_leads_out_of_the_file_is_refused(images, make, fault):
@@ -141,13 +141,13 @@ def test_what_leads_out_of_the_file_is_refused(images, make, fault):
 )
 def test_other_types_shapes_and_storage_are_refused(images, data, options, fault):
     write(images.folder / images.shards[0].file, data, **options)
-    with pytest.raises(DataError, match=f"shard-00000.h5: 'features' .*{fault}"):
+    with pytest.raises(DataError, match=f"shard-00000.h5: 'x' .*{fault}"):
         ShardFolder(images).check()
 
 
 def test_labels_are_checked_too(images):
     write(images.folder / images.shards[0].file, labels=np.zeros(67, "<i4"))
-    with pytest.raises(DataError, match="'labels' holds int32, but must hold int64"):
+    with pytest.raises(DataError, match="'y' holds int32, but must hold int64"):
         ShardFolder(images).check()
 
 
@@ -181,7 +181,7 @@ def with_labels(manifest: Manifest, labels: np.ndarray) -> Manifest:
     write(manifest.folder / manifest.shards[0].file, labels=labels.astype("<i8"))
     features = np.zeros((len(labels), 24), "u1")
     starts = range(0, len(labels), manifest.window)
-    hashes = [window_hash(features[a : a + manifest.window], labels[a : a + manifest.window]) for a in starts]
+    hashes = [window_hash([features[a : a + manifest.window], labels[a : a + manifest.window]]) for a in starts]
     return replace(manifest, shards=(replace(manifest.shards[0], windows=tuple(hashes)), *manifest.shards[1:]))
 
 
@@ -196,12 +196,13 @@ def test_labels_are_between_zero_and_the_number_of_classes(images, label, refuse
     if not refused:
         reader.check_windows(np.array([2]))
         return
-    with pytest.raises(DataError, match=rf"window 2 has the label {label}, but the data set has 7 classes \(0 to 6\)"):
+    with pytest.raises(DataError, match=rf"window 2 has the label {label} in 'y', which has 7 classes \(0 to 6\)"):
         reader.check_windows(np.array([2]))
     with pytest.raises(DataError, match=f"has the label {label}"):
         reader.check_windows(np.array([2]))  # it was not taken for checked
 
 
 def test_every_label_fits_where_the_number_of_classes_is_unknown(images):
-    manifest = replace(with_labels(images, np.arange(67) - 5), classes=None)
-    ShardFolder(manifest).verify()
+    manifest = with_labels(images, np.arange(67) - 5)
+    features, labels = manifest.columns
+    ShardFolder(replace(manifest, columns=(features, replace(labels, classes=None)))).verify()

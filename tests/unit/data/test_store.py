@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from singa_dask.data import make_stream, statistics_path, store_info, write_shards
-from singa_dask.data.store import make_normaliser
+from singa_dask.data.normalise import make_normaliser
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
@@ -87,7 +87,9 @@ def test_notes_of_a_data_set_are_logged(tmp_path, caplog):
 
 
 def normalised(store: StoreProto, manifest, x: np.ndarray) -> np.ndarray:
-    return make_normaliser(store, manifest).reference(x.reshape(len(x), -1), np.arange(len(x))).reshape(x.shape)
+    return (
+        make_normaliser(store, manifest.features).reference(x.reshape(len(x), -1), np.arange(len(x))).reshape(x.shape)
+    )
 
 
 def test_mean_and_std_come_from_the_files_of_the_shards(images, image_arrays):
@@ -128,14 +130,14 @@ def test_bad_std_files_are_errors(images, tmp_path, value, fault):
     with h5py.File(tmp_path / "s.h5", "w") as file:
         file["std"] = value
     with pytest.raises(DataError, match=rf"s\.h5.*{fault}"):
-        make_normaliser(store(images, std_file=str(tmp_path / "s.h5")), images)
+        make_normaliser(store(images, std_file=str(tmp_path / "s.h5")), images.features)
 
 
 def test_mean_files_are_no_way_out_of_the_folder_either(images, tmp_path):
     with h5py.File(tmp_path / "m.h5", "w") as file:
         file["mean"] = h5py.ExternalLink("other.h5", "mean")
     with pytest.raises(DataError, match="external link"):
-        make_normaliser(store(images, mean_file=str(tmp_path / "m.h5")), images)
+        make_normaliser(store(images, mean_file=str(tmp_path / "m.h5")), images.features)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_mean_files_are_no_way_out_of_the_folder_either(images, tmp_path):
 )
 def test_contradictory_normalisation_is_an_error(images, fields, fault):
     with pytest.raises(ConfigError, match=fault):
-        make_normaliser(store(images, **fields), images)
+        make_normaliser(store(images, **fields), images.features)
 
 
 def test_training_is_shuffled_and_testing_is_not_unless_the_job_says_so(images):

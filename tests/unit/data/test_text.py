@@ -23,28 +23,28 @@ def written(folder: Path, content: str, name: str = "input.txt") -> Path:
 def numbers(manifest: Manifest) -> np.ndarray:
     folder = ShardFolder(manifest)
     folder.verify()
-    return np.concatenate([folder.reader(i).features for i in range(len(manifest.shards))])[:, 0]
+    return np.concatenate([folder.reader(i).column("x") for i in range(len(manifest.shards))])[:, 0]
 
 
 def spelled(manifest: Manifest) -> str:
     """The text that the shards hold."""
-    assert isinstance(manifest.classes, tuple)
-    return "".join(manifest.classes[int(number)] for number in numbers(manifest))
+    assert isinstance(manifest.features.classes, tuple)
+    return "".join(manifest.features.classes[int(number)] for number in numbers(manifest))
 
 
 def test_characters_keep_their_order_and_are_numbered_in_sorted_order(tmp_path):
     content = "the cat\r\nsat ä€𝄞\n" * 3
     manifest = shard("text", tmp_path / "out", 4, source=written(tmp_path, content))[""]
-    assert manifest.classes == tuple(sorted(set(content)))
+    assert manifest.features.classes == tuple(sorted(set(content)))
     assert spelled(manifest) == content
-    assert (manifest.shape, manifest.dtype, manifest.has_labels) == ((1,), "uint8", False)
+    assert (manifest.features.shape, manifest.features.dtype, manifest.targets) == ((1,), "uint8", None)
     assert (manifest.total, manifest.window) == (len(content), text.WINDOW)
 
 
 def test_more_than_256_symbols_are_stored_exactly_as_floats(tmp_path):
     content = "".join(chr(0x4E00 + i) for i in range(300)) * 2
     manifest = shard("text", tmp_path / "out", source=written(tmp_path, content))[""]
-    assert manifest.dtype == "float32"
+    assert manifest.features.dtype == "float32"
     assert spelled(manifest) == content
 
 
@@ -58,7 +58,7 @@ def test_any_text_comes_back(tmp_path_factory, content):
 def test_a_given_vocabulary_counts_in_its_order(tmp_path):
     vocabulary = written(tmp_path, "\nzab", "vocab.txt")
     manifest = shard("text", tmp_path / "out", source=written(tmp_path, "ab\nba"), vocab=vocabulary)[""]
-    assert manifest.classes == ("\n", "z", "a", "b")
+    assert manifest.features.classes == ("\n", "z", "a", "b")
     assert numbers(manifest).tolist() == [2, 3, 0, 3, 2]
 
 
@@ -87,7 +87,7 @@ def test_the_end_of_the_text_is_for_validation(tmp_path):
     content = "abcdefghij" * 10
     made = shard("text", tmp_path / "out", source=written(tmp_path, content), validation=0.25)
     assert [spelled(made[split]) for split in ("train", "validation")] == [content[:75], content[75:]]
-    assert made["train"].classes == made["validation"].classes
+    assert made["train"].features.classes == made["validation"].features.classes
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_tiny_shakespeare(tmp_path, monkeypatch):
     monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
     train, validation = (Manifest.load(resolve(f"dataset:tinyshakespeare/{s}")) for s in ("train", "validation"))
     assert (train.total, validation.total) == (1_003_854, 111_540)
-    assert train.num_classes == validation.num_classes == 65
+    assert train.features.num_classes == validation.features.num_classes == 65
     assert (spelled(train) + spelled(validation)).encode() == raw.read_bytes()
 
 
@@ -143,7 +143,7 @@ def test_texts_share_the_vocabulary_of_shards(tmp_path):
     shard("text", tmp_path / "train", source=written(tmp_path, "a b b c c c d"), unit="word", vocab_size=3)
     shard("text", tmp_path / "test", source=written(tmp_path, "c b z", "z"), unit="word", vocab=tmp_path / "train")
     manifest = Manifest.load(tmp_path / "test")
-    assert manifest.classes == ("<unk>", "c", "b")
+    assert manifest.features.classes == ("<unk>", "c", "b")
     assert numbers(manifest).tolist() == [1, 2, 0]
     shard("text", tmp_path / "whole", source=written(tmp_path, "a b"), unit="word")
     with pytest.raises(DataError, match=r"the word 'c' is not in the vocabulary, which lacks <unk>"):

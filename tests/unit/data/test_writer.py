@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from singa_dask.data import ShardFolder, write_shards
-from singa_dask.data.writer import choose_window, replace_folder
+from singa_dask.data.folders import replace_folder
+from singa_dask.data.writer import choose_window
 from singa_dask.errors import DataError
 
 
 def test_statistics_are_those_of_the_whole_set(images, image_arrays):
     x = image_arrays[0].astype(np.float64)
-    np.testing.assert_allclose(images.mean, x.mean((0, 1, 2)), rtol=1e-12)
-    np.testing.assert_allclose(images.std, x.std((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(images.features.mean, x.mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(images.features.std, x.std((0, 1, 2)), rtol=1e-12)
     with h5py.File(images.folder / "statistics.h5") as file:
         np.testing.assert_allclose(file["mean"], x.mean(0), rtol=1e-6)
         np.testing.assert_allclose(file["std"], x.std(0), rtol=1e-6)
@@ -26,21 +27,21 @@ def test_a_position_that_never_changes_gets_std_1(tmp_path):
     manifest = write_shards(tmp_path / "out", x, None)
     with h5py.File(manifest.folder / "statistics.h5") as file:
         np.testing.assert_allclose(file["std"], [1, np.arange(10).std() / 20, 1], rtol=1e-6)
-    assert not manifest.has_labels
+    assert manifest.targets is None
 
 
 def test_flat_bytes_stay_bytes(tmp_path):
     manifest = write_shards(tmp_path / "out", np.arange(6, dtype=np.uint8).reshape(3, 2), None)
-    assert (manifest.dtype, manifest.layout) == ("uint8", "flat")
-    np.testing.assert_array_equal(ShardFolder(manifest).reader(0).features, [[0, 1], [2, 3], [4, 5]])
+    assert (manifest.features.dtype, manifest.features.channels) == ("uint8", "none")
+    np.testing.assert_array_equal(ShardFolder(manifest).reader(0).column("x"), [[0, 1], [2, 3], [4, 5]])
 
 
 def test_a_shuffle_seed_moves_samples_and_their_labels_together(tmp_path, image_arrays):
     x, y = image_arrays
     manifest = write_shards(tmp_path / "out", x, y, 2, classes=7, shuffle_seed=3)
     folder = ShardFolder(manifest)
-    numbers = np.concatenate([folder.reader(i).features[:, 0] for i in range(2)])
-    labels = np.concatenate([folder.reader(i).labels for i in range(2)])
+    numbers = np.concatenate([folder.reader(i).column("x")[:, 0] for i in range(2)])
+    labels = np.concatenate([folder.reader(i).column("y")[:, 0] for i in range(2)])
     assert not np.array_equal(numbers, np.arange(len(x)))
     np.testing.assert_array_equal(np.sort(numbers), np.arange(len(x)))
     np.testing.assert_array_equal(labels, numbers % 7)
@@ -71,16 +72,18 @@ def test_windows_are_small_enough_to_shuffle(total, nbytes, expected):
 @pytest.mark.parametrize(
     ("features", "labels", "options", "fault"),
     [
-        (np.zeros((4, 2, 2)), None, {}, "features: must be"),
-        (np.zeros((0, 2)), None, {}, "features: must be"),
-        (np.zeros((4, 2, 2, 1)), None, {}, "images must be uint8"),
-        (np.zeros((4, 2), "S1"), None, {}, "must be numbers"),
+        (np.zeros((4, 2, 2, 2, 2, 2)), None, {}, "x: must have the samples along its first axis"),
+        (np.zeros((0, 2)), None, {}, "x: must have"),
+        (np.zeros((4, 5, 6, 7)), None, {}, "do not tell which axis.*channels"),
+        (np.zeros((4, 2), "S1"), None, {}, "x: must be numbers"),
         (np.full((4, 2), np.nan), None, {}, "sample 0 holds a value that is not a finite float32"),
         (np.full((4, 2), 1e300), None, {}, "not a finite float32"),
-        (np.zeros((4, 2)), np.zeros(3, int), {}, "labels: must be 4 whole numbers"),
-        (np.zeros((4, 2)), np.zeros(4), {}, "labels: must be 4 whole numbers"),
-        (np.zeros((4, 2)), np.array([0, 1, 2, 3]), {"classes": 3}, "labels: must be 0 to 2 for 3 classes"),
-        (np.zeros((4, 2)), np.array([0, 1, 2, -1]), {"classes": list("abcd")}, "labels: must be 0 to 3"),
+        (np.zeros((4, 2)), np.zeros(3, int), {}, "y: must be 4 numbers, one for each sample"),
+        (np.zeros((4, 2)), np.zeros((3, 2)), {}, "y: must be numbers for 4 samples"),
+        (np.zeros((4, 2)), np.zeros(4), {"classes": 3}, "y: must be 4 whole numbers"),
+        (np.zeros((4, 2)), None, {"weight": np.ones(5)}, "weight: must be numbers for 4 samples"),
+        (np.zeros((4, 2)), np.array([0, 1, 2, 3]), {"classes": 3}, "y: labels must be 0 to 2 for 3 classes"),
+        (np.zeros((4, 2)), np.array([0, 1, 2, -1]), {"classes": list("abcd")}, "y: labels must be 0 to 3"),
         (np.zeros((4, 2)), None, {"nshards": 5}, "nshards: must be from 1 to 4 for 4 samples. Received: 5"),
         (np.zeros((4, 2)), None, {"nshards": 0}, "nshards"),
         (np.zeros((4, 2)), None, {"window": 0}, "window"),

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 
 from singa_dask.data import Manifest, write_shards
-from singa_dask.data.store import make_normaliser
+from singa_dask.data.normalise import make_normaliser, resolve_normalisation
 from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
 from singa_dask.job.job_pb2 import NetProto, Phase
@@ -57,6 +57,8 @@ def folder(tmp_path_factory):
 def made(text, folder):
     """The evaluation net of a text, with random parameters."""
     proto = text_format.Parse(text % {"folder": folder}, NetProto())
+    column = Manifest.load(folder).features
+    resolve_normalisation(proto.layer[0].store_conf, column, column, None)
     ops = get_ops("cpu")
     train = Net(proto, Phase.kTrain, ops)
     train.initialise(3)
@@ -67,9 +69,9 @@ def made(text, folder):
 
 def compared(net, folder, *outputs):
     """Both systems' outputs for raw samples, images as channels, height, width."""
-    shape = Manifest.load(folder).shape
+    shape = Manifest.load(folder).features.shape
     raw = np.random.default_rng(2).integers(0, 256, (ROWS, *shape)).astype(np.float32)
-    rule = make_normaliser(net.layers["data"].proto.store_conf, Manifest.load(folder))
+    rule = make_normaliser(net.layers["data"].proto.store_conf, Manifest.load(folder).features)
     normal = rule.reference(raw.reshape(ROWS, -1), np.arange(ROWS)).reshape(raw.shape)
     net.forward({"data": Batch(normal, np.zeros(ROWS, np.int64))}, Step(Phase.kTest, total_rows=ROWS))
     session = onnxruntime.InferenceSession(export(net, outputs).SerializeToString())

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from singa_dask.algorithms import BPTT
 from singa_dask.data import Manifest, write_shards
-from singa_dask.data.store import make_normaliser
+from singa_dask.data.normalise import make_normaliser, resolve_normalisation
 from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
 from singa_dask.job.job_pb2 import NetProto, Phase
@@ -79,6 +79,9 @@ def series(tmp_path_factory):
 def made(text, folder, fold=True):
     """The evaluation net of a text, with random parameters."""
     proto = text_format.Parse(text % {"folder": folder}, NetProto())
+    if proto.layer[0].HasField("store_conf"):
+        column = Manifest.load(folder).features
+        resolve_normalisation(proto.layer[0].store_conf, column, column, None)
     ops = get_ops("cpu")
     train = Net(proto, Phase.kTrain, ops, fold=fold)
     train.initialise(3)
@@ -184,7 +187,7 @@ CONVOLUTION = """
 def images(net, folder):
     """Sequences of raw images, channels first, and what the loader makes of them."""
     raw = np.random.default_rng(2).integers(0, 9, (ROWS, STEPS, 6, 5, 2)).astype(np.float32)
-    rule = make_normaliser(net.layers["data"].proto.store_conf, Manifest.load(folder))
+    rule = make_normaliser(net.layers["data"].proto.store_conf, Manifest.load(folder).features)
     normal = rule.reference(raw.reshape(ROWS * STEPS, -1), np.arange(ROWS * STEPS)).reshape(raw.shape)
     return raw.transpose(0, 1, 4, 2, 3), {"data": Batch(normal)}
 

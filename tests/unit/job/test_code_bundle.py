@@ -12,9 +12,9 @@ import pytest
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import JobProto
-from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
+from singa_dask.job.code_bundle import CodeBundle, not_kept, pack, unpacked
 from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.user_code import code_name, user_code
+from singa_dask.job.user_code import _received, code_name, user_code
 from singa_dask.layers import Layer
 
 # Unpickles a bundle in a folder from which nothing of the user's can be imported, and calls what is in it.
@@ -124,7 +124,7 @@ def test_what_a_worker_cannot_load_says_why(tmp_path):
 
     bundle = pack(job(code_name(fine)))
     with (
-        pytest.raises(ConfigError, match=r"was pickled by Python 2\.7, and this worker runs 3\."),
+        pytest.raises(ConfigError, match=r"was pickled by Python 2\.7, and this process runs 3\."),
         unpacked(replace(bundle, python="2.7")),
     ):
         pass
@@ -134,3 +134,50 @@ def test_what_a_worker_cannot_load_says_why(tmp_path):
         unpacked(replace(bundle, pickled=b"cno_such_module\nthing\n.")),
     ):
         pass
+
+
+def test_bundles_are_kept_as_bytes_and_only_some_names_resolve_if_asked():
+    def one(x):
+        return x
+
+    def two(x):
+        return x
+
+    names = [code_name(one), code_name(two)]
+    bundle = replace(pack(job(*names)), signature="mine")
+    again = CodeBundle.from_bytes(bundle.to_bytes())
+    assert again == bundle
+    with unpacked(again, only=names[:1]):
+        assert received() == names[:1]
+    with unpacked(again):
+        assert received() == names
+
+
+def received() -> list[str]:
+    return list(_received.get())
+
+
+def test_code_that_is_neither_kept_nor_installed_is_told(tmp_path, monkeypatch):
+    (tmp_path / "lies_elsewhere.py").write_text("def f(x): return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    whole = job("lies_elsewhere:f", "numpy:tanh", "singa_dask.layers:ReLU", "lies_elsewhere:f")
+    assert pack(whole) is None
+    (problem,) = not_kept(whole)
+    assert str(problem).startswith("layer 'l3'.user_type: is not kept with the run: ") and "Install it" in str(problem)
+    assert not_kept(whole, tmp_path) == []
+
+
+def test_code_of_an_editable_installation_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "edited").mkdir()
+    (tmp_path / "edited" / "edited_layers.py").write_text("def f(x): return x\n")
+    info = tmp_path / "site" / "edited-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: edited\nVersion: 1\n")
+    url = (tmp_path / "edited").as_uri()
+    (info / "direct_url.json").write_text(f'{{"url": "{url}", "dir_info": {{"editable": true}}}}')
+    for folder in ("edited", "site"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    whole = job("edited_layers:f")
+    assert pack(whole) is None and not_kept(whole) == []
+    (info / "direct_url.json").unlink()
+    assert len(not_kept(whole)) == 1

@@ -50,7 +50,7 @@ def test_gradients_are_those_of_finite_differences(name, ops):
     for i, (x, dx) in enumerate(zip(set_up.inputs, gradients, strict=True)):
         if dx is None:
             assert isinstance(set_up.layer, LossLayer), "no gradient flows back"
-            assert i == 1
+            assert i >= 1
             continue
         assert dx.shape == x.shape
         np.testing.assert_allclose(dx, differences(set_up, x, weights), rtol=1e-5, atol=1e-7, err_msg=f"source {i}")

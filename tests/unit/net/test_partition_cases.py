@@ -31,6 +31,7 @@ from singa_dask.layers import (
     Pooling,
     RecordInput,
     ReLU,
+    Sigmoid,
     Slice,
     Softmax,
     SoftmaxLoss,
@@ -87,6 +88,17 @@ def user_losses_and_labels(data):
     labels = Labelled("labels", data)
     out = ip("ip", data, 5)
     return [data, SquaredError("mine", [out, labels]), SoftmaxLoss("loss", [ip("out", out, 6), labels])]
+
+
+@case
+def weights_of_samples(data):
+    weights = Sigmoid("weights", ip("ip1", data, 1))
+    top = ip("out", ip("ip2", data, 9), 5)
+    plain, classes = (
+        SoftmaxLoss("a", [top, data, weights]),
+        SoftmaxLoss("b", [top, data], class_weight=[1, 2, 0, 3, 1]),
+    )
+    return [data, plain, classes, EuclideanLoss("c", [ip("ip3", top, 12), data, weights])]
 
 
 @case

@@ -104,9 +104,10 @@ def runs(monkeypatch):
     runs: list = []
 
     class Run:
-        def __init__(self, prepared, workspace, display, callbacks, max_restarts, patience_s, max_queue_s):
-            settings = {"max_restarts": max_restarts, "patience_s": patience_s, "max_queue_s": max_queue_s}
-            settings["callbacks"] = callbacks._callbacks
+        def __init__(self, prepared, workspace, display, callbacks, *settings):
+            names = ("max_restarts", "patience_s", "max_queue_s", "processes", "curves")
+            settings = {**dict(zip(names, settings, strict=True)), "callbacks": callbacks._callbacks}
+            assert settings.pop("processes") and settings.pop("curves")
             self.given = prepared, workspace.folder, display, settings
 
         def to_end(self, client, resume):

@@ -17,6 +17,7 @@ from singa_dask.comm import run_threads
 from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.exchange import portions
 from singa_dask.exchange.portions import Gathered
+from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.layers.partition import Portion
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import checkpoint_file
@@ -32,6 +33,8 @@ def example(step=7):
         parameters={"w": draw.standard_normal((3, 4)).astype(np.float32), "b": np.zeros(0, np.float32)},
         updater={"momentum": {"w": draw.standard_normal((3, 4)).astype(np.float32), "b": np.zeros(0, np.float32)}},
         data={"data": "abc"},
+        described={"data": '{"columns": []}'},
+        code=CodeBundle("3.11", b"pickled\n\0code", "signature"),
     )
 
 
@@ -39,10 +42,19 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
     saved = example()
     loaded = load(save(saved, path_of(tmp_path, 7)))
     assert (loaded.step, loaded.seed, loaded.job, loaded.data) == (7, 2**63 + 1, saved.job, {"data": "abc"})
+    assert (loaded.described, loaded.code) == (saved.described, saved.code)
     for name, value in saved.parameters.items():
         np.testing.assert_array_equal(loaded.parameters[name], value)
         assert loaded.parameters[name].dtype == value.dtype
         np.testing.assert_array_equal(loaded.updater["momentum"][name], saved.updater["momentum"][name])
+
+
+def test_a_checkpoint_without_description_and_code_is_loaded(tmp_path):
+    attributes = {"format": "singa_dask checkpoint 1", "step": 3, "seed": np.uint64(1), "data": "{}"}
+    arrays = {"parameters/w": np.ones(2, np.float32), "job": np.frombuffer(b'name: "x"', np.uint8)}
+    checkpoint_file.write(tmp_path / "early.h5", attributes, arrays)
+    loaded = load(tmp_path / "early.h5")
+    assert (loaded.step, loaded.job, loaded.described, loaded.code) == (3, 'name: "x"', {}, None)
 
 
 def test_plain_h5py_reads_it(tmp_path):

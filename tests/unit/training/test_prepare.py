@@ -174,7 +174,8 @@ def test_paths_of_data_are_absolute_and_shapes_those_of_the_shards(shards, tmp_p
     train, test = (layer.store_conf for layer in prepared.job.neuralnet.layer[:2])
     assert (train.path, test.path) == (str(tmp_path / "train"), str(tmp_path / "test"))
     assert list(train.shape) == list(test.shape) == [4] and not test.mean_file
-    assert train.mean_file == train.std_file == str(tmp_path / "statistics.h5")
+    assert not train.mean_file and not train.std_file
+    assert (list(train.mean), list(train.std), list(test.mean)) == ([2.0], [3.0], [])
     assert prepared.data.keys() == {"train/data", "test/data"} and prepared.layers.keys() == {"train", "test"}
     assert (prepared.shapes["scores_weight"], prepared.parameters, prepared.layout.total) == ((4, 3), 15, 32)
     assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
@@ -218,3 +219,19 @@ def test_shapes_of_given_checkpoints_are_checked(shards, tmp_path):
     checkpoints.save(checkpoints.Checkpoint(1, 0, "", values), path)
     with pytest.raises(CheckpointError, match=r"scores_weight has shape \(3, 4\), in this net \(4, 3\)"):
         check_given(prepared)
+
+
+def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards, caplog):
+    def autoencoder(**conf):
+        source = layers.RecordInput("data", path="train", batchsize=4, **conf)
+        return job(source, layers.InnerProduct("ip", num_output=4), layers.EuclideanLoss("loss"))
+
+    prepare(autoencoder())
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
+        "layer 'loss' takes the samples of 'data' as its target, not their labels"
+    ]
+    assert "has_label: false" in caplog.text
+    assert "--targets" in caplog.text
+    caplog.clear()
+    prepare(autoencoder(has_label=False))
+    assert not caplog.records

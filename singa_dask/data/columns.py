@@ -1,0 +1,126 @@
+"""The columns of a data set: what shards hold of each sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+MAX_RANK = 4
+
+
+class Role(StrEnum):
+    """What a column is for. Labels are numbers of classes; targets are the numbers that a net is to predict; a mask
+    says which values of a target count."""
+
+    FEATURE = "feature"
+    LABEL = "label"
+    TARGET = "target"
+    WEIGHT = "weight"
+    MASK = "mask"
+
+
+class Channels(StrEnum):
+    """Where a sample has its channels."""
+
+    FIRST = "first"
+    LAST = "last"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a data set.
+
+    dtype: as stored, one of DTYPES. shape: of one stored sample, () to 4 dimensions. classes: of a label, or the
+    symbols of a text: their names, their number, or None if unknown. mean, std: over all samples: per channel; of a
+    vector per value; else one value. names: of the values of a vector, or none. dataset: its path in the HDF5 files.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[int, ...]
+    channels: Channels = Channels.NONE
+    classes: tuple[str, ...] | int | None = None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    names: tuple[str, ...] = ()
+    dataset: str = ""
+
+    @property
+    def num_classes(self) -> int | None:
+        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
+
+    @cached_property
+    def values(self) -> int:
+        """Values of a sample."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a sample."""
+        return self.values * np.dtype(self.dtype).itemsize
+
+    @property
+    def num_statistics(self) -> int:
+        """Entries of `mean` and `std`."""
+        if self.channels == Channels.NONE:
+            return self.shape[0] if len(self.shape) == 1 else 1
+        return self.shape[0] if self.channels == Channels.FIRST else self.shape[-1]
+
+    @property
+    def statistics_axes(self) -> tuple[int, ...]:
+        """The axes of a sample over which the statistics are taken."""
+        rank = len(self.shape)
+        if self.channels == Channels.NONE:
+            return () if rank == 1 else tuple(range(rank))
+        return tuple(range(1, rank)) if self.channels == Channels.FIRST else tuple(range(rank - 1))
+
+    @property
+    def job_shape(self) -> tuple[int, ...]:
+        """The shape in the order of `store_conf.shape`: channels first. A scalar has the shape (1,)."""
+        net = self.net_shape
+        return net if len(net) == 1 else (net[-1], *net[:-1])
+
+    @property
+    def net_shape(self) -> tuple[int, ...]:
+        """The shape in a net: channels last, of which a plane or volume without channels has one; a scalar is (1,)."""
+        if self.channels == Channels.FIRST:
+            return *self.shape[1:], self.shape[0]
+        if self.channels == Channels.LAST or len(self.shape) == 1:
+            return self.shape
+        return (*self.shape, 1)
+
+
+def guess_channels(shape: tuple[int, ...]) -> Channels | None:
+    """Where samples of this shape have their channels; None if the shape does not tell.
+
+    Of the first and the last axis, the channels are the one with at most 4 entries, or the one that differs where all
+    other axes are equal. Samples of up to two dimensions have none.
+    """
+    if len(shape) < 3:
+        return Channels.NONE
+    first, last = shape[0] <= 4, shape[-1] <= 4
+    if first == last:
+        first = shape[0] != shape[-1] and len(set(shape[1:])) == 1
+        last = shape[0] != shape[-1] and len(set(shape[:-1])) == 1
+    if first == last:
+        return None
+    return Channels.FIRST if first else Channels.LAST
+
+
+def stored_dtype(dtype: np.dtype) -> np.dtype | None:
+    """The type in which shards hold numbers of this one, without a loss; None if there is none.
+
+    Whole numbers of more than 63 bits have none.
+    """
+    dtype = dtype.newbyteorder("=")
+    if dtype.name in DTYPES:
+        return dtype
+    wider = {"bool": "uint8", "int8": "int16", "uint16": "int32", "uint32": "int64"}
+    return np.dtype(wider[dtype.name]) if dtype.name in wider else None

@@ -1,0 +1,68 @@
+"""Folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from singa_dask.data.manifest import MANIFEST_FILE
+from singa_dask.errors import DataError
+
+
+@contextmanager
+def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary folder next to `out` that is renamed to `out` when the block ends, and removed if it fails.
+
+    durable: flush the folders to the disk.
+
+    Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
+    """
+    check_free(out, overwrite)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror}). Choose another folder.") from error
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        if durable:
+            sync(temporary)
+        check_free(out, overwrite)
+        if out.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
+            out.rename(old / out.name)
+            temporary.rename(out)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            temporary.rename(out)
+        if durable:
+            sync(out.parent)
+    except OSError as error:
+        raise DataError(f"{out}: could not be written ({error}). Is the disk full?") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Raises DataError if `out` exists, unless it is empty, or a folder of shards and overwrite is True."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    ours = out.is_dir() and any((folder / MANIFEST_FILE).exists() for folder in (out, *out.iterdir()))
+    if not overwrite:
+        raise DataError(f"{out}: exists already. Choose another folder, remove it, or set overwrite.")
+    if not ours:
+        raise DataError(f"{out}: is not a folder of shards and is not overwritten. Choose another folder.")
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

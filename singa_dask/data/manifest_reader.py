@@ -1,0 +1,224 @@
+"""Reads a manifest, which may come from anywhere: every field is checked.
+
+Version 1 had the columns "features" and "labels".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data.columns import DTYPES, MAX_RANK, Channels, Column, Role
+from singa_dask.data.manifest import FORMAT, HASH, VERSION, WAY_OUT, Manifest, Shard
+from singa_dask.errors import DataError
+
+MAX_SAMPLE_NBYTES = 256 << 20
+_SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+def read_manifest(path: Path, fields: Any) -> Manifest:
+    """The manifest at `path` with these fields. Raises DataError that names the field and the received value."""
+    top = _Fields(path, fields)
+    version = top.take(
+        "version",
+        lambda v: _is_count(v) and v <= VERSION,
+        f"must be at most {VERSION}: this data set needs a newer singa_dask",
+    )
+    top.take("format", lambda v: v == FORMAT, f"must be {FORMAT!r}")
+    top.take("hash", lambda v: v == HASH, f"must be {HASH!r}")
+    columns = _columns_of_version_1(top) if version == 1 else _columns(top)
+    window = top.take("window", _is_count, "must be a positive whole number")
+    notes = top.take("notes", _is_texts, "must be a list of texts")
+    order, in_place, encoders = "", False, ()
+    if version > 1:
+        order = top.take("order", _is_text, "must be text")
+        in_place = top.take("in_place", lambda v: isinstance(v, bool), "must be true or false")
+        encoders = tuple(top.take("encoders", _is_objects, "must be a list of JSON objects"))
+    shards = _shards(top, window, in_place)
+    total = sum(shard.samples for shard in shards)
+    top.take("total", lambda v: _is_count(v) and v == total, f"must be the sum of the shards' samples, {total}")
+    return Manifest(total, columns, window, shards, order, in_place, encoders, tuple(notes), path.parent)
+
+
+def read_description(text: str) -> tuple[tuple[Column, ...], tuple[Any, ...]]:
+    """The columns and encoders of `Manifest.description`. Raises DataError."""
+    try:
+        top = _Fields(Path("description"), json.loads(text))
+    except ValueError as error:
+        raise DataError(f"the description of the data is not JSON ({error}).") from error
+    return _columns(top), tuple(top.take("encoders", _is_objects, "must be a list of JSON objects"))
+
+
+class _Fields:
+    """The fields of a JSON object. Every error names the file, the field and the received value."""
+
+    def __init__(self, path: Path, fields: Any, key: str = ""):
+        self.path, self.key = path, key
+        if not isinstance(fields, dict):
+            raise self._fault(key or "manifest", "must be a JSON object", type(fields).__name__)
+        self.fields: dict[str, Any] = fields
+
+    def take(self, name: str, valid: Callable[[Any], bool], expected: str, default: Any = None) -> Any:
+        """The value of a field; one that is missing has the default, if it is not None."""
+        if name not in self.fields and default is not None:
+            return default
+        value = self.fields.get(name)
+        if name not in self.fields or not valid(value):
+            raise self.fault(name, expected, value if name in self.fields else "nothing")
+        return value
+
+    def entries(self, name: str) -> list[_Fields]:
+        """The entries of a list of objects."""
+        entries = self.take(name, lambda v: isinstance(v, list) and bool(v), "must be a list of at least one object")
+        return [_Fields(self.path, entry, f"{name}[{i}]") for i, entry in enumerate(entries)]
+
+    def fault(self, name: str, expected: str, received: object) -> DataError:
+        return self._fault(f"{self.key}.{name}" if self.key else name, expected, received)
+
+    def _fault(self, key: str, expected: str, received: object) -> DataError:
+        text = repr(received)
+        return DataError(
+            f"{self.path}: {key} {expected}. Received: {text if len(text) < 80 else text[:77] + '...'}. {WAY_OUT}"
+        )
+
+
+def _columns(top: _Fields) -> tuple[Column, ...]:
+    columns = tuple(_column(entry) for entry in top.entries("columns"))
+    names = [column.name for column in columns]
+    if len(set(names)) != len(names):
+        raise top.fault("columns", "must have distinct names", names)
+    if not any(column.role is Role.FEATURE for column in columns):
+        raise top.fault("columns", "must have one with the role feature", [column.role.value for column in columns])
+    return columns
+
+
+def _column(entry: _Fields) -> Column:
+    name = entry.take("name", _is_name, "must be text of 1 to 200 characters without /")
+    role = Role(entry.take("role", lambda v: v in list(Role), f"must be one of {', '.join(Role)}"))
+    dtype = entry.take("dtype", lambda v: v in DTYPES, f"must be one of {', '.join(DTYPES)}")
+    shape = tuple(
+        entry.take(
+            "shape",
+            lambda v: isinstance(v, list) and len(v) <= MAX_RANK and all(map(_is_count, v)),
+            f"must be at most {MAX_RANK} positive whole numbers",
+        )
+    )
+    channels = Channels(entry.take("channels", lambda v: v in list(Channels), f"must be one of {', '.join(Channels)}"))
+    if (channels is not Channels.NONE and len(shape) < 2) or (channels is Channels.NONE and len(shape) == MAX_RANK):
+        raise entry.fault("channels", f"does not suit samples of {len(shape)} dimensions", channels.value)
+    classes = entry.take("classes", _is_classes, "must be a list of distinct names, a positive number or null")
+    names = entry.take("names", _is_texts, "must be a list of texts", [])
+    dataset = entry.take("dataset", _is_path, "must be the path of a dataset", "")
+    bare = Column(name, role, dtype, shape, channels)
+    if role is Role.LABEL and (bare.values != 1 or dtype.startswith("float")):
+        raise entry.fault("shape", "of labels must be one value, of whole numbers", f"{list(shape)}, {dtype}")
+    if bare.nbytes > MAX_SAMPLE_NBYTES:
+        raise entry.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", list(shape))
+    if names and (len(shape) != 1 or len(names) != shape[0]):
+        raise entry.fault("names", "must name every value of a vector", names)
+    mean, std = _statistics(entry, bare.num_statistics)
+    return Column(name, role, dtype, shape, channels, _frozen(classes), mean, std, tuple(names), dataset)
+
+
+def _statistics(entry: _Fields, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Version 1 had one value for all columns of a vector."""
+    mean, std = (
+        entry.take(
+            key,
+            lambda v: isinstance(v, list) and len(v) in (1, count) and all(map(_is_finite, v)),
+            f"must be {count} finite number(s)",
+        )
+        for key in ("mean", "std")
+    )
+    return tuple(map(float, mean)), tuple(map(float, std))
+
+
+def _columns_of_version_1(top: _Fields) -> tuple[Column, ...]:
+    layouts = {"HWC": Channels.LAST, "flat": Channels.NONE}
+    dtype = top.take("dtype", lambda v: v in ("uint8", "float32"), "must be one of uint8, float32")
+    layout = top.take("layout", lambda v: v in layouts, f"must be one of {', '.join(layouts)}")
+    rank = 3 if layout == "HWC" else 1
+    shape = tuple(
+        top.take(
+            "shape",
+            lambda v: isinstance(v, list) and len(v) == rank and all(map(_is_count, v)),
+            f"must be {rank} positive whole number(s) for layout {layout}",
+        )
+    )
+    has_labels = top.take("has_labels", lambda v: isinstance(v, bool), "must be true or false")
+    classes = _frozen(top.take("classes", _is_classes, "must be a list of distinct names, a positive number or null"))
+    features = Column("features", Role.FEATURE, dtype, shape, layouts[layout])
+    if features.nbytes > MAX_SAMPLE_NBYTES:
+        raise top.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", list(shape))
+    mean, std = _statistics(top, features.num_statistics if rank == 3 else 1)
+    symbols = None if has_labels else classes
+    features = Column("features", Role.FEATURE, dtype, shape, layouts[layout], symbols, mean, std)
+    return (features, Column("labels", Role.LABEL, "int64", (), classes=classes)) if has_labels else (features,)
+
+
+def _shards(top: _Fields, window: int, in_place: bool) -> tuple[Shard, ...]:
+    shards = []
+    for entry in top.entries("shards"):
+        if in_place:
+            file = entry.take("file", lambda v: _is_text(v) and Path(v).is_absolute(), "must be an absolute path")
+        else:
+            file = entry.take(
+                "file", lambda v: _is_text(v) and bool(_SHARD_NAME.fullmatch(v)), "must be named like shard-00000.h5"
+            )
+        samples = entry.take("samples", _is_count, "must be a positive whole number")
+        expected = -(-samples // window)
+        hashes = entry.take(
+            "windows",
+            partial(_are_hashes, count=expected),
+            f"must be {expected} hashes of 32 hex digits",
+        )
+        shards.append(Shard(file, samples, tuple(hashes)))
+    if len({shard.file for shard in shards}) != len(shards):
+        raise top.fault("shards", "must name each file once", [shard.file for shard in shards])
+    return tuple(shards)
+
+
+def _frozen(classes: Any) -> tuple[str, ...] | int | None:
+    return tuple(classes) if isinstance(classes, list) else classes
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _are_hashes(value: object, count: int) -> bool:
+    return isinstance(value, list) and _is_texts(value) and len(value) == count and all(map(_DIGEST.fullmatch, value))
+
+
+def _is_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200 and "/" not in value and value not in (".", "..")
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and all(part not in ("", ".", "..") for part in value.split("/"))
+
+
+def _is_classes(value: Any) -> bool:
+    return value is None or _is_count(value) or (_is_texts(value) and len(value) > 0 and len(set(value)) == len(value))

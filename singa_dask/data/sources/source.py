@@ -1,0 +1,48 @@
+"""What a reader of data gives to those who write shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from singa_dask.data.columns import Channels, Role
+
+
+class Block(Protocol):
+    """Consecutive samples that one task reads. Can be pickled.
+
+    key: text that is equal for the same samples in every run.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    def read(self) -> Mapping[str, Any]:
+        """By raw column: a NumPy array (rows, ...), or a pandas Series of a table. Raises DataError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples that are not shards yet.
+
+    blocks: in the order of the samples. x: the raw columns with the features: arrays, or the one-dimensional columns
+    of a table, which become one vector. y: those with labels or targets. weight, mask: their columns. roles: of
+    columns of y, Role.LABEL or Role.TARGET; by default it is chosen by the values. channels: of arrays, by raw column;
+    a missing entry is chosen by the shape. classes: names of the classes, by raw column. ordered: whether the order of
+    the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
+    """
+
+    name: str
+    blocks: Sequence[Block]
+    x: tuple[str, ...]
+    y: tuple[str, ...] = ()
+    weight: str | None = None
+    mask: str | None = None
+    table: bool = False
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    channels: Mapping[str, Channels] = field(default_factory=dict)
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    ordered: bool = False

@@ -1,0 +1,68 @@
+"""Mean and standard deviation of the samples of a column, gathered piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from singa_dask.data.columns import Column
+
+# N samples, D values of a sample
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of every position of a sample: mean and sum of squared distances from it, (D,) float64, over `count` samples."""
+
+    count: int
+    mean: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def none(cls, values: int) -> Statistics:
+        """Of no samples with this many values."""
+        return cls(0, np.zeros(values), np.zeros(values))
+
+    @classmethod
+    def of(cls, x_ND: np.ndarray) -> Statistics:
+        """Of these samples, at least one."""
+        from singa_dask.data import numba_statistics  # imports Numba
+
+        x_ND = x_ND.reshape(len(x_ND), -1)
+        if x_ND.dtype == np.float16:  # which Numba does not compute with
+            x_ND = x_ND.astype(np.float32)
+        sums, squares = numba_statistics.shifted_sums(np.ascontiguousarray(x_ND))
+        count = len(x_ND)
+        mean = sums / count
+        return cls(count, x_ND[0] + mean, np.maximum(squares - sums * mean, 0))
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Of both sets of samples (Chan et al. 1979)."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        squares = self.squares + other.squares + np.square(delta) * (self.count * other.count / count)
+        return Statistics(count, self.mean + delta * (other.count / count), squares)
+
+    def in_column(self, column: Column) -> Column:
+        """The column with its `mean` and `std`."""
+        mean = self.mean.reshape(column.shape)
+        axes = column.statistics_axes
+        centre = mean.mean(axis=axes, keepdims=True)
+        spread = self.squares.reshape(column.shape) / max(self.count, 1) + np.square(mean - centre)
+        std = np.sqrt(spread.mean(axis=axes))
+        return replace(
+            column, mean=tuple(np.atleast_1d(mean.mean(axis=axes)).tolist()), std=tuple(np.atleast_1d(std).tolist())
+        )
+
+    def write(self, path: Path, shape: tuple[int, ...]) -> None:
+        """`mean` and `std`, float32, in the sample's shape. std is 1 at constant positions, where (x - mean) / std is
+        then 0."""
+        std = np.sqrt(self.squares / self.count)
+        with h5py.File(path, "w") as file:
+            file.create_dataset("mean", data=self.mean.astype("<f4").reshape(shape))
+            file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4").reshape(shape))

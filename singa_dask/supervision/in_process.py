@@ -1,0 +1,50 @@
+"""Training in this process: a group of one worker, without Dask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from singa_dask.cluster.cores import equal_share
+from singa_dask.comm.solo import SoloCommunicator
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job import ClusterTopology
+from singa_dask.supervision.interrupts import interrupts
+from singa_dask.training.checkpoint import Found
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+
+
+def check_single(topology: ClusterTopology) -> None:
+    """Raise ConfigError unless one process holds the whole run."""
+    if topology.nprocesses > 1:
+        message = "training in this process is for one worker, with its server in the same process"
+        hint = "Leave out processes=False, or the cluster block."
+        raise ConfigError(Problem("cluster", message, topology.describe(), hint))
+
+
+class InProcess:
+    """The only worker of a run. emit: is called with its events; plan: without a group."""
+
+    def __init__(self, plan: WorkerPlan, found: Found | None, emit: Callable[[dict[str, Any]], None]) -> None:
+        cores, step, path = (equal_share(1),), found.step if found else 0, found.path if found else None
+        self._plan = replace(plan, group=GroupPlan(resume=path, first=step, cores=cores))
+        self._emit = emit
+        self.stopped = ""  # by whom
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end; returns the report. The first Ctrl-C stops the run after the step in progress, with a
+        checkpoint; the second raises KeyboardInterrupt."""
+        with interrupts(self.stop), ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
+            services = RankServices(
+                submit=pool.submit,
+                emit=self._emit,
+                stop_requested=lambda: bool(self.stopped),
+                cores=self._plan.group.cores[0],
+            )
+            return train_rank(SoloCommunicator(), self._plan, services)
+
+    def stop(self, by: str) -> None:
+        """Ask the run to end after the step in progress. From any thread."""
+        self.stopped = self.stopped or by

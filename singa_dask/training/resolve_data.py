@@ -1,0 +1,186 @@
+"""The data of a job: finds them, and puts what the job takes from them into the job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data import (
+    AnyStream,
+    Manifest,
+    first_difference,
+    read_small,
+    resolve,
+    resolve_normalisation,
+    statistics_path,
+    store_info,
+    vocabulary,
+)
+from singa_dask.data.columns import Role
+from singa_dask.data.store import StoreInfo
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.job import runs_in
+from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
+from singa_dask.job.layer_types import CONF
+from singa_dask.job.stores import store_of
+from singa_dask.training.feed import data_key, group_stream
+from singa_dask.training.frequencies import PHASE_NAMES
+
+logger = logging.getLogger(__name__)
+
+MAX_MEAN_NBYTES = 1 << 30
+# Fields of store_conf on which the places of samples depend.
+_ORDERING = ("shuffle", "random_skip", "sequence", "lookahead", "validation_share")
+
+
+def resolve_data(job: JobProto, phases: Sequence[int]) -> tuple[dict[str, str], dict[str, str]]:
+    """Make data paths absolute, and set the shapes of samples and targets and the numbers of the normalisation.
+
+    phases: kTrain first. Returns the fingerprints and the descriptions of `Prepared`. Raises ConfigError with every
+    problem found.
+    """
+    resolver = _Resolver(job)
+    for phase in phases:
+        resolver.enter(phase)
+    if resolver.problems:
+        raise ConfigError(list(dict.fromkeys(resolver.problems)))  # phases share layers
+    return resolver.fingerprints, resolver.described
+
+
+@dataclass
+class _Resolver:
+    job: JobProto
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    described: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    # The input layers that train, by name: their data and store_conf.
+    trained: dict[str, tuple[StoreInfo, StoreProto]] = field(default_factory=dict)
+
+    def enter(self, phase: int) -> None:
+        """Resolve the layers of a phase."""
+        inputs: dict[str, tuple[StoreInfo, AnyStream]] = {}
+        for layer in self.job.neuralnet.layer:
+            if not runs_in(layer, phase):
+                continue
+            try:
+                if layer.rgbimage_conf.meanfile:
+                    _resolve_mean(layer)
+                if layer.type == LayerType.kCharRNN:
+                    _resolve_text(layer.char_rnn_conf)
+                if layer.type == LayerType.kCharRNNOutput:
+                    layer.char_rnn_conf.vocabulary[:] = vocabulary(layer.char_rnn_conf.vocab_path)
+                store = store_of(layer)
+                if store.path and not layer.srclayers:
+                    inputs[layer.name] = self._resolve_store(layer.name, store, phase)
+                    if layer.HasField("store_conf"):
+                        layer.store_conf.CopyFrom(store)
+            except ConfigError as error:
+                self.problems.extend(replace(p, key=_key_in(layer, p.key)) for p in error.problems)
+            except DataError as error:
+                self.problems.append(Problem(f"layer {layer.name!r}", str(error)))
+        self._check_batches({name: stream.batchsize for name, (_, stream) in inputs.items()})
+        self._check_pairs(inputs)
+
+    def _resolve_store(self, name: str, store: StoreProto, phase: int) -> tuple[StoreInfo, AnyStream]:
+        info = store_info(store)
+        stream = group_stream(self.job, store, info.manifest, phase)
+        store.path = str(info.path)
+        store.shape[:] = info.shape
+        targets = info.labels is not None and info.labels.role is not Role.LABEL
+        store.target_shape[:] = info.labels.job_shape if info.labels is not None and targets else ()
+        fitted, _ = self.trained.get(name, (info, store))
+        constant = resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
+        if constant and phase == Phase.kTrain:
+            logger.warning("%s: constant in the training data, and of no use: %s", info.path, _shortened(constant))
+        self.fingerprints[data_key(phase, name)] = stream.fingerprint
+        if phase == Phase.kTrain:
+            self.trained[name] = info, store
+            self.described[name] = info.manifest.description
+        elif name in self.trained and _normalisation(store) != _normalisation(self.trained[name][1]):
+            message = "layer %r normalises the samples of phase %s otherwise than those of training"
+            logger.warning(message, name, PHASE_NAMES[phase])
+        return info, stream
+
+    def _check_batches(self, batches: dict[str, int]) -> None:
+        if len(set(batches.values())) > 1:
+            hint = "All input layers must have the same batchsize."
+            self.problems.append(Problem("neuralnet", "input layers differ in batchsize", str(batches), hint))
+
+    def _check_pairs(self, inputs: dict[str, tuple[StoreInfo, AnyStream]]) -> None:
+        """Check that the n-th samples of all input layers belong together."""
+        if not inputs:
+            return
+        (first, (info, stream)), *others = inputs.items()
+        for name, (other, its_stream) in others:
+            for what, mine, its in _pairing(info, stream, other, its_stream):
+                if mine != its:
+                    message = f"pairs its samples with those of {first!r}, but their {what} differ"
+                    hint = "Write both into the same shards, as two columns, and name them in store_conf.column."
+                    self.problems.append(Problem(f"layer {name!r}", message, f"{mine} and {its}", hint))
+                    break
+
+
+def _pairing(info: StoreInfo, stream: AnyStream, other: StoreInfo, its: AnyStream) -> list[tuple[str, Any, Any]]:
+    """What must be equal for two inputs to have the same samples in the same places: name and both values."""
+    mine, theirs = info.manifest, other.manifest
+    orders = (mine.order, theirs.order) if mine.order and theirs.order else ("", "")
+    windows = [tuple((window.start, window.samples) for window in m.windows) for m in (mine, theirs)]
+    same = mine.digest == theirs.digest or windows[0] == windows[1]
+    return [
+        ("numbers of samples", mine.total, theirs.total),
+        ("windows", *((0, 0) if same else map(_windows, (mine, theirs)))),
+        ("orders", *orders),
+        *((name, getattr(stream.conf, name), getattr(its.conf, name)) for name in _ORDERING),
+    ]
+
+
+def _windows(manifest: Manifest) -> str:
+    return f"{len(manifest.shards)} shard(s) with windows of {manifest.window} samples"
+
+
+def _normalisation(store: StoreProto) -> tuple[Any, ...]:
+    fields = ("mean_value", "std_value", "mean", "std", "target_mean", "target_std")
+    values = (getattr(store, name) for name in fields)
+    return tuple(value if isinstance(value, float) else tuple(value) for value in values)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _resolve_mean(layer: LayerProto) -> None:
+    """Make the path of an ImagePreprocess layer's mean image absolute, and check the file."""
+    path = statistics_path(layer.rgbimage_conf.meanfile)
+    read_small(path, "mean", MAX_MEAN_NBYTES)
+    layer.rgbimage_conf.meanfile = str(path)
+
+
+def _key_in(layer: LayerProto, key: str) -> str:
+    """The key of a data fault in the layer's own block."""
+    if layer.type == LayerType.kCharRNN:
+        key = key.replace("store_conf.sequence", "store_conf.unroll_len").replace("store_conf", "char_rnn_conf")
+    block = CONF.get(LayerType.Name(layer.type), "store_conf")
+    return key.replace(block, f"layer {layer.name!r}.{block}", 1)
+
+
+def _resolve_text(conf: CharRNNProto) -> None:
+    """Make the paths of a text absolute, and check the text and its vocabulary."""
+    if Path(conf.path).expanduser().is_file():
+        out = Path(conf.path).with_suffix("")
+        hint = f"Run `singa-dask shard text --source {conf.path} --out {out}.shards`, and name that folder."
+        raise ConfigError(Problem("char_rnn_conf.path", "must be a folder of shards, not a text", conf.path, hint))
+    folder = resolve(conf.path)
+    symbols = vocabulary(folder)
+    conf.path = str(folder)
+    if not conf.vocab_path:
+        return
+    difference = first_difference(vocabulary(conf.vocab_path), symbols)
+    if difference is not None:
+        hint = f"Leave it out, or rewrite the shards with --vocab {conf.vocab_path}."
+        message = f"differs from the vocabulary of {folder}: {difference}"
+        raise ConfigError(Problem("char_rnn_conf.vocab_path", message, conf.vocab_path, hint))
+    if not conf.vocab_path.startswith("dataset:"):
+        conf.vocab_path = str(Path(conf.vocab_path).expanduser().absolute())

@@ -1,0 +1,230 @@
+"""Columns of any numeric type and shape, from arrays through shards to mini-batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from singa_dask.data import Loader, Manifest, make_stream, resolve_normalisation, store_info, write_shards
+from singa_dask.data.columns import DTYPES, Channels, Role, guess_channels, stored_dtype
+from singa_dask.data.shards import window_hash
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.job_pb2 import Phase, StoreProto
+
+SHAPES = {
+    "scalar": ((), "none", (1,)),
+    "vector": ((5,), "none", (5,)),
+    "plane": ((4, 6), "none", (4, 6, 1)),
+    "series": ((4, 6), "last", (4, 6)),
+    "image": ((4, 5, 2), "last", (4, 5, 2)),
+    "field": ((2, 4, 5), "first", (4, 5, 2)),
+    "volume": ((3, 4, 5), "none", (3, 4, 5, 1)),
+    "volumes": ((2, 3, 4, 5), "first", (3, 4, 5, 2)),
+}
+
+
+def loaded(manifest, pool, phase=Phase.kTest, **fields):
+    """All mini-batches of one pass in the order of the files: features and labels."""
+    store = StoreProto(path=str(manifest.folder), batchsize=[manifest.total], **fields)
+    stream = make_stream(store, manifest, seed=0, phase=phase)
+    with Loader(stream, store, pool.submit) as loader:
+        batch = loader.next()
+        return batch.features.copy(), None if batch.labels is None else batch.labels.copy()
+
+
+def in_net(x: np.ndarray, channels: str, shape: tuple[int, ...]) -> np.ndarray:
+    x = np.moveaxis(x, 1, -1) if channels == "first" else x
+    return x.reshape(len(x), *shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_type_and_shape_reaches_the_net(tmp_path, pool, dtype, kind):
+    shape, channels, net_shape = SHAPES[kind]
+    x = np.random.default_rng(0).integers(0, 100, (20, *shape)).astype(dtype)
+    manifest = write_shards(tmp_path / "out", x, None, 2, channels=channels, window=4)
+    column = manifest.features
+    assert (column.dtype, column.shape, column.net_shape) == (dtype, shape, net_shape)
+    assert store_info(StoreProto(path=str(tmp_path / "out"), has_label=False)).sample_shape == net_shape
+    features, labels = loaded(manifest, pool, has_label=False)
+    assert labels is None
+    np.testing.assert_array_equal(features, in_net(x, channels, net_shape))
+
+
+@pytest.mark.parametrize("channels", ["first", "last"])
+def test_normalisation_per_channel_is_that_of_numpy(tmp_path, pool, channels):
+    x = np.random.default_rng(0).normal(5, 3, (40, 3, 4, 2) if channels == "last" else (40, 2, 3, 4))
+    manifest = write_shards(tmp_path / "out", x.astype(np.float32), np.zeros(40, int), 3, channels=channels)
+    store = StoreProto(normalise=True)
+    assert resolve_normalisation(store, manifest.features, manifest.features, None) == []
+    assert len(store.mean) == 2 and not store.normalise
+    features, _ = loaded(manifest, pool, mean=store.mean, std=store.std)
+    net = in_net(x, channels, (3, 4, 2)).astype(np.float64)
+    expected = (net - net.mean((0, 1, 2))) / net.std((0, 1, 2))
+    np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_normalisation_of_vectors_is_per_value_and_names_what_is_constant(tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    x[:, 1] = 7
+    manifest = write_shards(tmp_path / "out", x)
+    store = StoreProto(normalise=True)
+    assert resolve_normalisation(store, manifest.features, manifest.features, None) == ["x[1]"]
+    np.testing.assert_allclose(store.mean, x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(store.std, np.where(np.arange(3) == 1, 1, x.std(0)), rtol=1e-5)
+
+
+def test_normalisation_excludes_numbers_of_the_job(tmp_path):
+    column = write_shards(tmp_path / "out", np.ones((4, 2))).features
+    with pytest.raises(ConfigError, match="normalise: excludes mean_value"):
+        resolve_normalisation(StoreProto(normalise=True, mean_value=1), column, column, None)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "vector", "field"])
+def test_targets_are_numbers_of_any_shape(tmp_path, pool, kind):
+    shape, channels, net_shape = SHAPES[kind]
+    x, y = np.arange(24.0).reshape(12, 2), np.random.default_rng(0).normal(size=(12, *shape))
+    manifest = write_shards(tmp_path / "out", x, y, 2, window=4)
+    assert manifest.targets is not None and manifest.targets.role is Role.TARGET
+    store = StoreProto(normalise_target=True)
+    resolve_normalisation(store, manifest.features, manifest.features, manifest.targets)
+    _, labels = loaded(manifest, pool)
+    np.testing.assert_allclose(labels, in_net(y, channels, net_shape), rtol=1e-6)
+    _, scaled = loaded(manifest, pool, target_mean=store.target_mean, target_std=store.target_std)
+    np.testing.assert_allclose(scaled.mean(), 0, atol=1e-6)
+    axes = tuple(range(scaled.ndim - 1))
+    np.testing.assert_allclose(scaled.std(axes), 1, rtol=1e-5)
+
+
+def test_a_layer_reads_the_columns_that_the_job_names(tmp_path, pool):
+    x, y, weight = np.arange(10.0).reshape(5, 2), np.array([0, 1, 1, 0, 2]), np.linspace(1, 2, 5)
+    manifest = write_shards(tmp_path / "out", x, y, weight=weight)
+    features, labels = loaded(manifest, pool, column="weight")
+    np.testing.assert_allclose(features, weight[:, np.newaxis], rtol=1e-6)
+    np.testing.assert_array_equal(labels, y)
+    features, labels = loaded(manifest, pool, column="y")
+    np.testing.assert_array_equal(features, y[:, np.newaxis])
+    np.testing.assert_array_equal(labels, y)
+    for field in ("column", "label"):
+        with pytest.raises(ConfigError, match=rf"store_conf\.{field}.*no such column.*weigth.*Did you mean weight"):
+            store_info(StoreProto(path=str(tmp_path / "out"), **{field: "weigth"}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((), "none"),
+        ((7,), "none"),
+        ((28, 28), "none"),
+        ((3, 24, 24), "first"),
+        ((24, 24, 3), "last"),
+        ((16, 24, 24), "first"),
+        ((24, 24, 16), "last"),
+        ((1, 8, 8), "first"),
+        ((2, 16, 16, 16), "first"),
+        ((16, 16, 16, 5), "last"),
+        ((3, 4, 4), "first"),
+        ((3, 4, 2), None),
+        ((8, 8, 8), None),
+        ((10, 20, 30), None),
+    ],
+)
+def test_the_shape_tells_where_the_channels_are_or_nothing_is_guessed(shape, expected):
+    assert guess_channels(shape) == expected
+
+
+def test_what_the_shape_does_not_tell_must_be_said(tmp_path):
+    x = np.zeros((6, 8, 8, 8), np.float32)
+    with pytest.raises(DataError, match=r"samples of shape \(8, 8, 8\).*channels"):
+        write_shards(tmp_path / "out", x)
+    assert write_shards(tmp_path / "out", x, channels="none").features.channels is Channels.NONE
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [("bool", "uint8"), ("int8", "int16"), (">f4", "float32"), ("uint32", "int64"), ("f8", "float64")],
+)
+def test_types_are_stored_without_a_loss(given, stored):
+    assert stored_dtype(np.dtype(given)) == np.dtype(stored)
+
+
+@pytest.mark.parametrize("given", ["uint64", "complex64", "O", "U3", "M8[s]"])
+def test_other_types_are_not_numbers(given):
+    assert stored_dtype(np.dtype(given)) is None
+
+
+def test_version_1_is_still_read(tmp_path, pool):
+    x, y = np.arange(24, dtype=np.float32).reshape(6, 4), np.arange(6) % 3
+    with h5py.File(tmp_path / "shard-00000.h5", "w") as file:
+        file["features"], file["labels"] = x, y
+    fields = {
+        "format": "singa-dask shards",
+        "version": 1,
+        "total": 6,
+        "shape": [4],
+        "dtype": "float32",
+        "layout": "flat",
+        "has_labels": True,
+        "classes": ["a", "b", "c"],
+        "window": 4,
+        "hash": "blake2b-128",
+        "mean": [11.5],
+        "std": [6.92],
+        "notes": [],
+        "shards": [
+            {
+                "file": "shard-00000.h5",
+                "samples": 6,
+                "windows": [window_hash([x[:4], y[:4]]), window_hash([x[4:], y[4:]])],
+            }
+        ],
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(fields))
+    manifest = Manifest.load(tmp_path)
+    assert [column.name for column in manifest.columns] == ["features", "labels"]
+    assert manifest.targets is not None and manifest.targets.classes == ("a", "b", "c")
+    features, labels = loaded(manifest, pool)
+    np.testing.assert_array_equal(features, x)
+    np.testing.assert_array_equal(labels, y)
+    for broken in ("dtype", "layout", "has_labels", "mean"):
+        (tmp_path / "manifest.json").write_text(json.dumps({**fields, broken: "x"}))
+        with pytest.raises(DataError, match=rf"manifest\.json: {broken} must"):
+            Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize("sequence", [0, 3])
+def test_a_share_is_held_out_of_training(tmp_path, sequence):
+    manifest = write_shards(tmp_path / "out", np.arange(200.0)[:, np.newaxis], None, 3, window=4)
+    fields = {"validation_share": 0.2, "sequence": sequence, "batchsize": [8]}
+    store = StoreProto(path=str(tmp_path / "out"), has_label=False, **fields)
+    read = {}
+    for phase in (Phase.kTrain, Phase.kTest, Phase.kVal):
+        stream = make_stream(store, manifest, seed=phase, phase=phase)
+        steps = range(-(-stream.samples // 8))
+        read[phase] = set(np.concatenate([stream.batch(step).reshape(-1) for step in steps]).tolist())
+    assert read[Phase.kTest] == read[Phase.kVal]
+    assert not read[Phase.kTrain] & read[Phase.kTest]
+    assert 36 <= len(read[Phase.kTest]) <= 44
+    if sequence:
+        assert min(read[Phase.kTest]) > max(read[Phase.kTrain])
+    else:
+        assert read[Phase.kTrain] | read[Phase.kTest] == set(range(200))
+
+
+def test_a_share_leaves_something_to_train(tmp_path):
+    manifest = write_shards(tmp_path / "out", np.ones((8, 2)), window=8)
+    store = StoreProto(path=str(Path(manifest.folder or "")), has_label=False, validation_share=0.5, batchsize=[2])
+    with pytest.raises(ConfigError, match=r"validation_share: holds out all 1 windows.*smaller --window"):
+        make_stream(store, manifest, seed=0)
+
+
+def test_half_precision_is_widened_exactly(tmp_path, pool):
+    bits = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = bits[np.isfinite(bits)].reshape(-1, 32)
+    manifest = write_shards(tmp_path / "out", x, None, 3)
+    features, _ = loaded(manifest, pool, has_label=False)
+    np.testing.assert_array_equal(features.view(np.uint32), x.astype(np.float32).view(np.uint32))

@@ -1,0 +1,136 @@
+"""Weights in losses: their values, and what is refused."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers import Context, EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss, Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import Ops, get_ops
+
+B, N = 6, 4
+DRAW = np.random.default_rng(0)
+LOGITS, LABELS = DRAW.standard_normal((B, N)), np.array([0, 1, 2, 3, 1, 0])
+WEIGHTS = np.array([1.0, 0.5, 0, 2, 3, 1])
+
+
+def run(layer, *x, ops=None):
+    ops = ops or Ops(np.float64)
+    ctx = Context(ops, Step(total_rows=len(x[0])))
+    layer.setup(*[each.shape[1:] for each in x])
+    layer.forward(ctx, *x)
+    return {name: metric.mean for name, metric in layer.metrics(ctx).items()}, layer.backward(ctx, None)
+
+
+def test_the_loss_is_the_weighted_sum_over_the_number_of_rows():
+    factors = np.array([1, 4, 0.5, 2])
+    layer = SoftmaxLoss("loss", ["x", "data", "w"], class_weight=factors.tolist(), scale=2)
+    metrics, (_, *others) = run(layer, LOGITS, LABELS, WEIGHTS)
+    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+    each = WEIGHTS * factors[LABELS]
+    mean = log_loss(LABELS, probabilities, sample_weight=each)  # divides by the sum of the weights
+    assert metrics["loss"] == pytest.approx(2 * mean * each.sum() / B)
+    assert metrics["accuracy"] == (probabilities.argmax(axis=1) == LABELS).mean()
+    assert others == [None, None]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_of_one_change_nothing_even_for_extreme_outputs(dtype):
+    logits = np.array([[3e4, -3e4, 0, 1], [-1e5, 0, 0, 0], [0, 0, 200, 0]], dtype)
+    labels, ops = np.array([0, 0, 3]), get_ops("cpu", dtype)
+    plain, (dx, _) = run(SoftmaxLoss("loss", ["x", "data"]), logits, labels, ops=ops)
+    weighted, (dx1, *_) = run(SoftmaxLoss("loss", ["x", "data", "w"]), logits, labels, np.ones((3, 1), dtype), ops=ops)
+    assert weighted == pytest.approx(plain, rel=1e-6)
+    np.testing.assert_array_equal(dx1, dx)
+
+
+def test_masked_targets_are_not_read():
+    x, t = DRAW.standard_normal((B, 2, 3, 2)), DRAW.standard_normal((B, 2, 3, 2))
+    mask = DRAW.integers(0, 2, (B, 2, 3, 1)).astype(float)
+    assert 0 < mask.sum() < mask.size
+    expected = 0.5 * (mask * (x - t) ** 2).sum() / B
+    t[np.broadcast_to(mask == 0, t.shape)] = np.nan
+    whole = np.broadcast_to(mask, t.shape).reshape(B, -1)
+    for each in (mask, whole):
+        metrics, (dx, *others) = run(EuclideanLoss("loss", ["x", "t", "mask"]), x, t, each)
+        assert metrics["loss"] == pytest.approx(expected)
+        np.testing.assert_allclose(dx, np.where(mask, (x - t) / B, 0))
+        assert others == [None, None]
+    metrics, _ = run(EuclideanLoss("loss", ["x", "t", "w"]), x, x + 1, WEIGHTS)
+    assert metrics["loss"] == pytest.approx(0.5 * 12 * WEIGHTS.sum() / B)
+
+
+@pytest.mark.parametrize("loss", [SoftmaxLoss, EuclideanLoss])
+@pytest.mark.parametrize("wrong", [-1, np.nan, np.inf])
+def test_wrong_weights_are_named(loss, wrong):
+    weights, target = WEIGHTS.copy(), LABELS if loss is SoftmaxLoss else LOGITS
+    weights[4] = wrong
+    with pytest.raises(DataError, match=f"layer 'loss': weights must be .* 'w' gave {float(wrong)} in row 4"):
+        run(loss("loss", ["x", "data", "w"]), LOGITS, target, weights)
+    with pytest.raises(DataError, match="'x' gives 6 rows, but 'w' gives 5 weights"):
+        run(loss("loss", ["x", "data", "w"]), LOGITS, target, WEIGHTS[:5])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes", "message"),
+    [
+        (
+            SoftmaxLoss("loss", ["x", "data"], class_weight=[1, 2, 3]),
+            [(4,), ()],
+            "layer 'loss': softmaxloss_conf.class_weight must have 4 factors: the layer has 4 outputs. "
+            "Received: 3 factors. Give one factor per class, in the order of the classes, or leave it out.",
+        ),
+        (
+            SoftmaxLoss("loss", ["x", "data", "w"]),
+            [(4,), (), (2,)],
+            "layer 'loss': the third source must give one weight per sample. Received: 'w': (2,). Leave",
+        ),
+        (
+            EuclideanLoss("loss", ["x", "data", "w"]),
+            [(12,), (2, 2, 3), (2, 2)],
+            "one weight per sample or a mask (2, 2, 3) or a mask (2, 2, 1). Received: 'w': (2, 2).",
+        ),
+        (EuclideanLoss("loss", ["x", "data", "w", "v"]), [(4,), (4,), (1,), (1,)], "takes 2 to 3 srclayers"),
+    ],
+)
+def test_wrong_sizes_are_refused_at_setup(layer, shapes, message):
+    with pytest.raises(ConfigError) as caught:
+        layer.setup(*shapes)
+    assert message in str(caught.value)
+
+
+STEPS = 3
+
+
+def over_time(*, whole):
+    """A label and a weight per record, or (whole) a weight per sequence."""
+    loss = SoftmaxLoss("loss", ["out", "data", "w"])
+    loss.proto.unroll_conn_type[:] = [0, 1, 1]
+    inputs = [RecordInput("data", shape=5, sequence=STEPS), RecordInput("w", shape=1, sequence=0 if whole else STEPS)]
+    out = InnerProduct("out", "data", num_output=N)
+    out.proto.unroll_conn_type.append(1)
+    return NetProto(layer=[layer.proto for layer in [*inputs, out, loss]], unroll_len=STEPS)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_weights_of_sequences(whole):
+    rows = 3
+    x, y = DRAW.standard_normal((rows, STEPS, 5)), DRAW.integers(0, N, (rows, STEPS))
+    w = DRAW.random((rows, 1) if whole else (rows, STEPS))
+    losses, gradients = [], []
+    for fold in (True, False):
+        net = Net(over_time(whole=whole), Phase.kTrain, Ops(np.float64), fold=fold)
+        net.initialise(1)
+        assert ("loss" in net.layers) == (fold and not whole)
+        net.forward({"data": Batch(x, y), "w": Batch(w)}, Step(total_rows=rows))
+        net.backward()
+        losses.append(net.metrics()["loss"].mean)
+        gradients.append(net.flat.grads.copy())
+    weight, bias = (net.named_params[f"out_{role}"].value for role in ("weight", "bias"))
+    logits = x @ weight + bias
+    picked = np.take_along_axis(logits, y[..., None], 2)[..., 0]
+    expected = (w * (np.log(np.exp(logits).sum(axis=2)) - picked)).mean()
+    assert losses == pytest.approx([expected] * 2)
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-12)

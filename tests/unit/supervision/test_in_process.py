@@ -1,0 +1,131 @@
+"""Training in this process."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from singa_dask.data import write_shards
+from singa_dask.errors import ConfigError, TrainingError
+from singa_dask.job import ClusterTopology, Job
+from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision.driver import train
+from singa_dask.training.checkpoint import load
+from singa_dask.updaters import SGD
+
+
+class Watching(Display):
+    """Raises a signal at an event that `at` tells."""
+
+    def __init__(self, at=lambda event: False):
+        self.events, self.at = [], at
+
+    def handle(self, event):
+        self.events.append(event)
+        if self.at(event):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def job(tmp_path):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 90)
+    features = draw.normal(size=(90, 3)) + 2 * labels[:, None]
+    write_shards(tmp_path / "data", features.astype(np.float32), labels)
+
+    def make(lr=0.1, **fields):
+        fields = {"train_steps": 8, "checkpoint_freq": 4, "disp_freq": 2, "test_freq": 4, "test_steps": 3} | fields
+        layers = [RecordInput(path=str(tmp_path / "data"), batchsize=30), InnerProduct(num_output=2), SoftmaxLoss()]
+        return Job(name="points", layers=layers, updater=SGD(lr=lr, momentum=0.9), **fields)
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path):
+    def here(job, workspace="run", display=None, **options):
+        options = {"curves": False, **options}
+        return train(job, processes=False, workspace=tmp_path / workspace, display=display or Display(), **options)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield here
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_run_in_this_process_leaves_what_any_run_leaves(job, run):
+    watching = Watching()
+    result = run(job(), display=watching, curves=True)
+    assert result.summary["status"] == "completed"
+    assert result.test["accuracy"] > 0.8
+    assert result.curves.exists()
+    assert json.loads((result.workspace / "summary.json").read_text())["test"] == result.test
+    rows = [json.loads(line) for line in (result.workspace / "metrics.jsonl").read_text().splitlines()]
+    assert {(row["phase"], row["step"]) for row in rows if row["phase"] == "test"} == {
+        ("test", 0),
+        ("test", 4),
+        ("test", 8),
+    }
+    assert [row["step"] for row in rows if row["phase"] == "train"] == [2, 4, 6, 8]
+    assert {event["kind"] for event in watching.events} >= {"start", "metrics", "checkpoint", "end"}
+    assert sorted(p.name for p in (result.workspace / "checkpoint").iterdir()) == [
+        "step-00000004.h5",
+        "step-00000008.h5",
+    ]
+
+
+def test_curves_are_drawn_only_where_asked(job, run):
+    assert not run(job(), curves=False).curves.exists()
+
+
+def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on_bit_by_bit(job, run):
+    whole = run(job(), "whole")
+    result = run(job(), display=Watching(lambda event: event["kind"] == "metrics" and event["step"] == 2))
+    assert result.interrupted
+    assert result.summary["step"] == 3
+    assert result.checkpoint.name == "step-00000003.h5"
+    again = run(job(), resume=True)
+    assert (again.summary["status"], again.summary["step"]) == ("completed", 8)
+    states = [load(r.checkpoint) for r in (whole, again)]
+    for name, array in states[0].parameters.items():
+        np.testing.assert_array_equal(np.asarray(array), np.asarray(states[1].parameters[name]))
+
+
+def test_a_second_ctrl_c_aborts_it(job, run, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), display=Watching(lambda event: event["kind"] == "metrics"))
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "interrupted"
+
+
+def test_what_training_raises_is_raised_here_and_recorded(job, run, tmp_path):
+    with pytest.raises(TrainingError, match="training diverged"):
+        run(job(lr=1e38))
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "diverged" in summary["error"]
+
+
+def test_only_a_job_for_one_process_is_taken(job, run):
+    with pytest.raises(ConfigError, match="cluster: training in this process is for one worker"):
+        run(job(cluster=ClusterTopology.allreduce(2)))
+
+
+def test_with_a_client_it_is_refused(job, run):
+    with pytest.raises(ConfigError, match="processes: is False, and a client is given"):
+        run(job(), client=object())
+
+
+def test_callbacks_are_called_as_it_goes_on_and_one_that_raises_ends_it_with_a_checkpoint(job, run, tmp_path):
+    told = []
+
+    def boom(event):
+        told.append((event.kind, event.step))
+        if event.kind == "step" and event.step == 4:
+            raise ValueError("boom")
+
+    with pytest.raises(TrainingError, match=r"boom raised ValueError at step 4 .*/run/checkpoint/step-00000004\.h5"):
+        run(job(), callbacks=[boom])
+    assert told == [("test", 0), ("step", 2), ("step", 4), ("end", 4)]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["step"]) == ("failed", 4)

@@ -1,0 +1,98 @@
+"""What a job takes from its data, and inputs that must have the same samples in the same places."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from singa_dask import layers, updaters
+from singa_dask.data import write_shards
+from singa_dask.errors import ConfigError
+from singa_dask.job import Job
+from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
+from singa_dask.training.prepare import prepare
+from singa_dask.training.resolve_data import resolve_data
+
+X = np.random.default_rng(0).normal(3, 2, (400, 4)).astype(np.float32)
+Y = (X @ np.arange(8.0).reshape(4, 2)).astype(np.float32)
+
+
+def pair(x_store: dict, y_store: dict) -> Job:
+    x = layers.RecordInput("x", batchsize=8, has_label=False, **x_store)
+    y = layers.RecordInput("y", batchsize=8, has_label=False, **y_store)
+    loss = layers.EuclideanLoss()(layers.InnerProduct(num_output=2)(x), y)
+    return Job(name="pair", layers=[loss], updater=updaters.SGD(lr=0.1), train_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("x_options", "y_options", "fault"),
+    [
+        ({"window": 16}, {"window": 8}, "their windows differ.*windows of 16 samples and .* windows of 8 samples"),
+        ({}, {"rows": 300}, "their numbers of samples differ.*400 and 300"),
+        ({"shuffle_seed": 0}, {}, "their orders differ"),
+        ({"nshards": 2}, {"nshards": 3}, "their windows differ"),
+    ],
+)
+def test_inputs_of_different_folders_must_pair(tmp_path, x_options, y_options, fault):
+    for name, array, options in (("x", X, x_options), ("y", Y, y_options)):
+        options = dict(options)
+        write_shards(tmp_path / name, array[: options.pop("rows", 400)], **{"window": 16, **options})
+    with pytest.raises(ConfigError, match=rf"y.*: pairs its samples with those of 'x', but {fault}.*two columns"):
+        prepare(pair({"path": str(tmp_path / "x")}, {"path": str(tmp_path / "y")}))
+
+
+def test_equal_windows_and_columns_of_one_folder_pair(tmp_path):
+    write_shards(tmp_path / "x", X, window=16, nshards=2)
+    write_shards(tmp_path / "y", Y, window=16, nshards=2)
+    write_shards(tmp_path / "both", X, Y)
+    prepare(pair({"path": str(tmp_path / "x")}, {"path": str(tmp_path / "y")}))
+    both = str(tmp_path / "both")
+    prepare(pair({"path": both}, {"path": both, "column": "y"}))
+    with pytest.raises(ConfigError, match="their shuffle differ"):
+        prepare(pair({"path": both}, {"path": both, "column": "y", "shuffle": False}))
+
+
+def normalising(tmp_path, test: dict) -> Job:
+    train = layers.RecordInput(
+        "data", path=str(tmp_path / "train"), batchsize=8, normalise=True, normalise_target=True, exclude=["kTest"]
+    )
+    tested = layers.RecordInput("data", path=str(tmp_path / "test"), batchsize=8, include=["kTest"], **test)
+    net = [train, tested, layers.InnerProduct(num_output=3), layers.SoftmaxLoss()]
+    return Job(name="n", layers=net, updater=updaters.SGD(lr=0.1), train_steps=2, test_freq=1, test_steps=1)
+
+
+def test_test_data_are_normalised_as_the_training_data(tmp_path, caplog):
+    write_shards(tmp_path / "train", X, np.arange(400) % 3, classes=["a", "b", "c"])
+    write_shards(tmp_path / "test", X + 5, np.arange(400) % 3)
+    prepared = prepare(normalising(tmp_path, {"normalise": True}))
+    train, test = (layer.store_conf for layer in prepared.job.neuralnet.layer[:2])
+    np.testing.assert_allclose(train.mean, X.mean(0), rtol=1e-5)
+    assert list(train.mean) == list(test.mean) and list(train.std) == list(test.std)
+    assert not caplog.records
+    description = json.loads(prepared.described["data"])
+    assert [column["classes"] for column in description["columns"]] == [None, ["a", "b", "c"]]
+    prepare(normalising(tmp_path, {}))
+    assert "normalises the samples of phase test otherwise" in caplog.text
+
+
+def test_constant_columns_are_named_before_training(tmp_path, caplog):
+    constant = X.copy()
+    constant[:, 2] = 1
+    for split in ("train", "test"):
+        write_shards(tmp_path / split, constant, np.arange(400) % 3)
+    prepare(normalising(tmp_path, {"normalise": True}))
+    assert "constant in the training data, and of no use: x[2]" in caplog.text
+
+
+def test_targets_give_their_shape_and_labels_do_not(tmp_path):
+    write_shards(tmp_path / "targets", X, Y)
+    write_shards(tmp_path / "labels", X, np.arange(400) % 3)
+    shapes = []
+    for name in ("targets", "labels"):
+        data = layers.RecordInput("data", path=str(tmp_path / name), batchsize=8)
+        job = JobProto(neuralnet=NetProto(layer=[data.proto]), cluster={"nworker_groups": 1})
+        resolve_data(job, [Phase.kTrain])
+        shapes.append(list(job.neuralnet.layer[0].store_conf.target_shape))
+    assert shapes == [[2], []]
