@@ -127,7 +127,7 @@ class Model:
         measured = self._evaluator(metrics).measure(self._mini_batches(*feed_of(self._test_net, x, y), batchsize))
         if self.partitioned:
             measured.sums = self.ranks.sum(measured.sums)
-        return measured.numbers | measured.details
+        return measured.numbers | {name: detail.value for name, detail in measured.details.items()}
 
     @property
     def outputs(self) -> tuple[str, ...]:
