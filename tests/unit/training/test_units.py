@@ -13,6 +13,7 @@ from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.data import write_shards
 from singa_dask.distopt import Model
 from singa_dask.distopt.feeding import feed_of, normalised
+from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import InputLayer
@@ -92,3 +93,31 @@ def test_layers_that_only_training_has_give_the_units(tmp_path):
     model = Model(job.neuralnet)
     assert model.outputs == ("out",)
     assert abs(model.predict(x).mean() - y.mean()) < 10 * y.std()
+
+
+def test_samples_without_targets_are_predicted_in_units(tmp_path):
+    x, y = CASES["vectors"][:2]
+    write_shards(tmp_path / "train", x, y)
+    write_shards(tmp_path / "new", x)
+    common = {"batchsize": ROWS, "normalise": True, "normalise_target": True}
+    net = [
+        layers.RecordInput("data", path=str(tmp_path / "train"), exclude=["kTest"], **common),
+        layers.RecordInput("data", path=str(tmp_path / "new"), include=["kTest"], has_label=False, **common),
+        layers.InnerProduct("out", num_output=1, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
+        layers.EuclideanLoss("loss"),
+    ]
+    job = Job(name="units", train_steps=1, layers=net, updater=updaters.SGD(lr=0.1))
+    ready = prepare(job, phases=[Phase.kTest]).job
+    train, test = (layer.store_conf for layer in ready.neuralnet.layer[:2])
+    assert list(test.target_shape) == [1]
+    assert (list(test.target_mean), list(test.target_std)) == (list(train.target_mean), list(train.target_std))
+    assert abs(Model(ready.neuralnet).predict(x).mean() - y.mean()) < 10 * y.std()
+
+
+@pytest.mark.parametrize(
+    ("y", "says"),
+    [(NUMBERS, r"has targets of shape \[1\].*\[2\]"), (np.arange(ROWS) % 3, "labels that are classes.*--target NAME")],
+)
+def test_a_target_shape_that_the_shards_do_not_have_is_refused(y, says, tmp_path):
+    with pytest.raises(ConfigError, match=f"target_shape.*{says}"):
+        prepared(tmp_path, CASES["vectors"][0], y, None, {"target_shape": [2]})
