@@ -47,7 +47,7 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, tr
     """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
 
         model = load_model("runs/mnist-allreduce")
-        probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
+        probabilities = model.predict(x)              x: in the units of the data
 
     `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
     another user has written.
