@@ -61,7 +61,7 @@ class Regressor(RegressorMixin, Estimator):
             x, y = validate_data(self, x, reset=first, allow_nd=True), np.asarray(y)
             check_consistent_length(x, y)
             assert_all_finite(y, input_name="y")
-        return x, y if y.dtype in (np.float32, np.float64) else y
+        return x, y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
 
     def _answers(self, y: Any) -> Any:
         return y
