@@ -15,7 +15,7 @@ from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
-from singa_dask.layers.base import InputLayer
+from singa_dask.layers.input import InputLayer
 from singa_dask.net import Net
 
 

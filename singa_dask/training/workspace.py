@@ -4,6 +4,7 @@ job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
+confusion-test.png, parity-test.png   what the last evaluation compared
 checkpoint/       step-00000500.h5 ...
 data/             the shards of arrays that were given to `train`
 .run              the id of the run
@@ -134,7 +135,8 @@ class Workspace:
                 half.unlink(missing_ok=True)
             self.rewind(resume_step)
             self.summary.unlink(missing_ok=True)
-            self.curves.unlink(missing_ok=True)
+            for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
+                picture.unlink(missing_ok=True)
             self.job.write_text(job_text)
             if resume_step is None or not self.id:
                 self._id.write_text(uuid.uuid4().hex[:12])
