@@ -106,6 +106,11 @@ class StopAsked(Event):
 
 
 @dataclass(frozen=True)
+class EndsEarly(Event):
+    """The lead has decided that the run ends before its last step: the other worker groups must end."""
+
+
+@dataclass(frozen=True)
 class JoinAsked(Event):
     """Somebody wants one more worker group. asker: gets the Reply."""
 

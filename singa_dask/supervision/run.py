@@ -20,7 +20,7 @@ from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.control import listening
-from singa_dask.supervision.events import Progress
+from singa_dask.supervision.events import EndsEarly, Progress
 from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
@@ -59,6 +59,7 @@ class Run:
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
     _checkpoint: str | None = None
+    _best: dict[str, Any] | None = None
     _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
@@ -189,6 +190,10 @@ class Run:
         self._steps[event["group"]] = event["step"]
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))
+        if event["kind"] == "decision" and event.get("ends") and self._supervisor:
+            self._supervisor.post(EndsEarly())
+        if event["kind"] == "best":
+            self._best = event["best"]
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "metrics":
@@ -230,6 +235,8 @@ class Run:
             "topology": asdict(topology),
             "train_steps": job.train_steps,
             "step": lead.get("step", self._steps.get(0, 0)),
+            "stopped": lead.get("stopped"),
+            "best": self._best,
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),

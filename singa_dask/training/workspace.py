@@ -4,7 +4,7 @@ job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
-checkpoint/       step-00000500.h5 ...
+checkpoint/       step-00000500.h5 ..., best.h5
 .run              the id of the run
 """
 
@@ -86,7 +86,7 @@ class Workspace:
 
     def set_aside(self) -> Path | None:
         """Rename a folder with checkpoints to <folder>-1 (2, 3 ...), and return the new name."""
-        if not any(self.checkpoints.glob("step-*.h5")):
+        if not any(self.checkpoints.glob("*.h5")):
             return None
         names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
         free = next(name for name in names if not name.exists())
@@ -98,7 +98,7 @@ class Workspace:
 
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""
-        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/step-*.h5"))]
+        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/*.h5"))]
         return f" (moved to {', '.join(moved)})" if moved else ""
 
     def _moved(self) -> list[Path]:

@@ -20,6 +20,8 @@ SUMMARY = {
     "run": "1a2b",
     "status": "completed",
     "step": 8,
+    "stopped": None,
+    "best": None,
     "checkpoint": "w/checkpoint/step-00000008.h5",
     "samples_per_s": 1234.5,
     "wall_s": 2.0,
