@@ -2,70 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from singa_dask.algorithms.base import TrainOneBatch
-from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import LayerProto, LayerType
-from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.partition import Form, LayerPartition
-from singa_dask.layers.transition import Transition
-from singa_dask.net import Batch, Net
-from singa_dask.ops.arrays import Array
+from singa_dask.algorithms.measured import Measured, loss_metrics, own_rows
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.layers.context import Step
+from singa_dask.net import Batch, Net, in_units, inputs_of
 
 
 class Evaluator:
-    """A net of one phase, and the algorithm that runs it forward."""
+    """A net of one phase, and the algorithm that runs it forward.
 
-    def __init__(self, net: Net, how: TrainOneBatch) -> None:
-        self._net, self._how = net, how
+    metrics: by name, to measure besides those of the layers. rows: of the whole set, to sample for a parity plot; 0
+    for no sample.
+    """
 
-    def measure(self, mini_batches: Iterable[tuple[Mapping[str, Batch], Step]]) -> dict[str, Metric]:
-        """The metrics, summed over the mini-batches."""
-        summed: dict[str, Metric] = {}
+    def __init__(self, net: Net, how: TrainOneBatch, metrics: Sequence[str] = (), *, rows: int = 0) -> None:
+        self._net, self._how, self._metrics, self._rows = net, how, metrics, rows
+
+    def measure(self, mini_batches: Iterable[tuple[Mapping[str, Batch], Step]]) -> Measured:
+        """What is measured of these mini-batches. Raises ConfigError if a metric does not exist or fit the net."""
+        measured = Measured(loss_metrics(self._net, self._metrics, rows=self._rows))
         for feed, step in mini_batches:
-            for name, metric in self._how.test_one_batch(self._net, feed, step).items():
-                summed[name] = summed.get(name, Metric()) + metric
-        return summed
+            metrics = self._how.test_one_batch(self._net, feed, step)
+            measured.add(metrics, step, len(next(iter(feed.values())).features))
+        return measured
 
-    def predict(self, feed: Mapping[str, Batch], step: Step) -> np.ndarray:
-        """The class probabilities of a softmax loss, else the output of the loss or the last layer: (B, ...), on the
-        host, valid until the next call. Labels may be missing. Collective where the net is partitioned.
+    def predict(self, feed: Mapping[str, Batch], step: Step) -> dict[str, np.ndarray]:
+        """Those outputs of `Net.predictions` whose inputs are fed: class probabilities of softmax losses, else the
+        output of the loss or the last layer in the units of the data: (B, ...), on the host, valid until the next
+        call. feed: may lack labels, and inputs that only other outputs need. Collective where the net is partitioned.
 
-        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
+        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences;
+        DataError if no output has all its inputs.
         """
-        name, _ = self._net.scores()
-        self._net.forward({key: _labelled(batch) for key, batch in feed.items()}, step)
-        output = self._net.ops.to_host(_own_rows(self._net, name))
+        needed = {name: inputs_of(self._net, name) for name in self._net.predictions()}
+        names = [name for name, inputs in needed.items() if feed.keys() >= set(inputs)]
+        if not names:
+            wanted = "; ".join(f"{name!r} needs {', '.join(inputs)}" for name, inputs in needed.items())
+            raise DataError(f"input layers are not fed: {wanted}. Fed: {', '.join(feed) or 'none'}.")
         rows = len(next(iter(feed.values())).features)
+        self._net.forward({key: self._completed(key, feed.get(key), rows) for key in self._net.input_layers}, step)
+        return {name: self._output(name, rows) for name in names}
+
+    def _output(self, name: str, rows: int) -> np.ndarray:
+        y, makes = self._net.output(name), self._net.layers[name].partition.makes
+        whole = own_rows(self._net, name, y, makes, self._net.whole_shapes[name])
+        output = self._net.ops.to_host(in_units(self._net, name, whole))
         if len(output) != rows:
             hint = "Text comes from `singa-dask sample`; evaluate() measures."
             received = f"{len(output)} for {rows}"
             raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
         return output
 
-
-def means(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The means of summed metrics."""
-    return {name: metric.mean for name, metric in metrics.items()}
-
-
-def _own_rows(net: Net, name: str) -> Array:
-    """This worker's rows of a layer's output, with all features."""
-    layer, y = net.layers[name], net.output(name)
-    partition = layer.partition
-    if partition.makes is Form.ROWS:
-        return y
-    message = LayerProto(name=f"{name}:rows", type=LayerType.kTransition, unroll_len=layer.output_steps)
-    transition = Transition.from_proto(message)
-    sources = (net.whole_shapes[name],)
-    transition.partition = LayerPartition(partition.makes, Form.ROWS, sources, partition.rank, partition.size)
-    ctx = net.contexts[name]
-    return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), y)
-
-
-def _labelled(batch: Batch) -> Batch:
-    """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
-    return batch if batch.labels is not None else Batch(batch.features, np.zeros(len(batch.features), np.int64))
+    def _completed(self, name: str, batch: Batch | None, rows: int) -> Batch:
+        """The batch with zeros for what is missing: a loss reads it, and its metrics are not used."""
+        if batch is None:
+            batch = Batch(np.zeros((rows, *self._net.shapes[name]), np.float32))
+        if batch.labels is not None:
+            return batch
+        return Batch(batch.features, self._net.input_layer(name).no_labels(rows))

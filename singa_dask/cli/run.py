@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -14,9 +13,8 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import PATH, RUN, interrupt, job_options, load, reports_errors, scheduler_options
+from singa_dask.cli.options import PATH, RUN, connect, interrupt, job_options, load, reports_errors, scheduler_options
 
-CONNECT_S = 10.0
 _PYTHONS_THRESHOLD = gc.get_threshold()
 
 
@@ -73,7 +71,7 @@ def train(
             if scheduler is None and scheduler_file is None:
                 _fork_workers(stack)
             loaded()
-            client = _connect(stack, scheduler, scheduler_file)
+            client = connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
         from singa_dask.supervision import driver
 
@@ -116,7 +114,7 @@ def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: s
     if scheduler is None and scheduler_file is None:
         raise click.UsageError("Give the run's Dask cluster: --scheduler ADDRESS or --scheduler-file FILE.")
     with ExitStack() as stack:
-        click.echo(ask_run(_connect(stack, scheduler, scheduler_file), op, run, **more))
+        click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
 
 
 def _fork_workers(stack: ExitStack) -> None:
@@ -130,30 +128,6 @@ def _fork_workers(stack: ExitStack) -> None:
     import dask  # slow to import: the fork server imports at the same time
 
     stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
-
-
-def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
-    """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
-    if scheduler is None and scheduler_file is None:
-        return None
-    from distributed import Client
-
-    from singa_dask.errors import ClusterError
-
-    if scheduler and scheduler_file:
-        raise click.UsageError("--scheduler and --scheduler-file exclude each other: give one of them.")
-    # Dask waits for the file without a deadline. A scheduler that has just started may not have written it yet.
-    deadline = time.monotonic() + CONNECT_S
-    while scheduler_file and not scheduler_file.exists():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
-        time.sleep(0.1)
-    try:
-        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
-    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
-        where = scheduler or scheduler_file
-        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
-    return stack.enter_context(client)
 
 
 def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: object) -> Any:

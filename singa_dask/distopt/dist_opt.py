@@ -13,7 +13,8 @@ from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.shared_memory import form_shared_flat
-from singa_dask.distopt.model import Loss, Model
+from singa_dask.distopt.loss import Loss
+from singa_dask.distopt.model import Model
 from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.distopt.stages import SumStages
 from singa_dask.distopt.worlds import world

@@ -2,72 +2,51 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import BP
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.data.columns import Column
+from singa_dask.distopt.described import Described, answers_of, class_names, described_inputs, value_names
+from singa_dask.distopt.feeding import check_normalisation, feed_of, normalised, read_files
+from singa_dask.distopt.loss import Loss
+from singa_dask.distopt.predicting import is_empty, predict
 from singa_dask.distopt.ranks import Ranks, own_arrays
-from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, TrainingError
+from singa_dask.errors import CommTimeout, ConfigError, Problem, nearest
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
-from singa_dask.job.code_bundle import CodeBundle, unpacked
+from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers.context import Metric, Step
+from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
-
-class Loss:
-    """The metrics of a training call on this rank's rows, from which DistOpt goes backward.
-
-    float(loss): the mean loss; loss.accuracy: and so on, every metric's mean; metrics: all of them. Those of a loss
-    that is split over the ranks by classes are of the rows of all ranks. rows: own rows; total_rows: of all ranks.
-    """
-
-    def __init__(self, model: Model, metrics: Mapping[str, Metric], rows: int, total_rows: int) -> None:
-        self.metrics = {name: metric.mean for name, metric in metrics.items()}
-        self.rows, self.total_rows = rows, total_rows
-        self._model = model
-
-    def __float__(self) -> float:
-        losses = [value for name, value in self.metrics.items() if name.split(".")[-1] == "loss"]
-        return sum(losses) if losses else float("nan")
-
-    def __getattr__(self, name: str) -> float:
-        metrics = self.__dict__.get("metrics", {})
-        if name not in metrics:
-            raise AttributeError(f"this model measures no {name!r}. It measures: {', '.join(metrics) or 'nothing'}.")
-        return metrics[name]
-
-    def __repr__(self) -> str:
-        return "Loss(" + ", ".join(f"{name}={value:.6g}" for name, value in self.metrics.items()) + ")"
-
-    def claim(self) -> Model:
-        """The model, for one backward pass.
-
-        Raises TrainingError where the model was called since, or the loss was claimed before.
-        """
-        if self._model.last is not self:
-            raise TrainingError(
-                "this loss cannot go backward: the model was called again since, or it has gone already. "
-                "Call the model, then DistOpt once, in every step."
-            )
-        self._model.last = None
-        return self._model
+# Rows of a pass that predicts: the output of the widest layer then has PASS_ELEMENTS, and stays in a cache.
+PASS_ELEMENTS = 1 << 18
+LEAST_ROWS, MOST_ROWS = 500, 4096
 
 
 class Model:
     """A net built from layers as objects, in a list or a graph as `Job` takes them, with its initial parameters.
 
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
-        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: (B,)
+        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
         scores = model.predict(x)
+
+    x: one array, or arrays by the names of the input layers; to predict, only those on which the output depends. y:
+    class labels, or targets where the input layer has a target_shape; one array, or arrays by input layer. Both are in
+    the units of the data: the model normalises them by mean, std, target_mean and target_std of its input layers, and
+    predictions are in the units of the data again.
+
+    Several threads may predict and evaluate at the same time. A model can be pickled unless it is partitioned.
 
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
     mini-batches (0) or the features (1) among its ranks. seed: of the initial parameters and of random layers. device,
@@ -98,23 +77,28 @@ class Model:
         if partition_dim is not None:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
+        read_files(self._proto)
         self.ops = get_ops(device, dtype, device_id=device_id)
         self.seed = seed
         self.number = 0
         self.last: Loss | None = None
         self.ranks = Ranks()
         self.code: CodeBundle | None = None  # of the user's own layers
+        self.described: Mapping[str, str] = {}  # the data of the input layers, as `Checkpoint` has it
         self._used = False  # whether the parameters have memory
+        self._allocating = threading.Lock()
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
+        check_normalisation(self._net)
 
     @property
     def net(self) -> Net:
         """The training net of this rank."""
-        if not self._used:
-            self._net.allocate()
-            self._net.initialise(self.seed)
-            self._used = True
+        with self._allocating:
+            if not self._used:
+                self._net.allocate()
+                self._net.initialise(self.seed)
+                self._used = True
         return self._net
 
     @property
@@ -123,37 +107,97 @@ class Model:
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
-        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, or None.
+        """Run forward in training. x, y: as in `Model`; None for y if no layer reads it.
 
         Raises DataError where x and y do not fit the net or each other.
         """
-        feed, rows = self._feed(x, y)
+        feed, rows = feed_of(self.net, x, y)
         counts = self.ranks.numbers(rows)
-        self.net.forward(feed, self._step(Phase.kTrain, self.number, counts))
+        self.net.forward(normalised(self.net, feed), self._step(Phase.kTrain, self.number, counts))
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
-    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
-        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone.
+    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """The metrics of test data, `batchsize` rows at a time, on this rank alone.
 
+        metrics: names of further ones, as in JobProto.metric; "confusion" gives nested lists.
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
-        means over the rows of all ranks.
+        metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        summed = self._evaluator.measure(self._mini_batches(x, y, batchsize))
+        measured = self._evaluator(metrics).measure(self._mini_batches(*feed_of(self._test_net, x, y), batchsize))
         if self.partitioned:
-            message = self.ranks.sum(np.array([[metric.total, metric.count] for metric in summed.values()]))
-            summed = {name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)}
-        return means(summed)
+            measured.sums = self.ranks.sum(measured.sums)
+        return measured.numbers | {name: detail.value for name, detail in measured.details.items()}
 
-    def predict(self, x: Any, *, batchsize: int = 500) -> np.ndarray:
-        """The net's output for every row of x, `batchsize` rows at a time: class probabilities of a softmax loss, else
-        the output of the loss or the last layer. -> (B, ...), on the host.
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The layers whose outputs `predict` gives: the losses, or else the last layer."""
+        return tuple(self._test_net.predictions())
+
+    @property
+    def inputs(self) -> dict[str, Described]:
+        """What a trained model knows of the data of its input layers, by layer."""
+        return described_inputs(self._test_net, self.described)
+
+    def answers(self, output: str) -> Column | None:
+        """The labels or targets with which an output was trained, if they are known."""
+        return answers_of(self._test_net, output, self.inputs)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of the first output, if they are known: that of column i of `predict` is i."""
+        return class_names(self.answers(self.outputs[0]))
+
+    def names(self, output: str, width: int) -> list[str]:
+        """The names of the `width` values of a prediction: classes, targets, or else numbers."""
+        classifies = self._test_net.predictions()[output]
+        return value_names(self.answers(output), width, classifies=classifies)
+
+    def predict(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> Any:
+        """The net's output for every row of x: class probabilities of a softmax loss, else the output of the loss or
+        the last layer. x: one array, or arrays by the names of the input layers. -> (B, ...), on the host.
+
+        A Dask array gives a Dask array: its blocks are predicted on the workers when it is computed. A DataFrame, of
+        pandas or Dask, gives a DataFrame with the same index. output: one of `outputs`; by default the first.
+        batchsize: rows in one pass; by default it depends on the layers' widths.
 
         Of a partitioned model collective, as `evaluate`; each rank gets the output for its own rows.
         Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
         """
-        mini_batches = self._mini_batches(x, None, batchsize)
-        return np.concatenate([self._evaluator.predict(feed, step).copy() for feed, step in mini_batches])
+        names = self.outputs
+        if output is not None and output not in names:
+            raise ConfigError(
+                Problem("output", "is not an output of this model", repr(output), nearest(output, names))
+            )
+        return predict(self, x, output or names[0], batchsize)
+
+    def predict_all(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> dict[str, np.ndarray]:
+        """The outputs for every row of arrays x, by the names of `outputs`; see `predict`. x: what `output` needs, by
+        default the first one; others are there if they need no more."""
+        if not self.partitioned and is_empty(x):
+            return {name: array[:0] for name, array in self.predict_all(self._row_of_zeros()).items()}
+        feed, rows = feed_of(self._test_net, x, output=output or self.outputs[0])
+        found: dict[str, np.ndarray] = {}
+        done = 0
+        for part, step in self._mini_batches(feed, rows, self._rows_of_a_pass if batchsize is None else batchsize):
+            outputs = self._evaluator().predict(part, step)
+            for name, y in outputs.items():
+                if name not in found:
+                    found[name] = np.empty((rows, *y.shape[1:]), y.dtype)
+                found[name][done : done + len(y)] = y
+            done += len(y)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.partitioned:
+            message = f"is partitioned over {self.ranks.size} ranks and cannot be pickled"
+            hint = "Pickle its state_dict(), which every rank must call."
+            raise ConfigError(Problem("model", message, hint=hint))
+        made = {"seed": self.seed, "device": self.ops.device, "dtype": self.ops.dtype, "device_id": self.ops.device_id}
+        code = self.code or pack(self._proto)
+        parameters = self.state_dict() if self._used else None
+        kept = {"number": self.number, "described": dict(self.described)}
+        return _unpickled, (self._proto.SerializeToString(), made, code, parameters, kept)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name: whole arrays on every rank. Of a partitioned model collective."""
@@ -208,10 +252,24 @@ class Model:
         flat, own = self.net.flat, self.net.own
         return flat.named(self.ops.to_host(flat.values)) | own.named(self.ops.to_host(own.values))
 
+    def _evaluator(self, metrics: Sequence[str] = ()) -> Evaluator:
+        """This thread's: nets have buffers, which threads must not share."""
+        net = self.net
+        if self.partitioned:
+            return Evaluator(self._test_net, BP(), metrics)
+        if not hasattr(self._own_net, "of_thread"):
+            self.ops.use()
+            self._own_net.of_thread = self._make_test_net(net)
+        return Evaluator(self._own_net.of_thread, BP(), metrics)
+
     @property
-    def _evaluator(self) -> Evaluator:
-        assert self.net is self._net  # which shares its parameters
-        return Evaluator(self._test_net, BP())
+    def _rows_of_a_pass(self) -> int:
+        widest = max(prod(shape) for shape in self._test_net.shapes.values())
+        return max(LEAST_ROWS, min(MOST_ROWS, PASS_ELEMENTS // widest))
+
+    def _row_of_zeros(self) -> dict[str, np.ndarray]:
+        net = self._test_net
+        return {name: np.zeros((1, *net.shapes[name]), self.ops.dtype) for name in net.input_layers}
 
     def _training_net(self, ranks: Ranks) -> Net:
         with unpacked(self.code):
@@ -220,9 +278,13 @@ class Model:
     def _adopt(self, net: Net) -> None:
         """Use this training net, whose parameters have no memory yet."""
         self._net, self._used = net, False
+        self._test_net = self._make_test_net(net)
+        self._own_net = threading.local()
+
+    def _make_test_net(self, net: Net) -> Net:
         rank, size = (self.ranks.rank, self.ranks.size) if net.partitioned else (0, 1)
         with unpacked(self.code):
-            self._test_net = Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
+            return Net(self._proto, Phase.kTest, self.ops, share=net, rank=rank, size=size)
 
     def _check_same(self, net: Net, ranks: Ranks) -> None:
         """Raise ConfigError on all ranks if their models differ."""
@@ -237,19 +299,20 @@ class Model:
             message = f"rank {other} has a model of other {what} than rank 0"
             raise ConfigError(Problem("model", message, hint="Build the same layers on every rank."))
 
-    def _mini_batches(self, x: Any, y: Any, batchsize: int) -> Iterator[tuple[dict[str, Batch], Step]]:
+    def _mini_batches(
+        self, feed: Mapping[str, Batch], rows: int, batchsize: int
+    ) -> Iterator[tuple[dict[str, Batch], Step]]:
         """Test data, `batchsize` rows at a time. Of a partitioned model, all ranks get as many mini-batches, the last
         ones maybe without rows."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
-        feed, rows = self._feed(x, y)
         for call, step in enumerate(self._test_steps(rows, batchsize)):
             some = slice(call * batchsize, (call + 1) * batchsize)
             part = {
                 name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
                 for name, batch in feed.items()
             }
-            yield part, step
+            yield normalised(self._test_net, part), step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:
         if not self.partitioned:
@@ -268,27 +331,19 @@ class Model:
     def _step(self, phase: int, number: int, counts: tuple[int, ...]) -> Step:
         return Step(phase, number, self.seed, sum(counts[: self.ranks.rank]), sum(counts), counts)
 
-    def _feed(self, x: Any, y: Any) -> tuple[dict[str, Batch], int]:
-        names = self.net.input_layers
-        given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(names[:1], x)
-        if set(given) != set(names):
-            raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
-        arrays = {name: _array(array) for name, array in given.items()}
-        labels = None if y is None else _array(y)
-        sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
-        if labels is not None:
-            sizes["y"] = len(labels)
-        rows = next(iter(sizes.values()))
-        if rows < 1 or len(set(sizes.values())) > 1:
-            told = ", ".join(f"{size} in {name}" for name, size in sizes.items())
-            raise DataError(
-                f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
-            )
-        return {name: Batch(array, labels) for name, array in arrays.items()}, rows
 
-
-def _array(array: Any) -> Any:
-    array = array if hasattr(array, "shape") else np.asarray(array)
-    if not array.shape:
-        raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
-    return array
+def _unpickled(
+    net: bytes,
+    made: Mapping[str, Any],
+    code: CodeBundle | None,
+    parameters: Mapping[str, np.ndarray] | None,
+    kept: Mapping[str, Any],
+) -> Model:
+    with unpacked(code):
+        model = Model(NetProto.FromString(net), **made)
+    model.code = code
+    for name, value in kept.items():
+        setattr(model, name, value)
+    if parameters is not None:
+        model.load_state_dict(parameters)
+    return model

@@ -20,6 +20,13 @@ def store_of(layer: LayerProto) -> StoreProto:
     return store
 
 
+def net_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in the net of samples of a job's `shape`: (C, ...) -> (..., C), (H, W) -> (H, W, 1), (D,) -> (D,)."""
+    if len(shape) == 2:
+        return *shape, 1
+    return (*shape[1:], shape[0]) if len(shape) > 2 else shape
+
+
 def row_shape(records: int, record: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a row of `records` records: (records,) if a record is one value, else (records, *record).
 

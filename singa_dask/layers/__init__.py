@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
-from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
+from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step

@@ -14,6 +14,7 @@ Shapes omit the batch: (features,), or (height, width, channels) for images.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem
@@ -38,11 +39,14 @@ class Layer(Description):
     type, conf_field: of LayerType and LayerProto; see Description.
     label_sources: positions in srclayers from which this layer reads labels instead of features.
     undivided_sources: positions in srclayers that it reads whole where it reads the features of others in COLUMNS.
+    target_sources: positions from which it reads the target if that source has one, else features. A target is what
+    the labels are called if they are numbers to predict (store_conf.target_shape); `setup` gets the target's shape.
     passes_labels: whether the layer passes on the labels of its first source; makes_labels: whether it creates labels.
     stops_gradient: whether no gradient flows through the layer; parameters below it then cannot be trained.
     multiple_outputs: whether forward returns a tuple with one array per destination (Slice, Split). Backward then gets
     a tuple, and setup may return a tuple of shapes.
     num_sources: minimum and maximum number of srclayers; None for no maximum.
+    output_sources: positions of the sources that its output depends on; None for all but labels and targets.
     rowwise: whether each output row depends only on the same input row (for `recurrent` layers also on its earlier
     time steps). The time steps of an unrolled net can then be rows of one call.
     keeps_order: whether y = f(x) is elementwise and monotonic, and backward needs only y. A net may then compute it
@@ -55,7 +59,8 @@ class Layer(Description):
 
     A user class that overrides `forward` does not inherit `rowwise` and `keeps_order`. One that overrides `forward` or
     `backward` does not inherit `splits_features`, and of `takes` only what every layer of its kind takes.
-    partition: set before `setup`, whose shapes are those of this worker.
+    partition: set before `setup`, whose shapes are those of this worker. targets: set before `setup`: the shapes of
+    the targets that the layer reads, by position.
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
     them by `follow`. Layers without a name are named when the net is assembled. param: messages or mappings of their
@@ -65,9 +70,11 @@ class Layer(Description):
     type: ClassVar[str] = "kUserLayer"
     label_sources: ClassVar[tuple[int, ...]] = ()
     undivided_sources: ClassVar[tuple[int, ...]] = ()
+    target_sources: ClassVar[tuple[int, ...]] = ()
     passes_labels: ClassVar[bool] = False
     multiple_outputs: ClassVar[bool] = False
     num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
+    output_sources: ClassVar[tuple[int, ...] | None] = None
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
@@ -81,6 +88,7 @@ class Layer(Description):
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
     partition: LayerPartition = LayerPartition()
+    targets: Mapping[int, Shape] = MappingProxyType({})
 
     def __init__(
         self,
@@ -167,9 +175,28 @@ class Layer(Description):
 
     @property
     def label_positions(self) -> set[int]:
-        """`label_sources` as positions from 0 among the actual srclayers."""
+        """The positions among the actual srclayers from which the layer reads labels or a target."""
+        return self._positions(self.label_sources) | self.targets.keys()
+
+    @property
+    def target_positions(self) -> set[int]:
+        """The positions among the actual srclayers from which the layer reads a target if the source has one."""
+        return self._positions((*self.label_sources, *self.target_sources))
+
+    @property
+    def output_positions(self) -> set[int]:
+        """The positions among the actual srclayers of those that its output depends on."""
+        if self.output_sources is not None:
+            return self._positions(self.output_sources)
+        return set(range(len(self.proto.srclayers))) - self.target_positions
+
+    def _positions(self, declared: tuple[int, ...]) -> set[int]:
         count = len(self.proto.srclayers)
-        return {position % count for position in self.label_sources} if count else set()
+        return {position % count for position in declared if -count <= position < count}
+
+    def passed_target(self, shape: Shape) -> Shape:
+        """The shape of the target that a layer with `passes_labels` passes on. shape: of its first source's target."""
+        return shape
 
     def declare(
         self,
@@ -218,7 +245,10 @@ class Layer(Description):
         if len(src) < least or (most is not None and len(src) > most):
             wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
             received = ", ".join(self.proto.srclayers) or "none"
-            raise self.problem(f"{type(self).__name__} takes {wanted} srclayers", received)
+            hint = None
+            if self.type == Layer.type:
+                hint = f"Set the class attribute num_sources = ({len(src)}, {len(src)}) if it reads that many."
+            raise self.problem(f"{type(self).__name__} takes {wanted} srclayers", received, hint)
         return src
 
     def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
@@ -234,7 +264,7 @@ class Layer(Description):
         if not flow or not isinstance(flow[-1], Layer):
             hint = "Start the list with an input layer, call the layer on its sources, or name them in srclayers."
             raise self.problem("has no sources, and no layer precedes it", hint=hint)
-        labelled = [layer for layer in before if isinstance(layer, InputLayer) or _labels_only(layer)]
+        labelled = [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
         if least <= 1:
             return (flow[-1],)
         if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
@@ -302,37 +332,26 @@ class Layer(Description):
         return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
 
 
-class InputLayer(Layer):
-    """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
-
-    num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
-
-    @property
-    def sample_shape(self) -> Shape:
-        """The sample shape from store_conf.shape: (C, H, W) -> (H, W, C), (H, W) -> (H, W, 1), (D,) -> (D,).
-
-        Raises ConfigError if it is missing or not positive.
-        """
-        shape = tuple(self.proto.store_conf.shape)
-        if not 1 <= len(shape) <= 3 or min(shape) < 1:
-            message = "store_conf.shape must be features; height, width; or channels, height, width"
-            hint = "Set it, or take it from the shards: check without --no-data."
-            raise self.problem(message, list(shape) or "none", hint)
-        if len(shape) == 3:
-            return *shape[1:], shape[0]
-        return (*shape, 1) if len(shape) == 2 else shape
-
-
 class LossLayer(Layer):
     """A layer that starts the backward pass: `backward(ctx, None)`.
 
     Its gradient is that of (sum over rows of the loss) / ctx.step.total_rows. The sum of all workers' gradients is
     then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
     the gradient of all rows, and their sum would be too large.
+
+    compares: "classes" or "values" if metrics by name can be computed from `compared`, else "".
     """
 
+    compares: ClassVar[str] = ""
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        """Prediction, target, and weights (None for 1) of the last forward call.
+
+        Of classes: probabilities (B, N) in the form that the layer makes, labels (B,), and (B,). Of values: (B, ...),
+        targets with as many elements, and weights that can be broadcast to these.
+        """
+        raise NotImplementedError
 
 
 class OutputLayer(Layer):

@@ -5,26 +5,94 @@ B samples of sample shape S.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
+from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from singa_dask.errors import DataError
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.stores import row_shape, store_of
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.job.stores import net_shape, row_shape, store_of
+from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
+from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
+from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
+
+
+class InputLayer(Layer):
+    """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
+
+    num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    @property
+    def sample_shape(self) -> Shape:
+        """The sample shape from store_conf.shape: (C, ...) -> (..., C), (H, W) -> (H, W, 1), (D,) -> (D,).
+
+        Raises ConfigError if it is missing or not positive.
+        """
+        return self._net_shape("shape", "Set it, or take it from the shards: check without --no-data.")
+
+    @property
+    def target_shape(self) -> Shape | None:
+        """The shape of a sample's target in the net; None where the labels are classes."""
+        return None
+
+    def labels(self, ops: Ops, labels: Array) -> Array:
+        """The labels on the device: class labels as they are given, targets in their shape in the net.
+
+        Raises DataError if targets have another shape.
+        """
+        return ops.asarray(labels)
+
+    def no_labels(self, rows: int) -> np.ndarray:
+        """Zeros in place of the labels or targets of `rows` rows."""
+        return np.zeros(rows, np.int64)
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """That of samples in their shape in the net."""
+        return Normalisation()
+
+    @cached_property
+    def target_normalisation(self) -> Normalisation:
+        """That of targets in their shape in the net."""
+        return Normalisation()
+
+    def normalised(self, ops: Ops, x: Array) -> Array:
+        """Samples in the units of the data, (B, ...), as the loader would give them to `forward`.
+
+        Raises DataError if they have another shape.
+        """
+        return self.normalisation.apply(ops.xp, self.forward(Context(ops), x))
+
+    def normalised_labels(self, ops: Ops, labels: Array) -> Array:
+        """Labels, or targets in the units of the data, as the loader would give them."""
+        labels = self.labels(ops, labels)
+        return labels if self.target_shape is None else self.target_normalisation.apply(ops.xp, labels)
+
+    def _net_shape(self, field: str, hint: str) -> Shape:
+        shape = tuple(getattr(self.proto.store_conf, field))
+        if not 1 <= len(shape) <= 4 or min(shape) < 1:
+            message = f"store_conf.{field} must be values; height, width; or channels and 2 or 3 positive dimensions"
+            raise self.problem(message, list(shape) or "none", hint)
+        return net_shape(shape)
 
 
 class RecordInput(InputLayer):
     """y = x: records of HDF5 shards, read and normalised by the loader.   x, y: (B, S).
 
-    store_conf: shape (one sample: features; height, width; or channels, height, width), and what the loader reads:
-    backend, path, batchsize, mean_value or mean_file, std_value or std_file, shuffle, random_skip, has_label,
-    sequence, lookahead. With sequence a row is K = sequence + lookahead consecutive records, each of shape S:
-    x, y: (B, K) if S is one value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later.
+    store_conf: shape (one sample: values; height, width; channels, height, width; or channels and three dimensions),
+    target_shape (of one target, likewise; without it labels are classes), and what the loader reads: backend, path,
+    column, label, batchsize, normalisation, shuffle, random_skip, has_label, sequence, lookahead.
+
+    With sequence a row is K = sequence + lookahead consecutive records, each of shape S: x, y: (B, K) if S is one
+    value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later.
     """
 
     known_by_type: ClassVar[bool] = True
@@ -42,13 +110,52 @@ class RecordInput(InputLayer):
         return self._shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        features, xp = ctx.ops.asarray(x[0], ctx.ops.dtype), ctx.ops.xp
+        return self._arranged(ctx.ops, x[0], "shape", self._shape)
+
+    @property
+    def target_shape(self) -> Shape | None:
+        """From store_conf.target_shape by the rule of `sample_shape`; of a sequence (K, ...)."""
+        store = self.proto.store_conf
+        if not store.target_shape:
+            return None
+        shape = self._net_shape("target_shape", "Write target_shape: 1 for one number.")
+        return (store.sequence + store.lookahead, *shape) if store.sequence else shape
+
+    def no_labels(self, rows: int) -> np.ndarray:
+        store, target = self.proto.store_conf, self.target_shape
+        if target is not None:
+            return np.zeros((rows, *target), np.float32)
+        return np.zeros((rows, store.sequence + store.lookahead) if store.sequence else rows, np.int64)
+
+    def labels(self, ops: Ops, labels: Array) -> Array:
+        shape = self.target_shape
+        return super().labels(ops, labels) if shape is None else self._arranged(ops, labels, "target_shape", shape)
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        return self._normalisation("shape", target=False)
+
+    @cached_property
+    def target_normalisation(self) -> Normalisation:
+        return self._normalisation("target_shape", target=True)
+
+    def _normalisation(self, field: str, *, target: bool) -> Normalisation:
+        store = self.proto.store_conf
+        shape = net_shape(tuple(getattr(store, field)))
         try:
-            return xp.ascontiguousarray(arrange(xp, features, self._shape))
+            return Normalisation.of(store, shape, target=target) if shape else Normalisation()
+        except ConfigError as error:
+            raise ConfigError([replace(p, key=f"layer {self.name!r}.{p.key}") for p in error.problems]) from None
+
+    def _arranged(self, ops: Ops, x: Array, field: str, shape: Shape) -> Array:
+        x = ops.asarray(x, ops.dtype)
+        try:
+            return ops.xp.ascontiguousarray(arrange(ops.xp, x, shape))
         except ValueError:
+            what = "samples" if field == "shape" else "targets"
             raise DataError(
-                f"layer {self.name!r}: samples of shape {features.shape[1:]} do not fit store_conf.shape "
-                f"{list(self.proto.store_conf.shape)} ({self._shape} inside)"
+                f"layer {self.name!r}: {what} of shape {x.shape[1:]} do not fit store_conf.{field} "
+                f"{list(getattr(self.proto.store_conf, field))} ({shape} inside)"
             ) from None
 
 
@@ -82,20 +189,20 @@ class CharRNN(RecordInput):
 
 
 def arrange(xp: Array, x: Array, shape: Shape) -> Array:
-    """x (B, ...) with samples of `shape`: (channels, height, width) images become (height, width, channels).
+    """x (B, ...) with samples of `shape`: (C, ...) fields with channels in front become (..., C).
 
     Raises ValueError if the sizes do not match.
     """
     sample = tuple(x.shape[1:])
     if sample == shape:
         return x
-    if len(shape) == 3:
-        height, width, channels = shape
-        planes = channels, height, width
-        if sample == planes or sample == (height * width * channels,) or (channels == 1 and sample == (height, width)):
-            return xp.moveaxis(x.reshape(len(x), *planes), 1, -1)
-        raise ValueError(f"samples of shape {sample} are not images of shape {shape}")
-    return x.reshape(len(x), *shape)
+    if len(shape) < 3:
+        return x.reshape(len(x), *shape)
+    *size, channels = shape
+    first = channels, *size
+    if sample in (first, (prod(shape),)) or (channels == 1 and sample == tuple(size)):
+        return xp.moveaxis(x.reshape(len(x), *first), 1, -1)
+    raise ValueError(f"samples of shape {sample} are not fields of shape {shape}")
 
 
 def read_statistic(layer: Layer, path: str, name: str, shape: Shape) -> np.ndarray:

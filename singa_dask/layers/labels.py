@@ -1,4 +1,4 @@
-"""Labels for losses and metrics."""
+"""Labels and targets for losses and metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,28 @@ from singa_dask.errors import DataError
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.ops.arrays import Array
+
+
+def refuse_targets(layer: Layer) -> None:
+    """Raise ConfigError if the layer, which reads class labels, would get targets."""
+    for position, shape in layer.targets.items():
+        hint = (
+            "Use EuclideanLoss for numbers. For classes, leave target_shape out; labels are then int64 class numbers."
+        )
+        received = f"{layer.proto.srclayers[position]!r} has targets of shape {shape}"
+        raise layer.problem("reads class labels, but its source has targets", received, hint)
+
+
+def target_rows(layer: Layer, x: Array, target: Any) -> None:
+    """Raise DataError if there is no target, or not one for every row of x."""
+    source = layer.proto.srclayers[1]
+    if target is None:
+        raise DataError(f"layer {layer.name!r} needs targets, but {source!r} was fed none")
+    if len(target) != len(x):
+        raise DataError(
+            f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {len(x)} rows, but {source!r} gives "
+            f"{len(target)} targets. Does a layer between them slice or join the batch (slice_dim, concate_dim 0)?"
+        )
 
 
 def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int) -> Array:
@@ -23,8 +45,8 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
         given, labels = labels, labels.astype("int64")
         if (labels != given).any():
             raise DataError(
-                f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others. "
-                "For other targets use EuclideanLoss."
+                f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others. For numbers to predict, "
+                "set store_conf.target_shape of the input layer and use EuclideanLoss."
             )
     if labels.size != x.shape[0]:
         raise DataError(

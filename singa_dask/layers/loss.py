@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels
+from singa_dask.layers.labels import class_labels, refuse_targets, target_rows
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -30,8 +30,10 @@ class SoftmaxLoss(LossLayer):
 
     type: ClassVar[str] = "kSoftmaxLoss"
     conf_field: ClassVar[str | None] = "softmaxloss_conf"
+    compares: ClassVar[str] = "classes"
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     undivided_sources: ClassVar[tuple[int, ...]] = (2,)
     rowwise: ClassVar[bool] = True
 
@@ -49,6 +51,7 @@ class SoftmaxLoss(LossLayer):
     def setup(self, *src: Shape) -> Shape:
         own = prod(self.sources(src)[0])
         classes = self.partition.sources[0][0] if self.partition.splits else own
+        refuse_targets(self)
         if not 1 <= self.conf.topk <= classes:
             raise self.problem(f"softmaxloss_conf.topk must lie between 1 and {classes}", self.conf.topk)
         if len(src) > 2:
@@ -119,35 +122,47 @@ class SoftmaxLoss(LossLayer):
         rows = ctx.y.shape[0]
         return {"loss": Metric(float(ctx.loss) * self.conf.scale, rows), "accuracy": Metric(float(ctx.correct), rows)}
 
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        return ctx.y, ctx.targets, ctx.sample_weights
+
 
 class EuclideanLoss(LossLayer):
     """loss = sum over a sample of w (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
 
-    Sources: prediction x, target t, and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with
-    one per value of t, or per position of an image. Where w is 0, t may be NaN.
+    Sources: prediction x; the layer with the target t: an input layer's target if it has a target_shape, else the
+    layer's output; and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with one per value of
+    t, or per position of an image. Where w is 0, t may be NaN.
     Gradient for x: w (x - t) / T, as in SINGA, whose reported loss is twice ours; target and weights get none.
     Metric: loss, the sum over the samples divided by their number.
-    Raises DataError if a weight is negative or not finite.
+    Raises DataError if a target is missing, or a weight is negative or not finite.
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
+    target_sources: ClassVar[tuple[int, ...]] = (1,)
+    compares: ClassVar[str] = "values"
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
         prediction, target = self.sources(src)[:2]
         if prod(prediction) != prod(target):
-            raise self.problem("prediction and target differ in size", f"{prediction} and {target}")
+            first, second = self.proto.srclayers[:2]
+            hint = f"Let {first!r} have {prod(target)} outputs."
+            if 1 not in self.targets:
+                hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
+            raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
         if len(src) > 2:
             check_weights(self, src[2], target)
         return prediction
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         xp = ctx.ops.xp
+        target_rows(self, x[0], x[1])
         ctx.difference = ctx.buffer("difference", x[0].shape)
         xp.subtract(x[0], x[1].reshape(x[0].shape), out=ctx.difference)
         flat = ctx.difference.reshape(-1)
-        ctx.weighted = ctx.difference
+        ctx.compared, ctx.sample_weights, ctx.weighted = x[:2], None, ctx.difference
         if len(x) > 2:
             ctx.weighted = self._weighted(ctx, x[1].shape, x[2])
         ctx.loss = 0.5 * xp.dot(flat, ctx.weighted.reshape(-1))
@@ -171,6 +186,9 @@ class EuclideanLoss(LossLayer):
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         return {"loss": Metric(float(ctx.loss), ctx.difference.shape[0])}
+
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        return *ctx.compared, ctx.sample_weights
 
 
 def _summed(losses: Array, weights: Array) -> Array:

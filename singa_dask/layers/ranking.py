@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from singa_dask.layers.base import OutputLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels
+from singa_dask.layers.labels import class_labels, refuse_targets
 from singa_dask.layers.param import Shape
 from singa_dask.ops.arrays import Array
 
@@ -41,6 +41,10 @@ class Accuracy(ArgSort):
     type: ClassVar[str] = "kAccuracy"
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
+
+    def setup(self, *src: Shape) -> Shape:
+        refuse_targets(self)
+        return super().setup(*src)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         scores = x[0].reshape(x[0].shape[0], self._classes)

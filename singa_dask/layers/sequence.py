@@ -10,8 +10,9 @@ from math import prod
 from typing import Any, ClassVar
 
 from singa_dask.errors import DataError
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
@@ -39,9 +40,12 @@ class Frame(Layer):
             raise self.problem(message, f"rows of {shape[0] if shape else 0} records", hint)
         return shape[1:] or (1,)
 
+    def passed_target(self, shape: Shape) -> Shape:
+        return shape[1:]  # without the records of a row
+
     def forward(self, ctx: Context, *x: Array) -> Array:
         if ctx.labels is not None:
-            ctx.labels = self._columns(ctx, ctx.labels).reshape(-1)
+            ctx.labels = self._columns(ctx, ctx.labels)
         columns = self._columns(ctx, x[0])
         return columns if columns.ndim > 1 else columns.reshape(-1, 1)
 

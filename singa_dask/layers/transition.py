@@ -220,7 +220,9 @@ class Transition(Layer):
 
 
 class LabelTransition(Transition):
-    """The labels of the source, of this worker's rows or of all rows, for layers that read the other.   (B,) -> (B,).
+    """The labels of the source, of this worker's rows or of all rows, for layers that read the other.
+
+    Class labels (B,) -> (B,), targets (B, ...) -> (B, ...).
 
     Inserted by net/partition.py. Collective.
     """
@@ -230,7 +232,7 @@ class LabelTransition(Transition):
     label_sources: ClassVar[tuple[int, ...]] = (0,)
 
     def setup(self, *src: Shape) -> Shape:
-        return ()
+        return self.targets.get(0, ())
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         if x[0] is None:
@@ -243,7 +245,7 @@ class LabelTransition(Transition):
     @property
     def sent(self) -> tuple[float, float]:
         forward, _ = super().sent
-        return 2 * forward, 0.0  # labels have 8 bytes
+        return (forward if self.targets else 2 * forward), 0.0  # class labels have 8 bytes
 
     def backward(self, ctx: Context, dy: Array) -> Any:
         return None

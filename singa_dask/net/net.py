@@ -13,10 +13,11 @@ from singa_dask.errors import ConfigError, Problem, SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
+from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.group import Group
-from singa_dask.layers.param import Param
+from singa_dask.layers.input import InputLayer
+from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.rbm import RBM
 from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
@@ -225,16 +226,20 @@ class Net:
         value = self._passes.values[self._outputs[name]]
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
-    def scores(self) -> tuple[str, bool]:
-        """The layer whose output is the prediction (a loss, or the last layer), and whether it outputs class
-        probabilities. Raises ConfigError if the net has only input layers."""
-        for name, layer in self.layers.items():
-            if isinstance(layer, LossLayer):
-                return name, layer.type in ("kSoftmaxLoss", "kCudnnSoftmaxLoss")
+    def predictions(self) -> dict[str, bool]:
+        """The layers whose outputs are predictions: the losses, or else the last layer. For each, whether it outputs
+        class probabilities. Raises ConfigError if the net has only input layers."""
+        losses = {name: layer.type for name, layer in self.layers.items() if isinstance(layer, LossLayer)}
+        if losses:
+            return {name: kind in ("kSoftmaxLoss", "kCudnnSoftmaxLoss") for name, kind in losses.items()}
         names = [name for name in self.layers if name not in self.input_layers]
         if not names:
             raise ConfigError(Problem("neuralnet", "has only input layers and cannot predict"))
-        return names[-1], False
+        return {names[-1]: False}
+
+    def scores(self) -> tuple[str, bool]:
+        """The first of `predictions`."""
+        return next(iter(self.predictions().items()))
 
     def piece(self, name: str, position: int) -> int:
         """The index of the output that layer `name` reads from its `position`-th source with several outputs."""
@@ -243,13 +248,24 @@ class Net:
         return next(i for i, edge in enumerate(edges) if (edge.consumer, edge.position) == (name, position))
 
     def source_shape(self, name: str, position: int) -> Any:
-        """The sample shape that the layer `name` reads from its `position`-th source."""
+        """The sample shape, or that of the target, that the layer `name` reads from its `position`-th source."""
         return _source_shape(self.layers, self._graph, self.shapes, name, position)
 
     def labels_from(self, name: str) -> list[Layer]:
         """The layers whose labels the layer `name` reads, directly or through others."""
         layer = self.layers[name]
-        return [_labels_from(self.layers, layer.proto.srclayers[i]) for i in layer.label_positions]
+        return [labels_from(self.layers, layer.proto.srclayers[i]) for i in layer.label_positions]
+
+    @property
+    def parameter_net(self) -> Net:
+        """The net whose parameters this one uses: the training net."""
+        return self._parameter_net or self
+
+    def input_layer(self, name: str) -> InputLayer:
+        """The input layer with this name."""
+        layer = self.layers[name]
+        assert isinstance(layer, InputLayer)
+        return layer
 
     def wrap_calls(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace each layer's `call` in both passes by around(layer, "forward" | "backward", call), for profiling."""
@@ -311,7 +327,11 @@ def _freeze(layers: Mapping[str, Layer]) -> None:
 def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, Any]:
     """Call every layer's setup with its sources' shapes. Returns all shapes."""
     shapes: dict[str, Any] = {}
+    targets: dict[str, Shape | None] = {}  # the targets that layers bring or pass on
     for name, layer in layers.items():
+        read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
+        layer.targets = {position: shape for position, shape in read.items() if shape is not None}
+        targets[name] = _target(layer, targets)
         sources = [_source_shape(layers, graph, shapes, name, i) for i in range(len(layer.proto.srclayers))]
         layer.sources(tuple(sources))
         try:
@@ -322,7 +342,7 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
             raise failure(layer, phase, "setup", sources, error) from error
         for position in layer.label_positions:
             source = layer.proto.srclayers[position]
-            first = _labels_from(layers, source)
+            first = labels_from(layers, source)
             # User layers may provide any labels.
             if not (isinstance(first, InputLayer) or first.makes_labels or first.type == "kUserLayer"):
                 hint = "Name the layer that reads the data. The order of srclayers matters."
@@ -334,7 +354,17 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
     return shapes
 
 
-def _labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
+def _target(layer: Layer, targets: Mapping[str, Shape | None]) -> Shape | None:
+    """The shape of the target that a layer brings or passes on."""
+    if isinstance(layer, InputLayer):
+        return layer.target_shape
+    if not layer.passes_labels or layer.makes_labels or not layer.proto.srclayers:
+        return None
+    passed = targets[layer.proto.srclayers[0]]
+    return None if passed is None else layer.passed_target(passed)
+
+
+def labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
     """The layer whose labels a source provides or passes on."""
     first = layers[source]
     while first.passes_labels and not first.makes_labels:
@@ -348,6 +378,9 @@ def told_apart(layer: Layer, shape: Any) -> bool:
 
 
 def _source_shape(layers: Mapping[str, Layer], graph: Graph, shapes: Mapping[str, Any], name: str, i: int) -> Any:
+    target = layers[name].targets.get(i)
+    if target is not None:
+        return target
     source = layers[name].proto.srclayers[i]
     if not told_apart(layers[source], shapes[source]):
         return shapes[source]

@@ -13,7 +13,8 @@ from typing import Any
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.unroll import origin
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.net.graph import Edge, Graph
 
@@ -160,7 +161,8 @@ class _Partitioner:
         self.moved[edge] = name
         if name not in self.messages:
             self.messages[name] = LayerProto(name=name, type=kind, srclayers=[source], unroll_len=layer.output_steps)
-            whole = () if labels else self.sources[edge.consumer][edge.position]
+            classes = labels and edge.position not in self.layers[edge.consumer].targets
+            whole = () if classes else self.sources[edge.consumer][edge.position]
             self.partitions[name] = LayerPartition(makes, target, (whole,), self.rank, self.size)
         return name
 

@@ -11,6 +11,7 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Step
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net.plan import LayerPlan, NetPlan
 from singa_dask.ops import Ops
@@ -19,7 +20,10 @@ from singa_dask.ops.arrays import Array
 
 @dataclass
 class Batch:
-    """One worker's rows of a mini-batch, on the host or the device. features: (B, ...); labels: (B,) or None."""
+    """One worker's rows of a mini-batch, on the host or the device. features: (B, ...).
+
+    labels: class labels (B,), targets (B, ...), or None.
+    """
 
     features: Array
     labels: Array = None
@@ -130,7 +134,8 @@ class Passes:
         if name not in feed:
             raise DataError(f"input layer {name!r} was not fed. Fed: {', '.join(feed) or 'nothing'}.")
         batch = feed[name]
-        plan.ctx.labels = None if batch.labels is None else self._ops.asarray(batch.labels)
+        assert isinstance(plan.layer, InputLayer)
+        plan.ctx.labels = None if batch.labels is None else plan.layer.labels(self._ops, batch.labels)
         out = plan.forward(plan.ctx, batch.features)
         if out.shape[1:] != declared:
             raise DataError(

@@ -36,6 +36,7 @@ class Ops(
     """
 
     device: ClassVar[str] = "cpu"
+    device_id: int = 0
     xp: Any = np
 
     def __init__(self, dtype: Any = np.float32):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
@@ -116,6 +118,8 @@ def train(
     job: Job | JobProto | str | Path,
     client: Client | None = None,
     *,
+    data: Any = None,
+    validation: Any = None,
     processes: bool = True,
     workspace: str | Path | None = None,
     resume: bool = False,
@@ -126,7 +130,10 @@ def train(
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
-    job: a Job, its message, or the path of a job file. client: is never closed. processes: False trains in this
+    job: a Job, its message, or the path of a job file. client: is never closed. data: what the input layers without
+    a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard` takes them, which become shards in
+    the workspace; the losses count each sample as its weight says. validation: the share of the data that is held
+    out, or a set like data; measured after each epoch unless the job says how often. processes: False trains in this
     process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
     `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
     valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
@@ -152,14 +159,19 @@ def train(
         job = Job.from_proto(job)
     elif isinstance(job, str | Path):
         job = Job.from_file(job)
+    resume = resume or job.proto.resume
+    name = f"{job.name}-{job.topology.framework.name.lower()}"
+    folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
+    if data is not None:
+        job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)
+    elif validation is not None:
+        hint = "Give data too, or set store_conf.validation_share in the job."
+        raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
     prepared = prepare(job)
-    job = prepared.job
     if not processes:
         check_single(prepared.topology)
-    name = f"{job.name}-{prepared.topology.framework.name.lower()}"
-    folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
     run = Run(prepared, folder, display or display_for(), max_restarts, patience_s, processes, curves)
-    return Result(run.to_end(client, resume or job.resume), folder.folder)
+    return Result(run.to_end(client, resume), folder.folder)
 
 
 def _refuse_copies() -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from singa_dask.supervision.events import EndsEarly, Progress
 from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
+from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
@@ -69,7 +71,7 @@ class Run:
             found, faults = self._start_point(resume)
             if client is not None:  # before anything is moved
                 wait_workers(client, self.prepared.topology.nprocesses, self.patience_s)
-            aside = None if resume else self.workspace.set_aside()
+            aside = None if resume else self.workspace.set_aside() or self.workspace.aside
             self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
             error: BaseException | None = None
             try:
@@ -147,6 +149,7 @@ class Run:
             checkpoints=self.workspace.checkpoints,
             data=self.prepared.data,
             code=self.prepared.code,
+            described=self.prepared.described,
         )
 
     def _local_client(self, stack: ExitStack) -> Client:
@@ -209,9 +212,15 @@ class Run:
             if self.curves:
                 title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
                 draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
+                draw_pictures(self._details, self.prepared.job, self.prepared.described, self.workspace.folder)
         except (OSError, ValueError) as fault:  # must not hide how the run itself ended
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
         return summary
+
+    @property
+    def _details(self) -> Details:
+        details: Details = self._reports.get(0, {}).get("details", {})
+        return details
 
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
         job, topology = self.prepared.job, self.prepared.topology
@@ -240,6 +249,7 @@ class Run:
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
+            "confusion": matrices(self._details, job, self.prepared.described),
             "samples_per_s": _rate(reports, bool(restarts)),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
@@ -303,6 +313,7 @@ def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterat
         ]
 
 
+@cache
 def _versions() -> dict[str, str]:
     packages = ("singa-dask", "numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

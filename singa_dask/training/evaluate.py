@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.algorithms.measured import Measured
 from singa_dask.data import Manifest
 from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
@@ -56,13 +57,13 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, tr
     found = checkpoints.load(path)
     with code_of(found, path, trust=trust_code) as code:
         model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
-    model.code = code
+    model.code, model.described = code, found.described
     model.load_state_dict(found.parameters)
     return model
 
 
-def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
-    """Mean metrics over `test_steps` mini-batches (`validate_steps` for kVal), or the whole set if these are not set.
+def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
+    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal), or the whole set if these are not set.
     job: as `prepare` returns it.
 
     Raises ConfigError if no input layer reads data for this phase.
@@ -72,9 +73,9 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
         raise ConfigError(Problem("neuralnet", "has no test data", "no input layer in phase kTest", hint))
     net = restore_net(job, phase, checkpoint)
     with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=batches_of(job, phase) or None) as feed:
-        metrics = Evaluator(net, algorithm(job.train_one_batch)).measure(feed.all())
+        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=feed.rows).measure(feed.all())
     net.close()
-    return means(metrics)
+    return measured
 
 
 def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
@@ -84,13 +85,13 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
     Raises ConfigError where the net has no output to predict with, or reads sequences.
     """
     net = restore_net(job, Phase.kTest, checkpoint)
-    _, classifies = net.scores()
+    name, classifies = net.scores()
     stores = [net.layers[name].proto.store_conf for name in net.input_layers]
-    for name, store in zip(net.input_layers, stores, strict=True):
+    for layer, store in zip(net.input_layers, stores, strict=True):
         if store.sequence:
             hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
             what = "reads sequences, but predictions are of single samples"
-            raise ConfigError(Problem(f"layer {name!r}", what, f"sequences of {store.sequence}", hint))
+            raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
     total = min(Manifest.load(Path(store.path)).total for store in stores)
     batch = min(total, stores[0].batchsize[0])
     for store in stores:  # every sample once, in the order of the files
@@ -108,7 +109,7 @@ def predict(job: JobProto, checkpoint: Path, out: Path) -> int:
         feed = stack.enter_context(Feed.open(job, net, pool.submit, stop=count))
         for number in range(count):
             mini_batch, step = feed.next(number)
-            output = evaluator.predict(mini_batch, step)
+            output = evaluator.predict(mini_batch, step)[name]
             output = output.reshape(len(output), -1)
             labels = next(iter(mini_batch.values())).labels
             labels = None if labels is None else net.ops.to_host(labels)

@@ -83,6 +83,12 @@ class Feed:
         """The mini-batches of an evaluation."""
         return max((loader.stop_step or 0 for loader in self._loaders.values()), default=0)
 
+    @property
+    def rows(self) -> int:
+        """The rows of an evaluation, on all workers."""
+        stream, before = next(iter(self._loaders.values())).stream, max(self.count - 1, 0)
+        return before * stream.batchsize + stream.rows(before)
+
     def next(self, number: int) -> tuple[dict[str, Batch], Step]:
         """The next mini-batch of every input layer, and its place in the run: it is number `number`."""
         feed = {}

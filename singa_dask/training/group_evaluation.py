@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.algorithms.measured import Measured
 from singa_dask.comm.communicator import Communicator
-from singa_dask.layers.context import Metric
 from singa_dask.training.feed import Feed
 from singa_dask.training.replica import Replica
 
@@ -17,10 +17,8 @@ from singa_dask.training.replica import Replica
 ASK_EVERY_S = 0.2
 
 
-def evaluate_group(
-    replica: Replica, phase: int, feed: Feed, stop_requested: Callable[[], bool]
-) -> dict[str, float] | None:
-    """The mean metrics over all mini-batches of the feed, which ends; None where a rank was asked to stop before that.
+def evaluate_group(replica: Replica, phase: int, feed: Feed, stop_requested: Callable[[], bool]) -> Measured | None:
+    """What the group measures of all mini-batches of the feed, which ends; None where a rank was asked to stop before.
     Collective.
 
     The last mini-batch of a whole set may be short: some ranks then have no row of it, or of any.
@@ -41,13 +39,15 @@ def evaluate_group(
             yield number
 
     net.forget()
-    summed = Evaluator(net, replica.algorithm).measure(feed.next(number) for number in numbers())
+    evaluator = Evaluator(net, replica.algorithm, replica.job.metric, rows=feed.rows)
+    measured = evaluator.measure(feed.next(number) for number in numbers())
     if stopped:
         return None
     net.close()
-    message = np.array([[metric.total, metric.count] for metric in summed.values()])
-    comm.all_reduce(message.reshape(-1))
-    return means({name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)})
+    message = measured.sums
+    comm.all_reduce(message)
+    measured.sums = message
+    return measured
 
 
 def _mini_batches_ahead(comm: Communicator, done: int, seconds: float, stop: bool) -> int:

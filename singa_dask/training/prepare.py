@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 
 from singa_dask.algorithms import algorithm
+from singa_dask.algorithms.measured import loss_metrics
 from singa_dask.comm.codecs import codec
 from singa_dask.data import (
     Manifest,
@@ -22,8 +23,8 @@ from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
-from singa_dask.layers import Frame, SoftmaxLoss
-from singa_dask.net import LayerRow, Net
+from singa_dask.layers import Frame, Layer, SoftmaxLoss
+from singa_dask.net import LayerRow, Net, features_as_targets
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
@@ -105,7 +106,10 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         nets = _build_nets(ready, entered, topology.nworkers_per_group)
         if phases is None:  # predictions need no labels
             _check_labels(nets)
+            _warn_of_features_as_targets(nets)
         _check_classes(nets)
+        for phase in entered[1:] or entered:  # those that are measured
+            loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:
@@ -175,6 +179,25 @@ def _check_labels(nets: Mapping[int, Net]) -> None:
                 if first.name in net.input_layers and not store_of(first.proto).has_label:
                     message, hint = f"reads labels from {first.name!r}, which has none", "Leave has_label out."
                     raise layer.problem(message, "has_label: false", hint)
+
+
+def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
+    """Warn where a loss takes samples as its target although their data have labels."""
+    found = {pair for net in nets.values() for pair in features_as_targets(net).items()}
+    for name, source in sorted(found):
+        if any(source in net.layers and _has_labels(net.layers[source]) for net in nets.values()):
+            logger.warning(
+                "layer %r takes the samples of %r as its target, not their labels. If this is meant, as in an "
+                "autoencoder, set has_label: false. If the labels are numbers to predict, write the shards with "
+                "`singa-dask shard ... --targets`.",
+                name,
+                source,
+            )
+
+
+def _has_labels(layer: Layer) -> bool:
+    store = store_of(layer.proto)
+    return bool(store.path) and store.has_label
 
 
 def _check_classes(nets: Mapping[int, Net]) -> None:

@@ -206,7 +206,8 @@ class _TrainingLoop:
         self._replica.net.close()  # what output layers have written
         for phase in self._decisions.phases if self._group.leads else ():
             with self._open(self._replica.nets[phase], 0, stop=1) as feed:
-                self._decisions.check(phase, evaluate_group(self._replica, phase, feed, lambda: False) or {})
+                measured = evaluate_group(self._replica, phase, feed, lambda: False)
+            self._decisions.check(phase, measured.numbers if measured else ())
         with self._comm.patiently(MEETING_TIMEOUT_S):
             self._comm.barrier()
 
@@ -252,11 +253,11 @@ class _TrainingLoop:
         for phase in phases:
             self._replica.drain()
             with self._open(self._replica.nets[phase], 0, stop=batches_of(self._job, phase) or None) as feed:
-                means = evaluate_group(self._replica, phase, feed, self._services.stop_requested)
-            if means is None:
+                measured = evaluate_group(self._replica, phase, feed, self._services.stop_requested)
+            if measured is None:
                 return True, False
-            self._reporter.evaluated(phase, self._step, means)
-            ends = self._decide(phase, means) or ends
+            self._reporter.evaluated(phase, self._step, measured.numbers, measured.details)
+            ends = self._decide(phase, measured.numbers) or ends
         return False, ends
 
     def _decide(self, phase: int, means: Mapping[str, float]) -> bool:

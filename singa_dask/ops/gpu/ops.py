@@ -59,7 +59,7 @@ class GpuOps(Ops):
             seen = "no GPU" if count == 0 else "GPU 0 alone" if count == 1 else f"GPUs 0 to {count - 1}"
             hint = f"CUDA_VISIBLE_DEVICES hides and renumbers them. {_WITHOUT}"
             raise ConfigError(Problem("device", f"CUDA sees {seen} on {host}", f"GPU {device_id}", hint))
-        self.xp, self._device = cupy, cupy.cuda.Device(device_id)
+        self.xp, self.device_id, self._device = cupy, device_id, cupy.cuda.Device(device_id)
         self.use()
         self._kernels = _kernels(cupy)
 

@@ -28,13 +28,20 @@ def hdf5(path, **arrays: np.ndarray) -> str:
 
 @pytest.mark.parametrize(
     ("shape", "own"),
-    [([3, 4, 5], (4, 5, 3)), ([1, 4, 5], (4, 5, 1)), ([4, 5], (4, 5, 1)), ([60], (60,))],
+    [
+        ([3, 4, 5], (4, 5, 3)),
+        ([1, 4, 5], (4, 5, 1)),
+        ([4, 5], (4, 5, 1)),
+        ([60], (60,)),
+        ([2, 3, 4, 5], (3, 4, 5, 2)),
+        ([1], (1,)),
+    ],
 )
 def test_shape_of_a_job_becomes_height_width_channels(shape, own):
     assert RecordInput("data", shape=shape).setup() == own
 
 
-@pytest.mark.parametrize("shape", [[], [0], [2, 3, 4, 5]])
+@pytest.mark.parametrize("shape", [[], [0], [2, 3, 4, 5, 6]])
 def test_impossible_shape_is_refused(shape):
     with pytest.raises(ConfigError, match=r"layer 'data'.*store_conf.shape"):
         RecordInput("data", shape=shape).setup()

@@ -117,7 +117,7 @@ def test_the_best_checkpoint_has_the_parameters_that_were_measured(job, tmp_path
     assert report["best"] == {"metric": metric, "value": value, "step": step, "checkpoint": str(path)}
     assert 0 < step < 40, "or this tests nothing"
     assert checkpoints.load(path).step == step
-    means = evaluate.measure(prepared.job, path, Phase.kVal)
+    means = evaluate.measure(prepared.job, path, Phase.kVal).numbers
     assert means[metric.partition(".")[2]] == pytest.approx(value, rel=1e-6)
 
 
@@ -228,5 +228,5 @@ def test_the_best_checkpoint_is_what_was_measured_though_other_groups_go_on(grou
     ran = run_topology(prepared, tmp_path / "run")
     best = ran.reports[0]["best"]
     assert best["step"] > 0, "or no group has changed anything before"
-    means = evaluate.measure(prepared.job, Path(best["checkpoint"]), Phase.kVal)
+    means = evaluate.measure(prepared.job, Path(best["checkpoint"]), Phase.kVal).numbers
     assert means["loss"] == pytest.approx(best["value"], rel=1e-5)

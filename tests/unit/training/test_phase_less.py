@@ -103,7 +103,7 @@ def test_it_has_no_test_data_to_measure(trained):
     with pytest.raises(ConfigError, match=r"neuralnet: has no test data.*include: kTest.*--validation"):
         measure(prepare(job, phases=[Phase.kTest]).job, path, Phase.kTest)
     if rows == 25:
-        assert measure(prepare(job, phases=[Phase.kVal]).job, path, Phase.kVal).keys() == {"loss", "accuracy"}
+        assert measure(prepare(job, phases=[Phase.kVal]).job, path, Phase.kVal).numbers.keys() == {"loss", "accuracy"}
 
 
 def test_a_test_that_is_due_needs_an_input(tmp_path, trained):

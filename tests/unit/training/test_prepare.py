@@ -219,3 +219,19 @@ def test_shapes_of_given_checkpoints_are_checked(shards, tmp_path):
     checkpoints.save(checkpoints.Checkpoint(1, 0, "", values), path)
     with pytest.raises(CheckpointError, match=r"scores_weight has shape \(3, 4\), in this net \(4, 3\)"):
         check_given(prepared)
+
+
+def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards, caplog):
+    def autoencoder(**conf):
+        source = layers.RecordInput("data", path="train", batchsize=4, **conf)
+        return job(source, layers.InnerProduct("ip", num_output=4), layers.EuclideanLoss("loss"))
+
+    prepare(autoencoder())
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
+        "layer 'loss' takes the samples of 'data' as its target, not their labels"
+    ]
+    assert "has_label: false" in caplog.text
+    assert "--targets" in caplog.text
+    caplog.clear()
+    prepare(autoencoder(has_label=False))
+    assert not caplog.records

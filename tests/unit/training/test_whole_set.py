@@ -72,7 +72,7 @@ def measured(proto):
             put_parameters(replica, None, carry=True, servers_are_new=True)
             replica.group_state.fetch(0)
             with Feed.open(proto, replica.nets[Phase.kTest], submit, comm.rank, comm.size) as feed:
-                return feed.count, evaluate_group(replica, Phase.kTest, feed, lambda: False)
+                return feed.count, evaluate_group(replica, Phase.kTest, feed, lambda: False).numbers
         finally:
             replica.close()
 
@@ -84,12 +84,12 @@ def measured(proto):
 @pytest.mark.parametrize(("dim", "layers"), [(0, DENSE), (0, IMAGES), (1, DENSE)], ids=["dense", "images", "split"])
 def test_any_number_of_workers_measures_what_one_does(tmp_path, total, dim, layers):
     write(tmp_path, total)
-    ((count, serial),) = measured(job(tmp_path, 1, layers=layers))
+    ((count, serial),) = measured(job(tmp_path, 1, layers=layers, settings='metric: "f1"'))
     assert count == -(-total // 6)
     assert serial["accuracy"] * total == pytest.approx(round(serial["accuracy"] * total)), "as if it had other samples"
     for workers in (2, 3):
-        for _, found in measured(job(tmp_path, workers, dim=dim, layers=layers)):
-            assert found["accuracy"] == serial["accuracy"]
+        for _, found in measured(job(tmp_path, workers, dim=dim, layers=layers, settings='metric: "f1"')):
+            assert (found["accuracy"], found["f1"]) == (serial["accuracy"], serial["f1"])
             assert found["loss"] == pytest.approx(serial["loss"], rel=1e-5)
 
 
@@ -117,4 +117,4 @@ def test_the_command_measures_the_whole_set_too(tmp_path):
         return checkpoints.save(snapshot, tmp_path / "first.h5")
 
     (path,) = run_threads(1, trained)
-    assert evaluate.measure(proto, path, Phase.kTest) == pytest.approx(measured(proto)[0][1], rel=1e-6)
+    assert evaluate.measure(proto, path, Phase.kTest).numbers == pytest.approx(measured(proto)[0][1], rel=1e-6)

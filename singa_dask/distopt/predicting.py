@@ -1,0 +1,131 @@
+"""Predictions for whatever holds samples: arrays, DataFrames, and the collections of Dask, which stay lazy."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singa_dask.distopt.described import numbers
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.net import inputs_of
+
+if TYPE_CHECKING:
+    from singa_dask.distopt.model import Model
+
+
+def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
+    """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
+    values = list(x.values()) if isinstance(x, Mapping) else [x]
+    lazy = [hasattr(value, "__dask_graph__") for value in values]
+    if any(lazy) and not all(lazy):
+        hint = "Turn the others into Dask arrays with dask.array.from_array, with the same blocks of rows."
+        raise ConfigError(Problem("x", "mixes Dask collections with arrays", ", ".join(x), hint))
+    if is_table(values[0]):
+        table = _lazy_table if lazy[0] else _table
+        return table(x, model, output, batchsize)
+    if lazy[0]:
+        return _lazy_array(model, x, output, batchsize)
+    return model.predict_all(x, output=output, batchsize=batchsize)[output]
+
+
+def is_empty(x: Any) -> bool:
+    """Whether x is arrays without rows."""
+    values = x.values() if isinstance(x, Mapping) else [x]
+    return all(len(np.shape(value)) > 0 and np.shape(value)[0] == 0 for value in values)
+
+
+def is_table(x: Any) -> bool:
+    """Whether x is a DataFrame, of pandas or Dask."""
+    return hasattr(x, "columns") and hasattr(x, "dtypes")
+
+
+def _table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
+    rows = model.predict_all(_features(x, model, output), output=output, batchsize=batchsize)[output]
+    return _framed(model, rows, output, x.index)
+
+
+def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
+    import pandas
+
+    width = prod(rows.shape[1:])
+    return pandas.DataFrame(rows.reshape(len(rows), width), index, model.names(output, width))
+
+
+def _features(table: Any, model: Model, output: str) -> dict[str, np.ndarray]:
+    """What each input layer that the output needs reads of a table."""
+    known = model.inputs
+    return {
+        name: known[name].features(table) if name in known else numbers(table, list(table))
+        for name in inputs_of(model.net, output)
+    }
+
+
+# Lazily, on the workers
+
+
+def _sent(model: Model) -> Any:
+    """The model as it is now, as one task that the blocks' tasks depend on. The scheduler sees only bytes."""
+    from dask import delayed
+    from dask.base import tokenize
+
+    pickled = pickle.dumps(model)
+    return delayed(pickle.loads, pure=True)(pickled, dask_key_name=f"model-{tokenize(pickled)}")
+
+
+def _lazy_array(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
+    import dask.array as da
+
+    given = dict(x) if isinstance(x, Mapping) else {None: x}
+    arrays = {name: _by_rows(array) for name, array in given.items()}
+    zeros = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+    shape = model.predict_all(zeros.get(None, zeros), output=output)[output].shape[1:]
+    indexed = []
+    for i, array in enumerate(arrays.values()):
+        indexed += [array, ("rows", *(f"x{i}.{axis}" for axis in range(1, array.ndim)))]
+    return da.blockwise(
+        partial(_block, names=tuple(arrays), output=output, batchsize=batchsize),
+        ("rows", *(f"y{axis}" for axis in range(len(shape)))),
+        *indexed,
+        new_axes={f"y{axis}": size for axis, size in enumerate(shape)},
+        model=_sent(model),
+        dtype=model.ops.dtype,
+        meta=np.empty((0, *shape), model.ops.dtype),
+        token="predict",
+    )
+
+
+def _by_rows(array: Any) -> Any:
+    """The Dask array with blocks of whole samples."""
+    if array.ndim < 2 or any(np.isnan(size) for size in array.shape[1:]):
+        received = f"shape {array.shape}"
+        hint = "Its first axis counts the samples, whose sizes must be known; compute_chunk_sizes() finds them."
+        raise ConfigError(Problem("x", "must be a Dask array of samples", received, hint))
+    return (
+        array
+        if all(count == 1 for count in array.numblocks[1:])
+        else array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
+    )
+
+
+def _block(*blocks: Any, model: Model, names: Sequence[str | None], output: str, batchsize: int | None) -> np.ndarray:
+    arrays = {name: _only(block) for name, block in zip(names, blocks, strict=True)}
+    return model.predict_all(arrays.get(None, arrays), output=output, batchsize=batchsize)[output]
+
+
+def _only(block: Any) -> Any:
+    """The array in nested lists: those of an axis that has one block and no counterpart in the output."""
+    while isinstance(block, list):
+        (block,) = block
+    return block
+
+
+def _lazy_table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
+    _features(x._meta, model, output)
+    rows = model.predict_all(dict.fromkeys(model.net.input_layers, ()))[output]
+    meta = _framed(model, rows, output, x._meta.index[:0])
+    return x.map_partitions(_table, _sent(model), output, batchsize, meta=meta)

@@ -1,0 +1,240 @@
+"""Targets: numbers to predict that an input layer carries as labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.gradients import check_gradients
+from support.partitioned import assert_equal_to_serial
+from support.wired import wired
+
+from singa_dask.algorithms import BP
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.assemble import assemble
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers import (
+    GRU,
+    Accuracy,
+    BridgeSrc,
+    Convolution,
+    EuclideanLoss,
+    InnerProduct,
+    Layer,
+    RecordInput,
+    SoftmaxLoss,
+    Tanh,
+)
+from singa_dask.layers.context import Step
+from singa_dask.net import Batch, Net, features_as_targets
+from singa_dask.ops import get_ops
+
+RNG = np.random.default_rng(0)
+WIDE = {"init": {"type": "kUniform", "low": -0.5, "high": 0.5}}
+
+
+def build(layers, **settings):
+    proto = layers if isinstance(layers, NetProto) else NetProto(layer=assemble(layers))
+    net = Net(proto, Phase.kTrain, get_ops("cpu", np.float64), **settings)
+    net.initialise(3)
+    return net
+
+
+def loss_of(net, x, y):
+    net.forward({"data": Batch(x, y)}, Step(total_rows=len(x)))
+    return net.metrics()["loss"].mean
+
+
+def vectors(*between, shape=(), outputs=2):
+    return [
+        RecordInput("data", shape=[4], target_shape=shape or [outputs]),
+        *between,
+        InnerProduct("hidden", "data", num_output=5, param=[WIDE, WIDE]),
+        Tanh("tanh", "hidden"),
+        InnerProduct("out", "tanh", num_output=outputs, param=[WIDE, WIDE]),
+        EuclideanLoss("loss", ["out", between[0].name if between else "data"]),
+    ]
+
+
+@pytest.mark.parametrize("shape", [[1], [2], [3, 4], [2, 3, 4], [2, 2, 2, 3]])
+def test_a_loss_is_the_distance_to_the_target(shape):
+    size = int(np.prod(shape))
+    net = build(vectors(shape=shape, outputs=size))
+    x = RNG.normal(size=(5, 4))
+    y = RNG.normal(size=(5, *net.layers["data"].target_shape))
+    loss = loss_of(net, x, y)
+    out = net.output("out")
+    assert loss == pytest.approx(0.5 * ((out - y.reshape(5, -1)) ** 2).sum() / 5)
+    net.backward()
+    check_gradients(net, lambda: loss_of(net, x, y), 4)
+
+
+def test_targets_of_fields_are_channels_first_in_jobs_and_last_in_nets():
+    layers = [
+        RecordInput("data", shape=[1, 4, 5], target_shape=[3, 4, 5]),
+        Convolution("conv", num_filters=3, kernel=3, pad=1, stride=1),
+        EuclideanLoss("loss"),
+    ]
+    net = build(layers)
+    x, y = RNG.normal(size=(2, 4, 5, 1)), RNG.normal(size=(2, 4, 5, 3))
+    loss = loss_of(net, x, y)
+    assert loss == pytest.approx(0.5 * ((net.output("conv") - y) ** 2).sum() / 2)
+    for other in (np.moveaxis(y, -1, 1), np.moveaxis(y, -1, 1).reshape(2, -1)):
+        assert loss_of(net, x, other) == loss
+
+
+def test_scalar_targets_may_be_given_without_an_axis():
+    net = build(vectors(outputs=1))
+    x, y = RNG.normal(size=(5, 4)), RNG.normal(size=5)
+    assert loss_of(net, x, y) == loss_of(net, x, y[:, None])
+
+
+def test_a_layer_between_passes_the_target_on():
+    net = build(vectors(BridgeSrc("bridge", "data")))
+    x, y = RNG.normal(size=(5, 4)), RNG.normal(size=(5, 2))
+    assert loss_of(net, x, y) == pytest.approx(0.5 * ((net.output("out") - y) ** 2).sum() / 5)
+
+
+def test_without_a_target_shape_the_samples_are_the_target():
+    net = build([RecordInput("data", shape=[4]), InnerProduct("out", num_output=4), EuclideanLoss("loss")])
+    x = RNG.normal(size=(5, 4))
+    assert loss_of(net, x, np.zeros(5, np.int64)) == pytest.approx(0.5 * ((net.output("out") - x) ** 2).sum() / 5)
+    assert features_as_targets(net) == {"loss": "data"}
+    assert features_as_targets(build(vectors())) == {}
+
+
+def test_other_sizes_are_refused_with_the_way_out():
+    layers = vectors(shape=[3])
+    with pytest.raises(ConfigError, match=r"\(2,\) and \(3,\).*Let 'out' have 3 outputs"):
+        build(layers)
+    layers = [RecordInput("data", shape=[4]), InnerProduct("out", num_output=2), EuclideanLoss("loss")]
+    with pytest.raises(ConfigError, match=r"\(2,\) and \(4,\).*4 outputs.*store_conf.target_shape, if 'data'"):
+        build(layers)
+    for shape in ([0], [1, 2, 3, 4, 5]):
+        with pytest.raises(ConfigError, match=r"store_conf\.target_shape"):
+            build(vectors(shape=shape))
+
+
+def test_unfit_or_missing_targets_are_named():
+    net, x = build(vectors()), RNG.normal(size=(5, 4))
+    with pytest.raises(DataError, match=r"'data': targets of shape \(3,\) do not fit store_conf.target_shape \[2\]"):
+        loss_of(net, x, np.zeros((5, 3)))
+    with pytest.raises(DataError, match="'loss' needs targets, but 'data'"):
+        loss_of(net, x, None)
+    with pytest.raises(DataError, match="gives 5 rows, but 'data' gives 4 targets"):
+        loss_of(net, x, np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("kind", [SoftmaxLoss, Accuracy])
+def test_layers_for_classes_refuse_targets(kind):
+    layers = [
+        RecordInput("data", shape=[4], target_shape=[1]),
+        InnerProduct("out", num_output=3),
+        kind("loss", ["out", "data"]),
+    ]
+    with pytest.raises(ConfigError, match=r"'loss': reads class labels.*\(1,\).*EuclideanLoss"):
+        build(layers)
+
+
+class Product(Layer):
+    """y = x t, with a target or a layer's output."""
+
+    num_sources = (2, 2)
+    target_sources = (1,)
+
+    def setup(self, *src):
+        self.seen = src
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0] * x[1].reshape(x[0].shape)
+
+
+def test_a_layer_of_ones_own_can_read_targets():
+    layers = [RecordInput("data", shape=[2], target_shape=[2, 1, 1]), Product("product", ["data", "data"])]
+    net = build(layers)
+    assert net.layers["product"].seen == ((2,), (1, 1, 2))
+    x, y = RNG.normal(size=(2, 5, 2))
+    net.forward({"data": Batch(x, y)}, Step(total_rows=5))
+    np.testing.assert_array_equal(net.output("product"), x * y)
+
+
+def test_too_many_sources_name_what_declares_their_number():
+    class One(Layer):
+        def setup(self, *src):
+            return self.sources(src)[0]
+
+    layers = [RecordInput("data", shape=[2]), One("one", ["data", "data"])]
+    with pytest.raises(ConfigError, match=r"takes 1 srclayers.*num_sources = \(2, 2\)"):
+        build(layers)
+
+
+def sequences(fold):
+    data = RecordInput("data", shape=[2], sequence=3, target_shape=[2])
+    layers = [
+        wired(data, unroll_len=1),
+        *(layer.proto for layer in (GRU("cell", "data", dim_hidden=4), InnerProduct("out", "cell", num_output=2))),
+        EuclideanLoss("loss", ["out", "data"]).proto,
+    ]
+    return NetProto(layer=layers, unroll_len=3)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_every_time_step_has_its_own_target(fold):
+    net = build(sequences(fold), fold=fold)
+    x, y = RNG.normal(size=(2, 5, 3, 2))
+    loss = loss_of(net, x, y)
+    if fold:
+        out = np.moveaxis(net.output("out").reshape(3, 5, 2), 0, 1)
+    else:
+        out = np.stack([net.output(f"{step}#out") for step in range(3)], axis=1)
+    assert loss * 15 == pytest.approx(0.5 * ((out - y) ** 2).sum())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("shape", [[1], [2, 2, 1]])
+def test_partitioned_nets_train_on_targets_as_serial_ones(dim, shape):
+    size = int(np.prod(shape))
+    proto = NetProto(layer=assemble(vectors(shape=shape, outputs=size)), partition_dim=dim)
+    draw = np.random.default_rng(1)
+    batches = [{"data": (draw.normal(size=(7, 4)), draw.normal(size=(7, size)))} for _ in range(3)]
+    assert_equal_to_serial(proto, BP(), batches)
+
+
+class Whole(Layer):
+    """x - t of all rows together."""
+
+    num_sources = (2, 2)
+    target_sources = (1,)
+
+    @property
+    def takes(self):
+        from singa_dask.layers.partition import Form
+
+        return (Form.WHOLE,)
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0] - x[1].reshape(x[0].shape)
+
+    def backward(self, ctx, dy):
+        return dy.copy(), None
+
+
+@pytest.mark.parametrize("shape", [[2], [2, 2, 3]])
+def test_targets_are_gathered_for_a_layer_that_reads_all_rows(shape):
+    size = int(np.prod(shape))
+    layers = [
+        RecordInput("data", shape=[4], target_shape=shape),
+        InnerProduct("out", num_output=size, param=[WIDE, WIDE]),
+        Whole("whole", ["out", "data"]),
+        RecordInput("zero", shape=[size], has_label=False),
+        EuclideanLoss("loss", ["whole", "zero"]),
+    ]
+    draw = np.random.default_rng(1)
+    batches = [
+        {"data": (draw.normal(size=(7, 4)), draw.normal(size=(7, size))), "zero": (np.zeros((7, size)), None)}
+        for _ in range(2)
+    ]
+    assert_equal_to_serial(NetProto(layer=assemble(layers)), BP(), batches)
