@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "Classifier",
     "ClusterTopology",
     "DistOpt",
@@ -18,6 +19,8 @@ __all__ = [
     "Model",
     "Regressor",
     "Result",
+    "RunEvent",
+    "TensorBoard",
     "__version__",
     "data_partition",
     "launch",
@@ -38,11 +41,14 @@ if TYPE_CHECKING:
     from singa_dask.estimators.regressor import Regressor
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.monitor.plots import plot_confusion, plot_parity
+    from singa_dask.monitor.tensorboard import TensorBoard
+    from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
     from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
+    "Callback": "singa_dask.supervision.callbacks",
     "Classifier": "singa_dask.estimators.classifier",
     "ClusterTopology": "singa_dask.job",
     "DistOpt": "singa_dask.distopt",
@@ -50,6 +56,8 @@ _LAZY = {
     "Model": "singa_dask.distopt",
     "Regressor": "singa_dask.estimators.regressor",
     "Result": "singa_dask.supervision.driver",
+    "RunEvent": "singa_dask.supervision.callbacks",
+    "TensorBoard": "singa_dask.monitor.tensorboard",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",

@@ -1,4 +1,4 @@
-"""Commands that start a run or change an active one: train, join, leave."""
+"""Commands that start a run or change an active one: train, join, leave, stop."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ _PYTHONS_THRESHOLD = gc.get_threshold()
     show_default=True,
     help="How many times a group that lost a worker is restarted.",
 )
+@click.option(
+    "--max-queue",
+    "max_queue_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="How long to wait for Dask workers that other runs use [default: until they end].",
+)
+@click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard: WORKSPACE/tensorboard.")
 @reports_errors
 def train(
     job: Path,
@@ -45,6 +53,7 @@ def train(
     scheduler_file: Path | None,
     mpi: bool,
     interface: str | None,
+    tensorboard: bool,
     **driving: Any,
 ) -> None:
     """Train the net of JOB, a job file.
@@ -73,11 +82,15 @@ def train(
             loaded()
             client = connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
+        from singa_dask.monitor.tensorboard import TensorBoard
         from singa_dask.supervision import driver
 
         # MPI launchers may give their ranks a terminal that nobody watches.
         display = LineDisplay() if mpi else None
-        result = driver.train(loaded(), client, display=display, **driving)
+        callbacks = [TensorBoard()] if tensorboard else []
+        result = driver.train(loaded(), client, display=display, callbacks=callbacks, **driving)
+    if tensorboard:
+        click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)
@@ -106,6 +119,18 @@ def leave(group: int, scheduler: str | None, scheduler_file: Path | None, run: s
     Worker group GROUP finishes its current step and leaves. The other groups continue.
     """
     _ask_run(scheduler, scheduler_file, "leave", run, group=group)
+
+
+@click.command()
+@click.argument("run", required=False)
+@scheduler_options
+@reports_errors
+def stop(run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
+    """Stop an active run after its current step, with a checkpoint.
+
+    RUN is the run's job name or workspace. It may be omitted if only one run is active.
+    """
+    _ask_run(scheduler, scheduler_file, "stop", run)
 
 
 def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: str | None, **more: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import current_process
@@ -16,6 +17,7 @@ from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
 from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.run import Run
@@ -85,17 +87,18 @@ class Result:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the run before its last step."""
+        """Whether the run was stopped before its last step; summary["stopped_by"] says by whom."""
         return self.summary["status"] == "interrupted"
 
     def __str__(self) -> str:
-        parts = [f"{'stopped' if self.interrupted else 'done'} at step {self.summary['step']}"]
+        how, by = ("stopped", f" ({self.summary['stopped_by']})") if self.interrupted else ("done", "")
+        parts = [f"{how} at step {self.summary['step']}{by}"]
         for phase in ("test", "validate", "train"):
             if self.summary[phase]:
                 parts.append(f"{phase} {format_metrics(self.summary[phase])}")
                 break
-        if self.summary["stopped"]:
-            parts.insert(1, self.summary["stopped"])
+        if self.summary["ended_early"]:
+            parts.insert(1, self.summary["ended_early"])
         if best := self.summary["best"]:
             parts.append(f"best {best['metric']} {best['value']:.4f} at step {best['step']}")
         if self.summary["samples_per_s"]:
@@ -127,6 +130,8 @@ def train(
     patience_s: float = 30.0,
     display: Display | None = None,
     curves: bool = True,
+    callbacks: Sequence[Callback | Callable[[RunEvent], Any]] = (),
+    max_queue_s: float | None = None,
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
@@ -138,9 +143,12 @@ def train(
     `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
     valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
     its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
-    that has gone silent. display: shows the run's events. curves: whether to draw curves.png.
+    that has gone silent. display: shows the run's events. curves: whether to draw curves.png. callbacks: objects of
+    classes derived from Callback, or functions, that are called with every RunEvent, in this thread. max_queue_s: how
+    long to queue for Dask workers that other runs use; None for as long as these runs live.
 
-    Ctrl-C ends the run after the step in progress, with a checkpoint; a second one aborts it.
+    Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
+    checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.
 
     In a script a call without a client stands below `if __name__ == "__main__":`, as the local workers import it.
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
@@ -170,7 +178,9 @@ def train(
     prepared = prepare(job)
     if not processes:
         check_single(prepared.topology)
-    run = Run(prepared, folder, display or display_for(), max_restarts, patience_s, processes, curves)
+    called = Callbacks(callbacks, prepared.job.name, folder.folder, prepared.job.train_steps)
+    show = display or display_for()
+    run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
     return Result(run.to_end(client, resume), folder.folder)
 
 

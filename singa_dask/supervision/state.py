@@ -37,8 +37,8 @@ _SURVEY_AGAIN_S = 0.05
 class Supervision:
     """The state of one run. One thread owns it and calls `handle`.
 
-    steps: last known step of every worker group. busy: the operation under way, of which there is one at a time. over:
-    the run has ended, with `error` if it failed. ends_early: the lead waits for the others before it ends.
+    steps: last known step of every worker group. busy: the operation under way, of which there is one at a time.
+    stopped: by whom it was asked to stop. over: the run has ended, with `error` if it failed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Supervision:
         self.max_restarts, self.patience_s = max_restarts, patience_s
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
-        self.interrupted = self.ends_early = self.over = self.lead_told = False
+        self.stopped, self.over, self.lead_told = "", False, False
         self.error: BaseException | None = None
         self.busy: ev.FormRequest | ev.Close | ev.TellLead | None = None
         self._commands: list[ev.Command] = []
@@ -90,8 +90,8 @@ class Supervision:
                 self._flush_fault = fault
                 self._operation_done()
                 self.lead_told = ended if heard else self.lead_told
-            case ev.StopAsked() | ev.EndsEarly() if not self.interrupted:
-                self._stop(early=isinstance(event, ev.EndsEarly))
+            case ev.StopAsked(by, early) if not self.stopped:
+                self._stop(by, early)
             case ev.JoinAsked(asker):
                 self._join(asker)
             case ev.LeaveAsked(asker, group):
@@ -161,7 +161,7 @@ class Supervision:
         self.processes.pids.update(event.pids)
         for member in members:
             self.members.move(member, "formed")
-            if isinstance(member, WorkerGroup) and member.leaving:
+            if isinstance(member, WorkerGroup) and (self.stopped or member.leaving):
                 self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
@@ -187,21 +187,19 @@ class Supervision:
             if member.phase in (Phase.CLOSING, Phase.DROPPED):
                 self.members.move(member, "closed")
 
-    def _stop(self, early: bool) -> None:
-        """Stop all worker groups. early: all but the lead, which waits for the others."""
-        self.interrupted, self.ends_early = not early, early
+    def _stop(self, by: str, early: bool) -> None:
+        self.stopped = by
         if not early:
-            self._do(ev.Note("stopping after this step (press Ctrl-C again to abort)"))
-        for group in self.members.working()[early:]:
-            group.leaving = True
-            if group.phase is Phase.RUNNING:
+            self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
+        for group in self.members.running():
+            if group.number > 0 or not early:
                 self._do(ev.Stop(group.number))
         self._refuse_askers()
 
     def _join(self, asker: Any) -> None:
-        if self.members.synchronous or self.interrupted or self.ends_early:
-            one = self.members.synchronous
-            why = "one worker group is synchronous, and cannot take in another" if one else "the run is ending"
+        if self.members.synchronous or self.stopped:
+            synchronous = "one worker group is synchronous, and cannot take in another"
+            why = synchronous if self.members.synchronous else "the run is ending"
             return self._do(ev.Reply(asker, f"refused: {why}"))
         self._askers.append(asker)
         self._outdated = self._surveys
@@ -260,7 +258,7 @@ class Supervision:
             self._drop(member, f"{member} could not join: {error}")
         elif loss.unless_all_answer and not silent:
             self._end(error)
-        elif self.interrupted:
+        elif self.stopped:
             if workers:
                 self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
             for other in (*workers, *servers):

@@ -91,12 +91,12 @@ class Reporter:
         """Emit that the learning rate was reduced after `step` steps."""
         self.emit("decision", step=step, text=f"learning rate reduced to {rate:.4g}")
 
-    def stopped(self, step: int, why: str) -> None:
+    def ends_early(self, step: int, why: str) -> None:
         """Emit that the run ends early after `step` steps: all other groups must end too."""
         self.emit("decision", step=step, text=why, ends=True)
 
-    def end(self, step: int, *, interrupted: bool, stopped: str = "") -> dict[str, Any]:
-        """Emit the end; returns the record of the run. stopped: why it ends early, "" if it does not. Collective."""
+    def end(self, step: int, *, interrupted: bool, ended_early: str = "") -> dict[str, Any]:
+        """Emit the end; returns the record of the run. ended_early: why, "" if it did not. Collective."""
         replica, whole = self._replica, self._whole
         overflows = np.array([float(replica.overflows)])
         replica.comm.all_reduce(overflows)
@@ -104,7 +104,7 @@ class Reporter:
         record = {
             "step": step,
             "interrupted": interrupted,
-            "stopped": stopped or None,
+            "ended_early": ended_early or None,
             "best": self._best,
             "metrics": {phase: means for phase, (at, means) in self._measured.items() if at == step},
             "details": {phase: dict(details) for phase, details in self._details.items() if details},
@@ -119,7 +119,7 @@ class Reporter:
             "overflows": int(overflows[0]),
             "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
         }
-        self.emit("end", step=step)
+        self.emit("end", step=step, record=record)
         return record
 
     def _current(self, step: int) -> dict[str, Any]:

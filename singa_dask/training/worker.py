@@ -196,7 +196,7 @@ class _TrainingLoop:
             if group.leads and (ended or due(self._step, job.checkpoint_freq, job.checkpoint_after)):
                 self._save_step()
             if ended:
-                return self._reporter.end(self._step, interrupted=interrupted, stopped=why)
+                return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
 
     def _warm_up(self) -> None:
@@ -280,7 +280,7 @@ class _TrainingLoop:
     def _end_early(self, why: str) -> bool:
         """End all groups, and measure what all have reached; returns whether a stop request interrupted it."""
         self._reporter.display(self._step)
-        self._reporter.stopped(self._step, why)
+        self._reporter.ends_early(self._step, why)
         self._leave()
         measured = evaluations_due(self._job, self._step) if self._job.cluster.nworker_groups == 1 else []
         rest = [phase for phase in active_phases(self._job)[1:] if phase not in measured]

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from singa_dask.cli import main
-from singa_dask.data import shard, write_shards
+from singa_dask.data import shard_files, write_shards
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.estimators.new import write_job
 from singa_dask.job import Job
@@ -94,7 +94,7 @@ def test_weights_of_samples_are_read(tmp_path):
 
 def test_a_text_gets_a_net_that_predicts_the_next_symbol(tmp_path):
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 60)
-    shard("text", tmp_path / "shards", source=tmp_path / "text.txt", validation=0.2)
+    shard_files("text", tmp_path / "shards", source=tmp_path / "text.txt", validation=0.2)
     job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
     assert job.proto.neuralnet.unroll_len > 1
     result = trained(tmp_path / "job.conf", tmp_path)

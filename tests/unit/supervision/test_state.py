@@ -658,7 +658,7 @@ def test_a_stop_reaches_what_runs_and_what_is_formed_later(start):
     while not isinstance(run.state.busy, ev.FormRequest):
         run.answer()
     assert run.handle(ev.StopAsked()) == [
-        ev.Note("stopping after this step (press Ctrl-C again to abort)"),
+        ev.Note("Ctrl-C: stopping after this step (press Ctrl-C again to abort)"),
         ev.Stop(0),
     ]
     assert run.handle(ev.StopAsked()) == []
@@ -683,8 +683,11 @@ def test_servers_without_work_that_are_lost_while_the_run_is_being_stopped_are_n
     run.handle(ev.StopAsked())
     run.lose_servers(2)
     run.settle()
-    assert run.notes == ["stopping after this step (press Ctrl-C again to abort)"]
+    assert run.notes == ["Ctrl-C: stopping after this step (press Ctrl-C again to abort)"]
     assert run.server_groups[2].phase is Phase.ENDED and run.made()[1:] == []
+
+
+EARLY = ev.StopAsked("early stopping", early=True)
 
 
 def test_an_early_end_stops_all_groups_but_the_lead_which_is_told_when_they_have_ended(start):
@@ -692,21 +695,14 @@ def test_an_early_end_stops_all_groups_but_the_lead_which_is_told_when_they_have
     run.lose(1)
     while not isinstance(run.state.busy, ev.FormRequest):
         run.answer()
-    assert run.handle(ev.EndsEarly()) == [ev.Stop(2)]
+    assert run.handle(EARLY) == [ev.Stop(2)]
     assert run.answer() == [ev.Stop(1)], "formed later"
     assert run.ask_join() == "refused: the run is ending"
     run.end(1, 2)
     run.settle()
-    assert run.told(0) == [("others ended", True)] and not run.state.interrupted
+    assert run.told(0) == [("others ended", True)]
     run.end(0)
     assert run.commands[-1] == ev.End()
-
-
-def test_a_user_may_stop_a_run_that_ends_early(start):
-    run = start(spare=1, **HOGWILD)
-    run.handle(ev.EndsEarly())
-    assert ev.Stop(0) in run.handle(ev.StopAsked()) and run.state.interrupted
-    assert run.handle(ev.EndsEarly()) == []
 
 
 # The table

@@ -138,7 +138,7 @@ class Supervised(RuleBasedStateMachine):
             self.stopped = 1
             self.run.handle(ev.StopAsked())
         elif kind == "early" and self.run.worker_groups[0].phase is Phase.RUNNING and data.draw(st.booleans()):
-            self.run.handle(ev.EndsEarly())
+            self.run.handle(ev.StopAsked("early stopping", early=True))
         elif kind == "late" and self.late:
             assert self.run.handle(data.draw(st.sampled_from(self.late))) == [], "it was answered before"
 

@@ -75,17 +75,17 @@ def saved(folder: Path) -> list[str]:
 def test_a_run_that_no_longer_improves_ends_early_with_a_checkpoint_and_is_complete(job, tmp_path):
     report, events = run(job(STANDSTILL, "early_stopping.patience=3"), tmp_path / "run")
     assert (report["step"], report["interrupted"]) == (12, False)
-    assert report["stopped"] == "early stopping: validate.loss has not improved since step 0"
+    assert report["ended_early"] == "early stopping: validate.loss has not improved since step 0"
     assert report["metrics"].keys() == {"train", "validate"}
     assert saved(tmp_path / "run") == ["step-00000008.h5", "step-00000012.h5"]
     (told,) = [event for event in events if event["kind"] == "decision"]
-    assert told["ends"] and told["text"] == report["stopped"]
+    assert told["ends"] and told["text"] == report["ended_early"]
     assert [event["step"] for event in events if event.get("phase") == "train"] == [4, 8, 12]
 
 
 def test_a_run_that_goes_on_improving_does_not_end_early(job, tmp_path):
     report, _ = run(job("early_stopping.patience=2", "train_steps=16"), tmp_path / "run")
-    assert (report["step"], report["stopped"]) == (16, None)
+    assert (report["step"], report["ended_early"]) == (16, None)
 
 
 def test_the_test_that_was_not_due_is_made_at_an_early_end(job, tmp_path):
@@ -101,7 +101,7 @@ def test_patience_survives_a_resume_and_a_run_that_has_ended_early_ends_at_once(
     report, events = run(early, tmp_path, resume=8)
     assert report["step"] == 16 and sorted(values(events)) == [8, 12, 16]
     report, events = run(early, tmp_path, resume=16)
-    assert report["step"] == 16 and report["stopped"] and sorted(values(events)) == [16]
+    assert report["step"] == 16 and report["ended_early"] and sorted(values(events)) == [16]
     report, _ = run(job(STANDSTILL, "early_stopping.patience=5"), tmp_path, resume=16)
     assert report["step"] == 20
 
@@ -193,8 +193,8 @@ def test_all_worker_groups_end_where_the_lead_no_longer_improves(group_job, tmp_
     ran = run_topology(prepared, tmp_path / "run")
     lead, *others = ran.reports.values()
     assert len(others) == prepared.topology.nworker_groups - 1
-    assert (lead["step"], lead["interrupted"]) == (8, False) and lead["stopped"] and lead["metrics"]["validate"]
-    assert all(report["step"] < 100_000 and report["stopped"] is None for report in others)
+    assert (lead["step"], lead["interrupted"]) == (8, False) and lead["ended_early"] and lead["metrics"]["validate"]
+    assert all(report["step"] < 100_000 and report["ended_early"] is None for report in others)
     assert "step-00000008.h5" in saved(tmp_path / "run")
 
 
