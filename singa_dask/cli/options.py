@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from singa_dask.errors import ConfigError, SingaError
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
 
+CONNECT_S = 10.0
 PATH = click.Path(path_type=Path)
 JOB = click.argument("job", type=PATH)
 CLUSTER = click.option("--cluster", type=PATH, help="File whose cluster { } block replaces the job's.")
@@ -102,3 +105,27 @@ def trained(
     code = code_of(checkpoints.load(file), file, trust=trust_code, job=job)
     click.get_current_context().with_resource(code)
     return prepare(job, phases=[phase]).job, file
+
+
+def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
+    """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
+    if scheduler is None and scheduler_file is None:
+        return None
+    from distributed import Client
+
+    from singa_dask.errors import ClusterError
+
+    if scheduler and scheduler_file:
+        raise click.UsageError("--scheduler and --scheduler-file exclude each other: give one of them.")
+    # Dask waits for the file without a deadline. A scheduler that has just started may not have written it yet.
+    deadline = time.monotonic() + CONNECT_S
+    while scheduler_file and not scheduler_file.exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
+        time.sleep(0.1)
+    try:
+        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
+    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
+        where = scheduler or scheduler_file
+        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
+    return stack.enter_context(client)

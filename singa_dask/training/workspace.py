@@ -5,7 +5,8 @@ metrics.jsonl     all displayed metrics, one flat JSON object per line (history.
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
-checkpoint/       step-00000500.h5 ...
+checkpoint/       step-00000500.h5 ..., best.h5
+data/             the shards of arrays that were given to `train`
 .run              the id of the run
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +37,9 @@ class Workspace:
         self.summary = self.folder / "summary.json"
         self.curves = self.folder / "curves.png"
         self.job = self.folder / "job.conf"
+        self.data = self.folder / "data"
         self._id = self.folder / ".run"
+        self.aside: Path | None = None
 
     @property
     def id(self) -> str:
@@ -87,7 +91,7 @@ class Workspace:
 
     def set_aside(self) -> Path | None:
         """Rename a folder with checkpoints to <folder>-1 (2, 3 ...), and return the new name."""
-        if not any(self.checkpoints.glob("step-*.h5")):
+        if not any(self.checkpoints.glob("*.h5")):
             return None
         names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
         free = next(name for name in names if not name.exists())
@@ -97,9 +101,23 @@ class Workspace:
             raise self._unwritable(error) from error
         return free
 
+    def new_data(self, *, resume: bool) -> Path:
+        """The folder for the shards of given data, of which a run that does not resume finds none."""
+        with self.locked():
+            self.check_own()
+            try:
+                if not resume:
+                    self.aside = self.set_aside()
+                    shutil.rmtree(self.data, ignore_errors=True)
+                self.checkpoints.mkdir(parents=True, exist_ok=True)  # the folder belongs to a run from now on
+                self.data.mkdir(exist_ok=True)
+            except OSError as error:
+                raise self._unwritable(error) from error
+        return self.data
+
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""
-        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/step-*.h5"))]
+        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/*.h5"))]
         return f" (moved to {', '.join(moved)})" if moved else ""
 
     def _moved(self) -> list[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singa_dask.data.columns import Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -33,13 +33,19 @@ def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels |
         raise DataError(f"column {facts.name!r}: samples have the shape {shape}, which holds no values.")
     _check_finite(facts)
     where = guess_channels(shape) if channels is None else Channels(channels)
+    if where is not None and (len(shape) == MAX_RANK) > (where is not Channels.NONE):
+        where = None
+    elif where is not None and (len(shape) < 2) > (where is Channels.NONE):
+        raise ConfigError(
+            Problem("channels", f"cannot be those of samples of {facts.name!r}", str(shape), "Use none.")
+        )
     if where is None:
         raise ConfigError(
             Problem(
                 "channels",
                 f"are unknown: samples of {facts.name!r} do not tell which axis is that of the channels",
                 str(shape),
-                f'Set channels={{{facts.name!r}: "first"}}, "last" or "none".',
+                f'Set channels={{{facts.name!r}: "first"}}, "last" or "none" (--channels).',
             )
         )
     dtype = stored_dtype(np.result_type(*(known.dtype for known in facts.filled)))
@@ -175,10 +181,10 @@ def _check_count(facts: ColumnFacts, distinct: set, source: Source) -> None:
         return
     if len(distinct) > MAX_CLASSES or samples < SAMPLES_OF_CLASS * len(distinct):
         text = Kind.TEXT in facts.kinds
-        way = "" if text else f"For numbers to predict, set targets={facts.name!r}. "
+        way = "" if text else f"For numbers to predict, set targets={facts.name!r} (--target). "
         raise DataError(
             f"column {facts.name!r}: has {len(distinct):,} different {'texts' if text else 'whole numbers'} in "
-            f"{samples:,} samples, which are hardly classes. {way}For classes, set labels={facts.name!r}."
+            f"{samples:,} samples, which are hardly classes. {way}For classes, set labels={facts.name!r} (--label)."
         )
 
 
@@ -188,7 +194,7 @@ def _warn_of_few_values(facts: ColumnFacts) -> None:
         shown = ", ".join(f"{value:g}" for value in sorted(values)[:5])
         logger.warning(
             "column %r: holds only %s different numbers (%s%s), and they are predicted as numbers. For classes, set "
-            "labels=%r.",
+            "labels=%r (--label).",
             facts.name,
             len(values),
             shown,

@@ -25,8 +25,8 @@ Report = Callable[[int, Any], None]
 
 @dataclass(frozen=True)
 class DaskBlock:
-    """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each, or
-    of a DataFrame its columns and their raw columns.
+    """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each; of
+    a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds.
 
     Computed by the task that stages it, together with all others in one graph: what several blocks need is computed
     once.
@@ -34,7 +34,7 @@ class DaskBlock:
 
     key: str
     parts: tuple[Any, ...]
-    names: tuple[str | Mapping[Any, str], ...]
+    names: tuple[Any, ...]
 
     def read(self) -> Mapping[str, Any]:
         import dask
@@ -53,7 +53,7 @@ def _stage_computed(
     plan: StagePlan,
     index: int,
     key: str,
-    names: tuple[str | Mapping[Any, str], ...],
+    names: tuple[Any, ...],
     report: Report | None,
     *computed: Any,
 ) -> Summary:
@@ -63,11 +63,16 @@ def _stage_computed(
     return summary
 
 
-def _columns(names: Sequence[str | Mapping[Any, str]], computed: Sequence[Any]) -> dict[str, Any]:
+def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
     """By raw column."""
     raw: dict[str, Any] = {}
     for name, value in zip(names, computed, strict=True):
-        raw |= {name: value} if isinstance(name, str) else {own: value[column] for column, own in name.items()}
+        if isinstance(name, str):
+            raw[name] = value
+        elif isinstance(name, tuple):
+            raw |= _columns(name, value)
+        else:
+            raw |= {own: value[column] for column, own in name.items()}
     return raw
 
 
