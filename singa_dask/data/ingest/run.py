@@ -180,9 +180,8 @@ def _put(finished: queue.Queue, index: int, _future: Any) -> None:
 
 def check_shared(client: Any, folder: Path) -> None:
     """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
-    token = uuid.uuid4().hex
     try:
-        found = client.run(_probe, str(folder), token)
+        found = client.run(_probe, str(folder))
     except Exception as error:  # whatever a worker raises that cannot import the function
         raise ClusterError(
             f"the Dask workers cannot run singa_dask ({type(error).__name__}: {error}). Install the same version "
@@ -205,9 +204,9 @@ def check_shared(client: Any, folder: Path) -> None:
         )
 
 
-def _probe(folder: str, token: str) -> str | None:
+def _probe(folder: str) -> str | None:
     """Leaves a file in the folder. Returns its name."""
-    name = f"probe-{token}-{os.getpid()}-{id(object())}"
+    name = f"probe-{uuid.uuid4().hex}"  # workers can be threads of one process
     try:
         with open(os.path.join(folder, name), "x"):
             return name
