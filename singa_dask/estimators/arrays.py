@@ -49,7 +49,9 @@ def codes(y: Any, classes: np.ndarray) -> Any:
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
     unknown = classes[places] != values
     if unknown.any():
-        raise ValueError(f"y holds {values[unknown][0]!r}, which is not one of the classes: {classes.tolist()}.")
+        raise ValueError(
+            f"y holds {values[unknown].tolist()[0]!r}, which is not one of the classes: {classes.tolist()}."
+        )
     if hasattr(y, "index"):  # of a DataFrame's partition
         return type(y)(places, index=y.index, name="y")
     return places

@@ -149,6 +149,7 @@ class Estimator(BaseEstimator):
                 validation=validation,
                 processes=self.client is not None,
                 workspace=folder,
+                callbacks=self.callbacks,
                 display=None if self.verbose else Display(),
                 curves=self.workspace is not None,
             )
@@ -158,7 +159,7 @@ class Estimator(BaseEstimator):
             net = self.model_.net
             store = net.layers[net.input_layers[0]].proto.store_conf
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
-        self.n_iter_ = max(1, round(self.result_.summary["step"] * batch / examples.rows))
+        self.n_iter_ = max(1, self.result_.summary["step"] * batch // examples.rows)
         return self
 
     @contextmanager
@@ -253,8 +254,6 @@ class Estimator(BaseEstimator):
         else:
             if weight is not None:
                 weight = _check_sample_weight(weight, x, ensure_non_negative=True)
-                if not weight.sum() > 0:
-                    raise ValueError("sample_weight: all samples have a weight of 0.")
                 weight = weight / weight.mean()
                 scale = self._weighted_scale(x, answers, weight)
             data = self._arrays(x, answers, weight)
