@@ -81,12 +81,12 @@ def test(
     pictures: Path | None,
 ) -> None:
     """Evaluate a checkpoint of JOB on its test data."""
+    from singa_dask.job.evaluations import PHASE_NAMES
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.lines import format_metrics
     from singa_dask.supervision.pictures import draw_pictures
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training import evaluate
-    from singa_dask.training.frequencies import PHASE_NAMES
 
     phase = Phase.kVal if validation else Phase.kTest
     prepared, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)

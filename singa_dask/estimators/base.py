@@ -217,7 +217,8 @@ class Estimator(BaseEstimator):
             layers = list(self.net)
             if not any(isinstance(layer, LossLayer) for layer in layers):
                 layers.append(SoftmaxLoss() if classify else EuclideanLoss())
-        if not layers or type_name(getattr(layers[0], "proto", layers[0])) not in SOURCES:
+        first: Any = layers[0] if layers else None
+        if first is None or type_name(getattr(first, "proto", first)) not in SOURCES:
             layers.insert(0, RecordInput("data"))
         return layers
 

@@ -16,7 +16,7 @@ from singa_dask.algorithms.measured import Measured
 from singa_dask.data import Manifest
 from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
-from singa_dask.job import Job
+from singa_dask.job import Job, graph_phase
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
@@ -55,7 +55,7 @@ def load_model(
     """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
 
         model = load_model("runs/mnist-allreduce")
-        probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
+        probabilities = model.predict(x)              x: in the units of the data
 
     `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
     another user has written. dtype: in which the model computes.
@@ -72,15 +72,17 @@ def load_model(
 
 
 def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
-    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
-    steps = batches_of(job, phase)
-    if steps <= 0:
-        key = "test_steps" if phase == Phase.kTest else "validate_steps"
-        raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
+    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal), or the whole set if these are not set.
+    job: as `prepare` returns it.
+
+    Raises ConfigError if no input layer reads data for this phase.
+    """
+    if graph_phase(job.neuralnet.layer, phase) != phase:
+        hint = "Add an input layer with include: kTest, or measure the validation data with --validation."
+        raise ConfigError(Problem("neuralnet", "has no test data", "no input layer in phase kTest", hint))
     net = restore_net(job, phase, checkpoint)
-    with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=steps) as feed:
-        rows = steps * feed.batchsize
-        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=rows).measure(feed.first(steps))
+    with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=batches_of(job, phase) or None) as feed:
+        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=feed.rows).measure(feed.all())
     net.close()
     return measured
 
