@@ -14,18 +14,24 @@ def is_lazy(x: Any) -> bool:
     return hasattr(x, "__dask_graph__")
 
 
+def is_table(x: Any) -> bool:
+    """Whether x is a DataFrame, of pandas or Dask."""
+    return hasattr(x, "columns") and hasattr(x, "dtypes")
+
+
 def rows_of(x: Any) -> int:
     """Samples of x. Those of a Dask collection without known sizes are counted."""
-    count = x.shape[0]
-    if is_lazy(count):
-        count = count.compute()
-    elif count != count:
-        count = sum(part.compute() for part in x.map_blocks(_length, dtype=int).to_delayed().ravel())
-    return int(count)
+    if not is_lazy(x) or (isinstance(x.shape[0], int)):
+        return int(x.shape[0])
+    if is_table(x):
+        return len(x)
+    return sum(
+        x.map_blocks(_length, dtype=int, chunks=((1,) * x.numblocks[0],), drop_axis=[*range(1, x.ndim)]).compute()
+    )
 
 
-def _length(block: np.ndarray) -> int:
-    return len(block)
+def _length(block: np.ndarray) -> np.ndarray:
+    return np.array([len(block)])
 
 
 def unique(y: Any) -> np.ndarray:
