@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.topologies import run_topology
+from support.topologies import run_topology, server_links
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
@@ -230,3 +230,19 @@ def test_the_best_checkpoint_is_what_was_measured_though_other_groups_go_on(grou
     assert best["step"] > 0, "or no group has changed anything before"
     means = evaluate.measure(prepared.job, Path(best["checkpoint"]), Phase.kVal).numbers
     assert means["loss"] == pytest.approx(best["value"], rel=1e-5)
+
+
+def test_a_lead_that_is_formed_again_while_servers_go_on_keeps_its_patience_and_rate(job, tmp_path):
+    settings = [*PLATEAU, "cluster.server_worker_separate=true", "early_stopping.patience=4"]
+    settings += ["early_stopping.min_delta=100"]
+    first, rest = job(*settings, "train_steps=8"), job(*settings)
+    links, events, reports = server_links(first), [], []
+    for prepared, again in ((first, False), (rest, True)):
+        group = GroupPlan(0, int(again), puts=not again, fresh=not again, first=8 * again)
+        plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path, data=prepared.data, group=group)
+        with ThreadPoolExecutor(3) as pool:
+            services = RankServices(pool.submit, events.append, links=lambda: links)
+            reports.append(run_threads(3, train_rank, plan, services, timeout_s=10)[0])
+    texts = [event["text"] for event in events if event["kind"] == "decision"]
+    assert texts[:-1] == [f"learning rate reduced to {rate}" for rate in (0.05, 0.025, 0.0125, 0.00625)]
+    assert [report["step"] for report in reports] == [8, 16] and reports[1]["ended_early"]
