@@ -6,6 +6,7 @@ import csv
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,20 +44,28 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     return Net(job.neuralnet, phase, ops, share=train)
 
 
-def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, trust_code: bool = False) -> Model:
+def load_model(
+    where: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: Any = np.float32,
+    device_id: int = 0,
+    trust_code: bool = False,
+) -> Model:
     """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
 
         model = load_model("runs/mnist-allreduce")
-        probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
+        probabilities = model.predict(x)              x: in the units of the data
 
     `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
-    another user has written.
+    another user has written. dtype: in which the model computes.
     Raises CheckpointError where there is no checkpoint, it is damaged, or it needs code that is not trusted.
     """
     path = checkpoints.find(Path(where))
     found = checkpoints.load(path)
     with code_of(found, path, trust=trust_code) as code:
-        model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
+        net = Job.from_text(found.job).net
+        model = Model(net, seed=found.seed, device=device, dtype=dtype, device_id=device_id)
     model.code, model.described = code, found.described
     model.load_state_dict(found.parameters)
     return model

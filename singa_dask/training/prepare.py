@@ -189,7 +189,7 @@ def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
             logger.warning(
                 "layer %r takes the samples of %r as its target, not their labels. If this is meant, as in an "
                 "autoencoder, set has_label: false. If the labels are numbers to predict, write the shards with "
-                "`singa-dask shard ... --targets`.",
+                "`singa-dask shard ... --target NAME`.",
                 name,
                 source,
             )

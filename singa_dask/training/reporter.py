@@ -119,7 +119,8 @@ class Reporter:
             "overflows": int(overflows[0]),
             "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
         }
-        self.emit("end", step=step, record=record)
+        told = {name: value for name, value in record.items() if name != "details"}  # arrays are too much for an event
+        self.emit("end", step=step, record=told)
         return record
 
     def _current(self, step: int) -> dict[str, Any]:
