@@ -58,8 +58,9 @@ def test_without_data_the_shape_is_known(tmp_path):
     assert prepared.shapes["again_weight"] == (9, 9)
 
 
-def test_a_run_sees_the_text_go_on(folder, tmp_path):
-    prepared = prepare(job(folder))
+@pytest.mark.parametrize("steps", [2, 0], ids=["some", "whole"])
+def test_a_run_sees_the_text_go_on(folder, tmp_path, steps):
+    prepared = prepare(job(folder, f"test_steps={steps}"))
     plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path / "run", data=prepared.data)
     with ThreadPoolExecutor(2) as pool:
         report = run_threads(2, train_rank, plan, RankServices(pool.submit), timeout_s=10)[0]
