@@ -39,42 +39,63 @@ class Described:
 
         Raises DataError that names the column.
         """
-        names = self.column.names or tuple(map(str, table))
-        missing = [name for name in names if name not in table]
+        names = self.column.names or list(table)
+        missing = [str(name) for name in names if name not in table]
         if missing:
             hint = nearest(missing[0], map(str, table))
             raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
         return numbers(table, names)
 
 
-def described_inputs(net: Net, texts: Mapping[str, str]) -> dict[str, Described]:
-    """The data of the input layers that are described, by layer."""
-    stores = {name: net.layers[name].proto.store_conf for name in net.input_layers}
-    return {name: Described.of(store, texts[name]) for name, store in stores.items() if name in texts}
+@dataclass(frozen=True)
+class KnownData:
+    """What a net and the descriptions of its data say about its inputs and outputs. texts: by input layer."""
 
+    net: Net
+    texts: Mapping[str, str]
 
-def answers_of(net: Net, output: str, inputs: Mapping[str, Described]) -> Column | None:
-    """The labels or targets with which an output was trained, if they are described."""
-    sources = [layer.name for layer in net.labels_from(output) if isinstance(layer, InputLayer)]
-    known = [inputs[name].answers for name in sources if name in inputs]
-    return known[0] if known else None
+    @property
+    def inputs(self) -> dict[str, Described]:
+        """The data of the input layers that are described, by layer."""
+        return {
+            name: Described.of(self.store(name), self.texts[name])
+            for name in self.net.input_layers
+            if name in self.texts
+        }
 
+    def store(self, name: str) -> StoreProto:
+        """The store_conf of an input layer."""
+        return self.net.layers[name].proto.store_conf
 
-def class_names(column: Column | None) -> tuple[str, ...] | None:
-    """The names of the classes of labels."""
-    return column.classes if column is not None and isinstance(column.classes, tuple) else None
+    def answered_by(self, output: str) -> str | None:
+        """The input layer with the labels or targets of an output."""
+        names = [layer.name for layer in self.net.labels_from(output) if isinstance(layer, InputLayer)]
+        return names[0] if names else None
 
+    def classifies(self, output: str) -> bool:
+        """Whether an output is class probabilities."""
+        return self.net.predictions()[output]
 
-def value_names(column: Column | None, width: int, *, classifies: bool) -> list[str]:
-    """The names of the `width` values of one prediction: of the classes, or of the values of the target."""
-    if classifies:
-        classes = class_names(column) or ()
-        return [classes[i] if i < len(classes) else str(i) for i in range(width)]
-    if column is None or column.role is not Role.TARGET or prod(column.shape) != width:
-        return [f"output_{i}" for i in range(width)]
-    if column.shape == ():
-        return [column.name]
-    return list(column.names) or [f"{column.name}_{i}" for i in range(width)]
+    def classes(self, output: str) -> tuple[str, ...] | None:
+        """The names of the classes of the labels of an output, if they are known."""
+        column = self._answers(output)
+        return column.classes if column is not None and isinstance(column.classes, tuple) else None
+
+    def names(self, output: str) -> list[str]:
+        """The names of the values of an output: of classes, of the values of the target, or else numbers."""
+        width, column = prod(self.net.shapes[output]), self._answers(output)
+        if self.classifies(output):
+            classes = self.classes(output) or ()
+            return [classes[i] if i < len(classes) else str(i) for i in range(width)]
+        if column is None or column.role is not Role.TARGET or prod(column.shape) != width:
+            return [f"output_{i}" for i in range(width)]
+        if column.shape == ():
+            return [column.name]
+        return list(column.names) or [f"{column.name}_{i}" for i in range(width)]
+
+    def _answers(self, output: str) -> Column | None:
+        known = self.inputs.get(self.answered_by(output) or "")
+        return None if known is None else known.answers
 
 
 def numbers(table: Any, names: Sequence[Any]) -> np.ndarray:

@@ -52,12 +52,12 @@ def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
     import pandas
 
     width = prod(rows.shape[1:])
-    return pandas.DataFrame(rows.reshape(len(rows), width), index, model.names(output, width))
+    return pandas.DataFrame(rows.reshape(len(rows), width), index, model.known.names(output))
 
 
 def _features(table: Any, model: Model) -> dict[str, np.ndarray]:
     """What each input layer reads of a table."""
-    known = model.inputs
+    known = model.known.inputs
     return {
         name: known[name].features(table) if name in known else numbers(table, list(table))
         for name in model.net.input_layers
