@@ -21,12 +21,14 @@ __all__ = [
     "launch",
     "layers",
     "load_model",
+    "shard",
     "train",
     "updaters",
 ]
 
 if TYPE_CHECKING:
     from singa_dask import layers, updaters
+    from singa_dask.data.ingest.collections import shard
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.supervision.driver import Result, train
@@ -42,6 +44,7 @@ _LAZY = {
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",
+    "shard": "singa_dask.data.ingest.collections",
     "train": "singa_dask.supervision.driver",
 }
 

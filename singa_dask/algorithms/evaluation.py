@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from singa_dask.algorithms.base import TrainOneBatch
+from singa_dask.algorithms.measured import Measured, loss_metrics, own_rows
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import LayerProto, LayerType
-from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.partition import Form, LayerPartition
-from singa_dask.layers.transition import Transition
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
-from singa_dask.ops.arrays import Array
 
 
 class Evaluator:
-    """A net of one phase, and the algorithm that runs it forward."""
+    """A net of one phase, and the algorithm that runs it forward.
 
-    def __init__(self, net: Net, how: TrainOneBatch) -> None:
-        self._net, self._how = net, how
+    metrics: by name, to measure besides those of the layers. rows: of the whole set, to sample for a parity plot; 0
+    for no sample.
+    """
 
-    def measure(self, mini_batches: Iterable[tuple[Mapping[str, Batch], Step]]) -> dict[str, Metric]:
-        """The metrics, summed over the mini-batches."""
-        summed: dict[str, Metric] = {}
+    def __init__(self, net: Net, how: TrainOneBatch, metrics: Sequence[str] = (), *, rows: int = 0) -> None:
+        self._net, self._how, self._metrics, self._rows = net, how, metrics, rows
+
+    def measure(self, mini_batches: Iterable[tuple[Mapping[str, Batch], Step]]) -> Measured:
+        """What is measured of these mini-batches. Raises ConfigError if a metric does not exist or fit the net."""
+        measured = Measured(loss_metrics(self._net, self._metrics, rows=self._rows))
         for feed, step in mini_batches:
-            for name, metric in self._how.test_one_batch(self._net, feed, step).items():
-                summed[name] = summed.get(name, Metric()) + metric
-        return summed
+            metrics = self._how.test_one_batch(self._net, feed, step)
+            measured.add(metrics, step, len(next(iter(feed.values())).features))
+        return measured
 
     def predict(self, feed: Mapping[str, Batch], step: Step) -> dict[str, np.ndarray]:
         """The outputs of `Net.predictions`: class probabilities of softmax losses, else the output of the loss or the
@@ -43,7 +44,8 @@ class Evaluator:
         return {name: self._output(name, rows) for name in names}
 
     def _output(self, name: str, rows: int) -> np.ndarray:
-        output = self._net.ops.to_host(_own_rows(self._net, name))
+        y, makes = self._net.output(name), self._net.layers[name].partition.makes
+        output = self._net.ops.to_host(own_rows(self._net, name, y, makes, self._net.whole_shapes[name]))
         if len(output) != rows:
             hint = "Text comes from `singa-dask sample`; evaluate() measures."
             received = f"{len(output)} for {rows}"
@@ -55,22 +57,3 @@ class Evaluator:
         if batch.labels is not None:
             return batch
         return Batch(batch.features, self._net.input_layer(name).no_labels(len(batch.features)))
-
-
-def means(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The means of summed metrics."""
-    return {name: metric.mean for name, metric in metrics.items()}
-
-
-def _own_rows(net: Net, name: str) -> Array:
-    """This worker's rows of a layer's output, with all features."""
-    layer, y = net.layers[name], net.output(name)
-    partition = layer.partition
-    if partition.makes is Form.ROWS:
-        return y
-    message = LayerProto(name=f"{name}:rows", type=LayerType.kTransition, unroll_len=layer.output_steps)
-    transition = Transition.from_proto(message)
-    sources = (net.whole_shapes[name],)
-    transition.partition = LayerPartition(partition.makes, Form.ROWS, sources, partition.rank, partition.size)
-    ctx = net.contexts[name]
-    return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), y)

@@ -85,8 +85,8 @@ def test(
 
     phase = Phase.kVal if validation else Phase.kTest
     prepared, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
-    metrics = evaluate.measure(prepared, path, phase)
-    click.echo(f"{'validate' if validation else 'test'} {format_metrics(metrics)}; {path}")
+    measured = evaluate.measure(prepared, path, phase)
+    click.echo(f"{'validate' if validation else 'test'} {format_metrics(measured.numbers)}; {path}")
 
 
 @click.command()

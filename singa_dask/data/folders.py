@@ -21,7 +21,7 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
 
     Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
     """
-    _check_free(out, overwrite)
+    check_free(out, overwrite)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))
@@ -32,7 +32,7 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
         temporary.chmod(0o755)
         if durable:
             sync(temporary)
-        _check_free(out, overwrite)
+        check_free(out, overwrite)
         if out.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
             out.rename(old / out.name)
@@ -48,7 +48,8 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _check_free(out: Path, overwrite: bool) -> None:
+def check_free(out: Path, overwrite: bool) -> None:
+    """Raises DataError if `out` exists, unless it is empty, or a folder of shards and overwrite is True."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     ours = out.is_dir() and any((folder / MANIFEST_FILE).exists() for folder in (out, *out.iterdir()))

@@ -128,7 +128,12 @@ def open_untrusted(path: Path) -> h5py.File:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: is not a regular file. {WAY_OUT}")
-        return h5py.File(path, "r", locking=False)
+        try:
+            return h5py.File(path, "r", locking=False)
+        except OSError as error:
+            if "locking flag" not in str(error):  # the process has opened the file already, with locks
+                raise
+            return h5py.File(path, "r")
     except FileNotFoundError:
         raise DataError(f"{path}: does not exist. {WAY_OUT}") from None
     except OSError as error:

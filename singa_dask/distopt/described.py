@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
+from singa_dask.data.encoders import Encoders
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.store import columns_of
@@ -39,6 +40,8 @@ class Described:
 
         Raises DataError that names the column.
         """
+        if self.encoders:
+            return Encoders.from_json(self.encoders).apply(table)
         names = self.column.names or list(table)
         missing = [str(name) for name in names if name not in table]
         if missing:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from singa_dask.algorithms import BP
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.distopt.described import KnownData
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.predicting import is_empty, predict
@@ -22,7 +22,7 @@ from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers.context import Metric, Step
+from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -109,17 +109,17 @@ class Model:
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
-    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500) -> dict[str, float]:
-        """Mean metrics over test data, `batchsize` rows at a time, on this rank alone.
+    def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """The metrics of test data, `batchsize` rows at a time, on this rank alone.
 
+        metrics: names of further ones, as in JobProto.metric; "confusion" gives nested lists.
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
-        means over the rows of all ranks.
+        metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        summed = self._evaluator.measure(self._mini_batches(*self._feed(x, y), batchsize))
+        measured = self._evaluator(metrics).measure(self._mini_batches(*self._feed(x, y), batchsize))
         if self.partitioned:
-            message = self.ranks.sum(np.array([[metric.total, metric.count] for metric in summed.values()]))
-            summed = {name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)}
-        return means(summed)
+            measured.sums = self.ranks.sum(measured.sums)
+        return measured.numbers | measured.details
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class Model:
         found: dict[str, np.ndarray] = {}
         done = 0
         for part, step in self._mini_batches(feed, rows, self._rows_of_a_pass if batchsize is None else batchsize):
-            outputs = self._evaluator.predict(part, step)
+            outputs = self._evaluator().predict(part, step)
             for name, output in outputs.items():
                 if name not in found:
                     found[name] = np.empty((rows, *output.shape[1:]), output.dtype)
@@ -234,16 +234,15 @@ class Model:
         flat, own = self.net.flat, self.net.own
         return flat.named(self.ops.to_host(flat.values)) | own.named(self.ops.to_host(own.values))
 
-    @property
-    def _evaluator(self) -> Evaluator:
+    def _evaluator(self, metrics: Sequence[str] = ()) -> Evaluator:
         """This thread's: nets have buffers, which threads must not share."""
         net = self.net
         if self.partitioned:
-            return Evaluator(self._test_net, BP())
+            return Evaluator(self._test_net, BP(), metrics)
         if not hasattr(self._own_net, "of_thread"):
             self.ops.use()
             self._own_net.of_thread = self._make_test_net(net)
-        return Evaluator(self._own_net.of_thread, BP())
+        return Evaluator(self._own_net.of_thread, BP(), metrics)
 
     @property
     def _rows_of_a_pass(self) -> int:

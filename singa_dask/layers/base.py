@@ -371,9 +371,20 @@ class LossLayer(Layer):
     Its gradient is that of (sum over rows of the loss) / ctx.step.total_rows. The sum of all workers' gradients is
     then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
     the gradient of all rows, and their sum would be too large.
+
+    compares: "classes" or "values" if metrics by name can be computed from `compared`, else "".
     """
 
+    compares: ClassVar[str] = ""
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        """Prediction, target, and weights (None for 1) of the last forward call.
+
+        Of classes: probabilities (B, N) in the form that the layer makes, labels (B,), and (B,). Of values: (B, ...),
+        targets with as many elements, and weights that can be broadcast to these.
+        """
+        raise NotImplementedError
 
 
 class OutputLayer(Layer):

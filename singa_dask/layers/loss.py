@@ -30,6 +30,7 @@ class SoftmaxLoss(LossLayer):
 
     type: ClassVar[str] = "kSoftmaxLoss"
     conf_field: ClassVar[str | None] = "softmaxloss_conf"
+    compares: ClassVar[str] = "classes"
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
     undivided_sources: ClassVar[tuple[int, ...]] = (2,)
@@ -120,6 +121,9 @@ class SoftmaxLoss(LossLayer):
         rows = ctx.y.shape[0]
         return {"loss": Metric(float(ctx.loss) * self.conf.scale, rows), "accuracy": Metric(float(ctx.correct), rows)}
 
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        return ctx.y, ctx.targets, ctx.sample_weights
+
 
 class EuclideanLoss(LossLayer):
     """loss = sum over a sample of w (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
@@ -134,6 +138,7 @@ class EuclideanLoss(LossLayer):
 
     type: ClassVar[str] = "kEuclideanLoss"
     target_sources: ClassVar[tuple[int, ...]] = (1,)
+    compares: ClassVar[str] = "values"
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
     rowwise: ClassVar[bool] = True
 
@@ -155,7 +160,7 @@ class EuclideanLoss(LossLayer):
         ctx.difference = ctx.buffer("difference", x[0].shape)
         xp.subtract(x[0], x[1].reshape(x[0].shape), out=ctx.difference)
         flat = ctx.difference.reshape(-1)
-        ctx.weighted = ctx.difference
+        ctx.compared, ctx.sample_weights, ctx.weighted = x[:2], None, ctx.difference
         if len(x) > 2:
             ctx.weighted = self._weighted(ctx, x[1].shape, x[2])
         ctx.loss = 0.5 * xp.dot(flat, ctx.weighted.reshape(-1))
@@ -179,6 +184,9 @@ class EuclideanLoss(LossLayer):
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         return {"loss": Metric(float(ctx.loss), ctx.difference.shape[0])}
+
+    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
+        return *ctx.compared, ctx.sample_weights
 
 
 def _summed(losses: Array, weights: Array) -> Array:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.algorithms import algorithm
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.algorithms.measured import Measured
 from singa_dask.data import Manifest
 from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
@@ -61,17 +62,18 @@ def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, tr
     return model
 
 
-def measure(job: JobProto, checkpoint: Path, phase: int) -> dict[str, float]:
-    """Mean metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
+def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
+    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
     steps = batches_of(job, phase)
     if steps <= 0:
         key = "test_steps" if phase == Phase.kTest else "validate_steps"
         raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
     net = restore_net(job, phase, checkpoint)
     with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=steps) as feed:
-        metrics = Evaluator(net, algorithm(job.train_one_batch)).measure(feed.first(steps))
+        rows = steps * feed.batchsize
+        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=rows).measure(feed.first(steps))
     net.close()
-    return means(metrics)
+    return measured
 
 
 def predict(job: JobProto, checkpoint: Path, out: Path) -> int:

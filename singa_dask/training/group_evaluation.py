@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from singa_dask.algorithms.evaluation import Evaluator, means
+from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.algorithms.measured import Measured
 from singa_dask.comm.communicator import Communicator
-from singa_dask.layers.context import Metric
 from singa_dask.training.feed import Feed
 from singa_dask.training.replica import Replica
 
@@ -19,8 +19,8 @@ ASK_EVERY_S = 0.2
 
 def evaluate_group(
     replica: Replica, phase: int, feed: Feed, count: int, stop_requested: Callable[[], bool]
-) -> dict[str, float] | None:
-    """The mean metrics over `count` mini-batches; None where a rank was asked to stop before the end. Collective."""
+) -> Measured | None:
+    """What the group measures of `count` mini-batches; None where a rank was asked to stop. Collective."""
     comm, net, stopped = replica.comm, replica.nets[phase], False
 
     def numbers() -> Iterator[int]:
@@ -37,13 +37,15 @@ def evaluate_group(
             yield number
 
     net.forget()
-    summed = Evaluator(net, replica.algorithm).measure(feed.next(number) for number in numbers())
+    evaluator = Evaluator(net, replica.algorithm, replica.job.metric, rows=count * feed.batchsize)
+    measured = evaluator.measure(feed.next(number) for number in numbers())
     if stopped:
         return None
     net.close()
-    message = np.array([[metric.total, metric.count] for metric in summed.values()])
-    comm.all_reduce(message.reshape(-1))
-    return means({name: Metric(*row) for name, row in zip(summed, message.tolist(), strict=True)})
+    message = measured.sums
+    comm.all_reduce(message)
+    measured.sums = message
+    return measured
 
 
 def _mini_batches_ahead(comm: Communicator, done: int, seconds: float, stop: bool) -> int:

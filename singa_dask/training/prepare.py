@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 
 from singa_dask.algorithms import algorithm
+from singa_dask.algorithms.measured import loss_metrics
 from singa_dask.comm.codecs import codec
 from singa_dask.data import (
     Manifest,
@@ -104,6 +105,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             _check_labels(nets)
             _warn_of_features_as_targets(nets)
         _check_classes(nets)
+        for phase in entered[1:] or entered:  # those that are measured
+            loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
     except ConfigError as error:

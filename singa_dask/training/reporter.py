@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Reporter:
         self._replica, self._emit, self._group, self._batch = replica, emit, group, batch
         self._shown, self._whole = StepMetrics(), StepMetrics()  # since the last display, before it
         self._measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: after which step, and the means
+        self._details: dict[str, Mapping[str, Any]] = {}  # by phase, of its last evaluation
         self._checkpoint: Path | None = None
         self._last_progress = 0.0
 
@@ -65,10 +67,13 @@ class Reporter:
         self._whole.add(self._shown)
         self._shown = StepMetrics()
 
-    def evaluated(self, phase: int, step: int, means: dict[str, float]) -> None:
-        """Emit the metrics of an evaluation after `step` steps."""
+    def evaluated(
+        self, phase: int, step: int, means: dict[str, float], details: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Emit the metrics of an evaluation after `step` steps. details: what the record keeps besides them."""
         name = PHASE_NAMES[phase]
         self._measured[name] = step, means
+        self._details[name] = details
         self.emit("metrics", phase=name, step=step, metrics=means)
 
     def saved(self, checkpoint: Path, step: int) -> None:
@@ -86,6 +91,7 @@ class Reporter:
             "step": step,
             "interrupted": interrupted,
             "metrics": {phase: means for phase, (at, means) in self._measured.items() if at == step},
+            "details": {phase: dict(details) for phase, details in self._details.items() if details},
             "checkpoint": str(self._checkpoint) if self._checkpoint else None,
             "steps": whole.steps,
             "samples": whole.steps * self._batch,

@@ -244,10 +244,10 @@ class _TrainingLoop:
         self._replica.drain()
         count = batches_of(self._job, phase)
         with self._open(self._replica.nets[phase], 0, stop=count) as feed:
-            means = evaluate_group(self._replica, phase, feed, count, self._services.stop_requested)
-        if means is None:
+            measured = evaluate_group(self._replica, phase, feed, count, self._services.stop_requested)
+        if measured is None:
             return False
-        self._reporter.evaluated(phase, self._step, means)
+        self._reporter.evaluated(phase, self._step, measured.numbers, measured.details)
         return True
 
     def _open(self, net: Net, start: int, stop: int | None = None) -> Feed:

@@ -192,7 +192,7 @@ def test_every_framework_trains_recurrent_nets(text, tmp_path, cluster):
 
 def test_a_checkpoint_measures_as_training_did(prepared, tmp_path):
     found = run(prepared(), tmp_path)
-    measured = evaluate.measure(prepared().job, checkpoints.path_of(tmp_path, 8), Phase.kTest)
+    measured = evaluate.measure(prepared().job, checkpoints.path_of(tmp_path, 8), Phase.kTest).numbers
     assert measured == pytest.approx(found[8], rel=1e-6)
 
 

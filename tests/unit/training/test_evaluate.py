@@ -97,7 +97,7 @@ def test_metrics_are_means_over_the_steps_of_the_phase(made):
     for layer in prepared.job.neuralnet.layer:
         layer.store_conf.shuffle, layer.store_conf.random_skip = False, 0
     likely = softmax(made.features[:20])
-    metrics = measure(prepared.job, path, Phase.kTest)
+    metrics = measure(prepared.job, path, Phase.kTest).numbers
     assert metrics["accuracy"] == pytest.approx(float((likely.argmax(1) == made.labels[:20]).mean()))
     assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(20), made.labels[:20]]).mean(), rel=1e-4)
 

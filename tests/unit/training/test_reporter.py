@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from singa_dask.algorithms.measured import Measured
 from singa_dask.comm import run_threads
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.layers.context import Metric
+from singa_dask.layers.context import Metric, Step
 from singa_dask.server import ServerTraffic
 from singa_dask.training import group_evaluation, reporter
 from singa_dask.training.reporter import PROGRESS_EVERY_S, Reporter
@@ -115,6 +116,13 @@ def test_a_group_that_has_done_nothing_has_a_record(now):
     assert (record["steps"], record["samples_per_s"], record["wait"], record["server"]) == (0, 0.0, [], None)
 
 
+def measured_as(**metrics):
+    """What an evaluation of one mini-batch with these metrics returns."""
+    result = Measured()
+    result.add(metrics, Step(), 1)
+    return result
+
+
 def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
     """Ranks ask each other at the first mini-batch, and then about as often as ASK_EVERY_S says for the slowest."""
 
@@ -124,31 +132,31 @@ def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
         measured: list = []
 
         class Evaluator:
-            def __init__(self, net, algorithm):
-                pass
+            def __init__(self, *given, rows):
+                assert rows == 12 * 7
 
             def measure(self, batches):
                 for number in batches:
                     measured.append(number)
-                return {"loss": Metric(sum(measured) + comm.rank, len(measured))}
+                return measured_as(loss=Metric(sum(measured) + comm.rank, len(measured)))
 
         monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
         closed: list = []
         net = SimpleNamespace(forget=lambda: closed.append("forget"), close=lambda: closed.append("close"))
-        replica = SimpleNamespace(comm=comm, nets={Phase.kTest: net}, algorithm=None)
+        replica = SimpleNamespace(comm=comm, nets={Phase.kTest: net}, algorithm=None, job=JobProto())
 
         def next_one(number):
             clock[0] += 0.05
             return number
 
         stop = lambda: bool(measured) and measured[-1] >= stop_at  # noqa: E731
-        feed = SimpleNamespace(next=next_one)
+        feed = SimpleNamespace(next=next_one, batchsize=7)
         return group_evaluation.evaluate_group(replica, Phase.kTest, feed, 12, stop), measured, closed
 
-    ((means, measured, closed),) = run_threads(1, evaluated, 99)
-    assert means == {"loss": 66 / 12} and measured == list(range(12)) and closed == ["forget", "close"]
-    ((means, measured, closed),) = run_threads(1, evaluated, 2)
-    assert means is None and 3 <= len(measured) <= 8 and closed == ["forget"]
+    ((result, measured, closed),) = run_threads(1, evaluated, 99)
+    assert result.numbers == {"loss": 66 / 12} and measured == list(range(12)) and closed == ["forget", "close"]
+    ((result, measured, closed),) = run_threads(1, evaluated, 2)
+    assert result is None and 3 <= len(measured) <= 8 and closed == ["forget"]
 
 
 def test_ranks_ask_as_often_as_the_slowest_needs():
@@ -166,19 +174,19 @@ def test_ranks_ask_as_often_as_the_slowest_needs():
 
 def test_an_evaluation_is_of_the_rows_of_all_ranks(monkeypatch):
     class Evaluator:
-        def __init__(self, net, algorithm):
+        def __init__(self, net, *given, rows):
             self.net = net
 
         def measure(self, batches):
             count = len(list(batches))
-            return {"loss": Metric(self.net.rank + 1.0, count), "accuracy": Metric(count, count)}
+            return measured_as(loss=Metric(self.net.rank + 1.0, count), accuracy=Metric(count, count))
 
     monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
 
     def member(comm):
         net = SimpleNamespace(forget=lambda: None, close=lambda: None, rank=comm.rank)
-        replica = SimpleNamespace(comm=comm, nets={Phase.kVal: net}, algorithm=None)
-        feed = SimpleNamespace(next=lambda number: np.zeros(1))
-        return group_evaluation.evaluate_group(replica, Phase.kVal, feed, 4, lambda: False)
+        replica = SimpleNamespace(comm=comm, nets={Phase.kVal: net}, algorithm=None, job=JobProto())
+        feed = SimpleNamespace(next=lambda number: np.zeros(1), batchsize=1)
+        return group_evaluation.evaluate_group(replica, Phase.kVal, feed, 4, lambda: False).numbers
 
     assert run_threads(3, member) == [{"loss": 6.0 / 12, "accuracy": 1.0}] * 3

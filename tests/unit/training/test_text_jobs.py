@@ -65,7 +65,7 @@ def test_a_run_sees_the_text_go_on(folder, tmp_path):
         report = run_threads(2, train_rank, plan, RankServices(pool.submit), timeout_s=10)[0]
     assert report["metrics"].keys() == {"train", "test"}
     path = checkpoints.path_of(tmp_path / "run", 6)
-    assert evaluate.measure(prepared.job, path, Phase.kTest)["loss"] == pytest.approx(
+    assert evaluate.measure(prepared.job, path, Phase.kTest).numbers["loss"] == pytest.approx(
         report["metrics"]["test"]["loss"]
     )
     with pytest.raises(ConfigError, match=r"layer 'text': reads sequences.*sequences of 8.*singa-dask sample"):

@@ -1,0 +1,197 @@
+"""What only all blocks together know of arrays, labels and targets: the columns of the data set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.ingest.facts import ColumnFacts, Kind
+from singa_dask.data.sources.source import Source
+from singa_dask.errors import ConfigError, DataError, Problem
+
+logger = logging.getLogger(__name__)
+
+# Numbers and texts with more distinct values, or fewer samples of each, are labels only if that is said.
+MAX_CLASSES = 1000
+FEW_CLASSES = 20
+SAMPLES_OF_CLASS = 5
+
+
+def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels | None = None) -> Column:
+    """The column of an array. Raises DataError for values that nets cannot read, ConfigError for unknown channels."""
+    shape = facts.filled[0].shape
+    for start, known in zip(facts.starts, facts.blocks, strict=True):
+        if known.rows and known.shape != shape:
+            raise DataError(
+                f"column {facts.name!r}: samples have the shape {shape}, but from sample {start:,} on {known.shape}. "
+                "All must have the same."
+            )
+    if 0 in shape:
+        raise DataError(f"column {facts.name!r}: samples have the shape {shape}, which holds no values.")
+    _check_finite(facts)
+    where = guess_channels(shape) if channels is None else Channels(channels)
+    if where is None:
+        raise ConfigError(
+            Problem(
+                "channels",
+                f"are unknown: samples of {facts.name!r} do not tell which axis is that of the channels",
+                str(shape),
+                f'Set channels={{{facts.name!r}: "first"}}, "last" or "none".',
+            )
+        )
+    dtype = stored_dtype(np.result_type(*(known.dtype for known in facts.filled)))
+    assert dtype is not None
+    return Column(name, role, dtype.name, shape, where)
+
+
+def _check_finite(facts: ColumnFacts) -> None:
+    if facts.missing:
+        what, count, first = "NaN", facts.missing, facts.first_missing
+    elif facts.infinite:
+        what, count, first = "infinite or beyond float32", facts.infinite, facts.first_infinite
+    else:
+        return
+    raise DataError(
+        f"column {facts.name!r}: {count:,} value(s) are {what}, the first in sample {first:,}. "
+        "Replace them (numpy.nan_to_num), leave out these samples, or mask targets with the option mask."
+    )
+
+
+def factor_column(name: str, role: Role, facts: ColumnFacts, columns: Sequence[Column]) -> Column:
+    """The column of weights, or of a mask. Raises DataError for negative values and a shape that fits no target."""
+    for start, known in zip(facts.starts, facts.blocks, strict=True):
+        if known.rows and known.low < 0:
+            raise DataError(
+                f"{name}: must not be negative, but sample {start + known.first:,} has {known.low:g}. Correct it."
+            )
+    column = array_column(name, role, facts, Channels.NONE)
+    if role is not Role.MASK:
+        return column
+    answers = [answer for answer in columns if answer.role in (Role.LABEL, Role.TARGET)]
+    for answer in answers:
+        if answer.shape == column.shape or column.shape in ((), (1,)):
+            return Column(
+                name, role, column.dtype, column.shape, answer.channels if column.values > 1 else column.channels
+            )
+    shapes = ", ".join(f"{answer.name} {answer.shape}" for answer in answers) or "nothing, since there is no y"
+    raise DataError(f"mask: must be shaped like the targets ({shapes}). Received: {column.shape}.")
+
+
+def answers_column(
+    name: str, facts: ColumnFacts, source: Source, *, ordered: bool, notes: list[str]
+) -> tuple[Column, list[np.ndarray] | None]:
+    """The column of labels or targets, and what the codes of every part become, None if they stay.
+
+    Raises DataError if the values leave open what they are, or do not fit the classes.
+    """
+    kinds = facts.kinds
+    if Kind.TEXT in kinds and len(kinds) > 1:
+        raise DataError(f"column {facts.name!r}: holds texts in some blocks and numbers in others. Give it one type.")
+    if Kind.ARRAY in kinds or not kinds:
+        column = array_column(name, Role.TARGET, facts)
+        _warn_of_few_values(facts)
+        return column, None
+    if facts.missing:
+        raise DataError(
+            f"column {facts.name!r}: {facts.missing:,} label(s) are missing, the first in sample "
+            f"{facts.first_missing:,}. Leave out these samples."
+        )
+    distinct = _distinct(facts)
+    if ordered and len(distinct) > 1 and facts.ascending():
+        note = f"the labels {name!r} are sorted, and the samples are not shuffled: mini-batches hold few classes"
+        logger.warning("%s. Shuffle, unless the order matters.", note)
+        notes.append(note)
+    names = source.classes.get(facts.name)
+    if Kind.TEXT in kinds:
+        return _of_texts(name, facts, distinct, names, source)
+    return _of_numbers(name, facts, distinct, names, source)
+
+
+def _of_texts(
+    name: str, facts: ColumnFacts, distinct: set, names: Sequence[str] | None, source: Source
+) -> tuple[Column, list[np.ndarray]]:
+    if names is None:
+        _check_count(facts, distinct, source)
+    classes = tuple(sorted(distinct) if names is None else names)
+    places = {value: place for place, value in enumerate(classes)}
+    for start, known in zip(facts.starts, facts.blocks, strict=True):
+        for value in known.values or ():
+            if value not in places:
+                raise DataError(
+                    f"column {facts.name!r}: the label {value!r} (in the block from sample {start:,} on) is not one "
+                    f"of the {len(classes)} classes. Add it to classes, or correct it."
+                )
+    recoded = [np.array([places[value] for value in known.values or ()], np.int64) for known in facts.blocks]
+    return Column(name, Role.LABEL, "int64", (), classes=classes), recoded
+
+
+def _of_numbers(
+    name: str, facts: ColumnFacts, distinct: set, names: Sequence[str] | None, source: Source
+) -> tuple[Column, list[np.ndarray] | None]:
+    low = int(min(known.low for known in facts.filled))
+    high = int(max(known.high for known in facts.filled))
+    if names is not None:
+        if low < 0 or high >= len(names):
+            raise DataError(
+                f"column {facts.name!r}: labels must be 0 to {len(names) - 1} for {len(names)} classes. "
+                f"Received: {low} to {high}. Correct them, or leave out classes."
+            )
+        return Column(name, Role.LABEL, "int64", (), classes=tuple(names)), None
+    _check_count(facts, distinct, source)
+    if low == 0 and high == len(distinct) - 1:
+        return Column(name, Role.LABEL, "int64", (), classes=len(distinct)), None
+    ordered = sorted(distinct)
+    logger.warning(
+        "column %r: the labels are not 0 to %s, but %s to %s with %s different ones; their numbers become the names "
+        "of the classes.",
+        facts.name,
+        len(ordered) - 1,
+        low,
+        high,
+        len(ordered),
+    )
+    # The codes of such a part are the numbers themselves; their places are found by a search.
+    table = np.array(ordered, np.int64)
+    return Column(name, Role.LABEL, "int64", (), classes=tuple(map(str, ordered))), [table] * len(facts.blocks)
+
+
+def _distinct(facts: ColumnFacts) -> set:
+    distinct: set = set()
+    for known in facts.blocks:
+        if known.values is None:
+            raise DataError(
+                f"column {facts.name!r}: has more than 100,000 different labels. Predict numbers: targets."
+            )
+        distinct.update(known.values)
+    return distinct
+
+
+def _check_count(facts: ColumnFacts, distinct: set, source: Source) -> None:
+    samples = sum(known.rows for known in facts.blocks)
+    if facts.name in source.roles or len(distinct) <= FEW_CLASSES:
+        return
+    if len(distinct) > MAX_CLASSES or samples < SAMPLES_OF_CLASS * len(distinct):
+        text = Kind.TEXT in facts.kinds
+        way = "" if text else f"For numbers to predict, set targets={facts.name!r}. "
+        raise DataError(
+            f"column {facts.name!r}: has {len(distinct):,} different {'texts' if text else 'whole numbers'} in "
+            f"{samples:,} samples, which are hardly classes. {way}For classes, set labels={facts.name!r}."
+        )
+
+
+def _warn_of_few_values(facts: ColumnFacts) -> None:
+    values = {value for known in facts.filled for value in known.values or ()}
+    if all(known.values for known in facts.filled) and len(values) <= FEW_CLASSES:
+        shown = ", ".join(f"{value:g}" for value in sorted(values)[:5])
+        logger.warning(
+            "column %r: holds only %s different numbers (%s%s), and they are predicted as numbers. For classes, set "
+            "labels=%r.",
+            facts.name,
+            len(values),
+            shown,
+            ", ..." if len(values) > 5 else "",
+            facts.name,
+        )

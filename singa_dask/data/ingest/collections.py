@@ -1,0 +1,327 @@
+"""Arrays, tables and Dask collections as sources, and `shard`, which writes them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Role
+from singa_dask.data.ingest.run import DaskBlock
+from singa_dask.data.ingest.write import write
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.sources.source import Source
+from singa_dask.errors import ConfigError, DataError, Problem, nearest
+
+logger = logging.getLogger(__name__)
+
+BLOCK_NBYTES = 64 << 20
+
+
+def shard(
+    X: Any,
+    y: Any = None,
+    out: str | Path = "",
+    *,
+    client: Any = None,
+    sample_weight: Any = None,
+    mask: Any = None,
+    labels: bool | str | Sequence[str] = False,
+    targets: bool | str | Sequence[str] = False,
+    classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    channels: str | Mapping[str, str] | None = None,
+    **options: Any,
+) -> dict[str, Manifest]:
+    """Write arrays, tables or Dask collections as shards. Returns the manifest of each split.
+
+    X: (N, ...) numbers with up to four axes after the samples, or a table with N rows; a mapping or an xarray Dataset
+        gives several columns. NumPy, h5py, zarr, pandas, xarray, Dask arrays and DataFrames. The columns of a table
+        become one vector of features.
+    y: labels (N,) if they are texts, truth values or whole numbers; other numbers are targets (N, ...). Several
+        columns: a DataFrame or a mapping.
+    out: the folder for the shards.
+    client: of a Dask cluster. Dask collections are computed on its workers (by default on those of the current
+        client, if there is one), each chunk once, and never pass through this process.
+    sample_weight: (N,), not negative. mask: 1 where a target counts, else 0, shaped like y.
+    labels, targets: True, or names of columns of y: classes although the numbers look otherwise, and numbers although
+        they are whole. classes: names of the classes, in order. channels: "first", "last" or "none", by column if X
+        has several; by default the shape decides.
+    options: of `write`: nshards, window, shuffle, seed, validation, test, missing, encode, unknown, overwrite, ...
+    Raises ConfigError, DataError and ClusterError, as `write` does.
+    """
+    if not out:
+        raise ConfigError(Problem("out", "is missing: the folder for the shards", "nothing"))
+    source = source_of(X, y, sample_weight, mask, labels=labels, targets=targets, classes=classes, channels=channels)
+    if client is None and any(isinstance(block, DaskBlock) for block in source.blocks):
+        client = _current_client()
+    return write(source, out, client=client, **options)
+
+
+def _current_client() -> Any:
+    distributed = sys.modules.get("distributed")
+    try:
+        return None if distributed is None else distributed.default_client()
+    except ValueError:
+        return None
+
+
+def source_of(
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    mask: Any = None,
+    *,
+    labels: bool | str | Sequence[str] = False,
+    targets: bool | str | Sequence[str] = False,
+    classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    channels: str | Mapping[str, str] | None = None,
+) -> Source:
+    """The source that `shard` writes. Raises ConfigError and DataError."""
+    features = _given(X, "X")
+    answers = [] if y is None else _given(y, "y", {name for one in features for name in one.raw})
+    weight = [] if sample_weight is None else [_only(_given(sample_weight, "sample_weight"), "sample_weight")]
+    masks = [] if mask is None else [_only(_given(mask, "mask"), "mask")]
+    given = [*features, *answers, *weight, *masks]
+    x_names = tuple(name for one in features for name in one.raw)
+    y_names = tuple(name for one in answers for name in one.raw)
+    return Source(
+        "X",
+        _blocks(given),
+        x_names,
+        y_names,
+        weight[0].raw[0] if weight else None,
+        masks[0].raw[0] if masks else None,
+        any(one.columns is not None for one in features),
+        _roles(y_names, labels, targets),
+        _by_column("channels", channels, x_names, Channels),
+        _by_column("classes", classes, y_names, tuple),
+    )
+
+
+@dataclass
+class _Given:
+    """A collection that was given. what: the argument; raw: its raw columns; columns: of a DataFrame."""
+
+    what: str
+    value: Any
+    raw: list[str]
+    columns: list[Any] | None = None
+    lazy: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lazy = hasattr(self.value, "__dask_graph__")
+
+    @property
+    def array(self) -> bool:
+        return hasattr(self.value, "dtype") and hasattr(self.value, "shape") and not hasattr(self.value, "index")
+
+    @property
+    def rows(self) -> int | None:
+        """How many samples, if that is known."""
+        if not self.lazy:
+            return len(self.value)
+        rows = self.value.shape[0] if self.array else math.nan
+        return None if math.isnan(rows) else int(rows)
+
+    @property
+    def names(self) -> str | dict[Any, str]:
+        return self.raw[0] if self.columns is None else dict(zip(self.columns, self.raw, strict=True))
+
+
+def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]:  # type: ignore[assignment]
+    """The collections of an argument."""
+    module = type(value).__module__.partition(".")[0]
+    if module == "xarray":
+        if hasattr(value, "data_vars"):
+            value = {str(name): variable.data for name, variable in value.data_vars.items()}
+        else:
+            value = value.data
+    if isinstance(value, Mapping):
+        if not value:
+            raise ConfigError(Problem(what, "must hold at least one array", "an empty mapping"))
+        return [_one(each, what, _free(str(name), what, taken)) for name, each in value.items()]
+    if hasattr(value, "columns") and hasattr(value, "iloc" if module == "pandas" else "npartitions"):
+        columns = list(value.columns)
+        if len({str(column) for column in columns}) < len(columns):
+            raise DataError(f"{what}: two columns have the same name: {', '.join(map(str, columns))}. Rename one.")
+        return [_Given(what, value, [_free(str(column), what, taken) for column in columns], columns)]
+    if hasattr(value, "index") and hasattr(value, "name"):  # a Series
+        if what == "X":
+            return _given(value.to_frame(name="x" if value.name is None else value.name), what, taken)
+        name = "y" if value.name is None else str(value.name)
+        return [_Given(what, value, [_free(name, what, taken) if what == "y" else what])]
+    return [_one(value, what, what.lower() if what in "Xy" else what)]
+
+
+def _free(name: str, what: str, taken: set[str]) -> str:
+    return f"{what}.{name}" if name in taken else name
+
+
+def _one(value: Any, what: str, name: str) -> _Given:
+    if type(value).__module__.partition(".")[0] == "xarray":
+        value = value.data
+    if not (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")):
+        value = np.asarray(value)
+    if isinstance(value, np.generic) or len(value.shape) == 0:
+        raise DataError(f"{what}: must have the samples along its first axis, but it is one value.")
+    return _Given(what, value, [name])
+
+
+def _only(given: list[_Given], what: str) -> _Given:
+    if len(given) != 1 or len(given[0].raw) != 1:
+        raise ConfigError(Problem(what, "must be one array or Series", f"{sum(len(g.raw) for g in given)} columns"))
+    given[0].raw = [f"({what})"]
+    return given[0]
+
+
+def _roles(names: Sequence[str], labels: bool | str | Sequence[str], targets: Any) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for key, told, role in (("labels", labels, Role.LABEL), ("targets", targets, Role.TARGET)):
+        chosen = (names if told else ()) if isinstance(told, bool) else (told,) if isinstance(told, str) else told
+        for name in chosen:
+            if name not in names:
+                raise ConfigError(
+                    Problem(key, "names a column that y does not have", repr(name), nearest(name, names))
+                )
+            if roles.setdefault(name, role) is not role:
+                raise ConfigError(Problem(key, "and labels name the same column of y", repr(name), "Choose one."))
+    return roles
+
+
+def _by_column(key: str, told: Any, names: Sequence[str], make: Any) -> dict[str, Any]:
+    if told is None:
+        return {}
+    if not isinstance(told, Mapping):
+        told = dict.fromkeys(names, told)
+    for name in told:
+        if name not in names:
+            raise ConfigError(Problem(key, "names an unknown column", repr(name), nearest(str(name), names)))
+    try:
+        return {name: make(value) for name, value in told.items()}
+    except (TypeError, ValueError):
+        raise ConfigError(Problem(key, "has a wrong value", repr(told), "See help(singa_dask.shard).")) from None
+
+
+def _blocks(given: list[_Given]) -> Sequence[Any]:
+    known = [(one, one.rows) for one in given if one.rows is not None]
+    for one, rows in known[1:]:
+        if rows != known[0][1]:
+            raise DataError(
+                f"{known[0][0].what} has {known[0][1]:,} samples, but {one.what} has {rows:,}. "
+                "Every sample needs one of each: check how they were made."
+            )
+    if any(one.lazy for one in given):
+        return _dask_blocks(given)
+    return _memory_blocks(given)
+
+
+@dataclass(frozen=True)
+class MemoryBlock:
+    """Rows of collections that lie in this process, or that it reads (h5py, zarr). local: it cannot travel."""
+
+    key: str
+    given: tuple[tuple[Any, str | Mapping[Any, str]], ...]
+    start: int
+    stop: int
+    local: bool = True
+
+    def read(self) -> Mapping[str, Any]:
+        raw: dict[str, Any] = {}
+        for value, names in self.given:
+            part = value.iloc[self.start : self.stop] if hasattr(value, "iloc") else value[self.start : self.stop]
+            raw |= {names: part} if isinstance(names, str) else {own: part[column] for column, own in names.items()}
+        return raw
+
+
+def _memory_blocks(given: list[_Given]) -> list[MemoryBlock]:
+    total = given[0].rows or 0
+    nbytes = sum(_nbytes(one.value) for one in given)
+    step = max(1, int(BLOCK_NBYTES * total / max(nbytes, 1)))
+    for one in given:  # a chunk of HDF5 or zarr is read as a whole
+        chunks = getattr(one.value, "chunks", None)
+        if chunks and chunks[0] < total:
+            step = max(chunks[0], step - step % chunks[0])
+    name = uuid.uuid4().hex
+    pairs = tuple((one.value, one.names) for one in given)
+    return [MemoryBlock(f"{name}:{start}", pairs, start, min(start + step, total)) for start in range(0, total, step)]
+
+
+def _nbytes(value: Any) -> int:
+    if hasattr(value, "memory_usage"):
+        usage = value.memory_usage()
+        return int(usage.sum()) if hasattr(usage, "sum") else int(usage)
+    return int(math.prod(value.shape) * value.dtype.itemsize)
+
+
+def _dask_blocks(given: list[_Given]) -> list[DaskBlock]:
+    given = _aligned(given)
+    parts = [_delayed(one) for one in given]
+    count = len(parts[0])
+    names = tuple(one.names for one in given)
+    blocks = []
+    for index in range(count):
+        own = tuple(each[index] for each in parts)
+        key = "+".join(str(part.key) for part in own)
+        blocks.append(DaskBlock(key, own, names))
+    return blocks
+
+
+def _aligned(given: list[_Given]) -> list[_Given]:
+    """Collections with the same partitions along the samples, and one along all other axes."""
+    import dask
+    import dask.array as da
+
+    frames = [one for one in given if one.lazy and not one.array]
+    if frames:  # together, so that what several of them read is read once
+        for one, value in zip(frames, dask.optimize(*_same_divisions(frames)), strict=True):
+            one.value = value
+    arrays = [one for one in given if one.array or not one.lazy]
+    sized = next((one for one in given if one.lazy and one.rows is not None), None)
+    for one in arrays:
+        if not one.lazy:
+            if sized is None or frames:
+                raise DataError(
+                    f"{one.what}: is in memory, but {next(o.what for o in given if o.lazy)} is a Dask collection "
+                    "whose chunk sizes are unknown. Call its compute_chunk_sizes() (of a DataFrame: "
+                    "to_dask_array(lengths=True)), or give both as Dask collections."
+                )
+            values = one.value if not hasattr(one.value, "to_numpy") else one.value.to_numpy()
+            one.value = da.from_array(values, chunks=(sized.value.chunks[0], *map(int, values.shape[1:])))
+            one.lazy = True
+        others = {axis: -1 for axis in range(1, one.value.ndim) if len(one.value.chunks[axis]) > 1}
+        if others:
+            one.value = one.value.rechunk(others)
+        if sized is not None and one.rows is not None and one.value.chunks[0] != sized.value.chunks[0]:
+            logger.warning("%s has other chunks than %s, and is rechunked.", one.what, sized.what)
+            one.value = one.value.rechunk({0: sized.value.chunks[0]})
+    counts = [one.value.numblocks[0] if one.array else one.value.npartitions for one in given]
+    for one, number in zip(given, counts, strict=True):
+        if number != counts[0]:
+            raise DataError(
+                f"{given[0].what} has {counts[0]} partitions, but {one.what} has {number}, and the rows of them are "
+                "unknown. Repartition one like the other, or call compute_chunk_sizes()."
+            )
+    return given
+
+
+def _same_divisions(frames: list[_Given]) -> Iterator[Any]:
+    first = frames[0].value
+    for one in frames:
+        other = one.value
+        if first.known_divisions and other.known_divisions and first.divisions != other.divisions:
+            logger.warning("%s has other divisions than %s, and is repartitioned.", one.what, frames[0].what)
+            other = other.repartition(divisions=first.divisions)
+        yield other
+
+
+def _delayed(one: _Given) -> list[Any]:
+    # Optimised alone, two collections may each get a copy of the tasks that they share.
+    delayed = one.value.to_delayed(optimize_graph=False)
+    return delayed.ravel().tolist() if one.array else list(delayed)

@@ -1,0 +1,157 @@
+"""What one block says about a column, and what all blocks say together."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """How the parts hold a column: as it is, as numbers of a table, texts by their place in a dictionary, days since
+    1970, whole numbers that may be classes, or nothing where every value is missing."""
+
+    ARRAY = "array"
+    NUMBER = "number"
+    TEXT = "text"
+    DATE = "date"
+    WHOLE = "whole"
+    EMPTY = "empty"
+
+
+@dataclass
+class Facts:
+    """What is known of a column in one block.
+
+    rows: of the block. place: among the columns of its kind. missing, infinite: how many, and the first row. values:
+    the distinct ones, sorted, or None if they are too many; counts: how often each is in the training rows. low, high:
+    the extremes of whole numbers and weights. ascending, first, last: for labels, whether they are sorted. sum, count:
+    of the training rows.
+    """
+
+    kind: Kind
+    dtype: str = ""
+    rows: int = 0
+    shape: tuple[int, ...] = ()
+    place: int = 0
+    missing: int = 0
+    first_missing: int = -1
+    infinite: int = 0
+    first_infinite: int = -1
+    values: list[Any] | None = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    low: float = 0
+    high: float = 0
+    ascending: bool = False
+    first: Any = None
+    last: Any = None
+    sum: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def from_json(cls, entries: dict[str, Any]) -> Facts:
+        return cls(**{**entries, "kind": Kind(entries["kind"]), "shape": tuple(entries["shape"])})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A column, or several of one kind, in a part file. offset: in bytes; shape: of one row."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One block that has been staged. rows: of training, validation and test, in this order in the part file."""
+
+    key: str
+    rows: tuple[int, ...]
+    nbytes: int
+    pieces: dict[str, Piece]
+    facts: dict[str, Facts]
+
+    @property
+    def total(self) -> int:
+        return sum(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "rows": self.rows,
+            "nbytes": self.nbytes,
+            "pieces": {name: vars(piece) for name, piece in self.pieces.items()},
+            "facts": {name: _plain(facts) for name, facts in self.facts.items()},
+        }
+
+    @classmethod
+    def from_json(cls, entries: dict[str, Any]) -> Summary:
+        return cls(
+            entries["key"],
+            tuple(entries["rows"]),
+            entries["nbytes"],
+            {n: Piece(p["dtype"], tuple(p["shape"]), p["offset"]) for n, p in entries["pieces"].items()},
+            {name: Facts.from_json(facts) for name, facts in entries["facts"].items()},
+        )
+
+
+def _plain(facts: Facts) -> dict[str, Any]:
+    return {entry.name: getattr(facts, entry.name) for entry in fields(facts)}
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """The facts of all blocks about one column, in the order of the samples."""
+
+    name: str
+    blocks: Sequence[Facts]
+    starts: Sequence[int]
+
+    @property
+    def filled(self) -> list[Facts]:
+        """Of the blocks with rows."""
+        return [facts for facts in self.blocks if facts.rows]
+
+    @property
+    def kinds(self) -> set[Kind]:
+        return {facts.kind for facts in self.filled} - {Kind.EMPTY}
+
+    @property
+    def missing(self) -> int:
+        return sum(facts.missing for facts in self.blocks)
+
+    @property
+    def infinite(self) -> int:
+        return sum(facts.infinite for facts in self.blocks)
+
+    @property
+    def first_missing(self) -> int:
+        """The number of the first sample whose value is missing."""
+        pairs = zip(self.starts, self.blocks, strict=True)
+        return next(start + facts.first_missing for start, facts in pairs if facts.missing)
+
+    @property
+    def first_infinite(self) -> int:
+        """The number of the first sample whose value is infinite."""
+        pairs = zip(self.starts, self.blocks, strict=True)
+        return next(start + facts.first_infinite for start, facts in pairs if facts.infinite)
+
+    def counts(self) -> Counter | None:
+        """How often each value is in the training rows, 0 included; None if they are too many."""
+        counts: Counter = Counter()
+        for facts in self.blocks:
+            if facts.values is None:
+                return None
+            counts.update(dict(zip(facts.values, facts.counts, strict=True)))
+        return counts
+
+    def ascending(self) -> bool:
+        """Whether the values are sorted over all blocks."""
+        ends = [(facts.first, facts.last) for facts in self.filled]
+        return all(facts.ascending for facts in self.filled) and all(
+            before[1] <= after[0] for before, after in itertools.pairwise(ends)
+        )

@@ -1,0 +1,142 @@
+"""What only all blocks together know of a table: the encoder of each of its columns."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from singa_dask.data.encoders import Encoder, Encoders
+from singa_dask.data.ingest.facts import ColumnFacts, Kind
+from singa_dask.data.ingest.options import IMPUTERS, Encoding
+from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+# Beyond it, float32 cannot hold every whole number.
+EXACT_FLOAT32 = 1 << 24
+
+
+def fit_encoders(
+    columns: Sequence[ColumnFacts], encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray]
+) -> Encoders:
+    """The encoders of a table's columns. sample: training values of a column of numbers or dates, with the missing.
+
+    Raises DataError that names column, row and option.
+    """
+    encoders = Encoders(_fit(column, encoding, sample) for column in columns)
+    inexact = [column.name for column in columns if max(_extremes(column)) > EXACT_FLOAT32]
+    if inexact:
+        logger.warning(
+            "%s: whole numbers beyond %s lose digits, because features are float32. Leave out columns that only "
+            "number the rows; encode codes as categories.",
+            ", ".join(inexact),
+            f"{EXACT_FLOAT32:,}",
+        )
+    return encoders
+
+
+def _extremes(column: ColumnFacts) -> tuple[float, ...]:
+    numbers = [facts for facts in column.blocks if facts.kind is Kind.NUMBER and facts.dtype[:1] in "iu"]
+    return (0, *(abs(end) for facts in numbers for end in (facts.low, facts.high)))
+
+
+def one_kind(column: ColumnFacts) -> Kind:
+    """The kind of a column, which must be the same in all blocks. Raises DataError."""
+    kinds = column.kinds
+    if len(kinds) == 1:
+        return kinds.pop()
+    if not kinds:
+        raise DataError(f"column {column.name!r}: has no value in any row. Leave it out.")
+    first = {facts.kind: start for start, facts in reversed(list(zip(column.starts, column.blocks, strict=True)))}
+    places = " and ".join(f"{kind}s from sample {first[kind]:,} on" for kind in sorted(kinds, key=lambda k: first[k]))
+    raise DataError(
+        f"column {column.name!r}: holds {places}. Give it one type where it is read (dtype=), or leave it out."
+    )
+
+
+def _fit(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray]) -> Encoder:
+    name, kind = column.name, one_kind(column)
+    if column.infinite:
+        raise DataError(
+            f"column {name!r}: {column.infinite:,} value(s) are infinite or beyond float32, the first in sample "
+            f"{column.first_infinite:,}. Remove or replace them."
+        )
+    if column.missing and encoding.fill_of(name) == "error":
+        raise DataError(
+            f"column {name!r}: {column.missing:,} value(s) are missing, the first in sample "
+            f"{column.first_missing:,}. Fill them with the option missing: mean, median, most_frequent, "
+            "a number, or by column."
+        )
+    if kind is Kind.TEXT:
+        return _fit_categories(column, encoding)
+    if kind is Kind.DATE:
+        origin = math.floor(min(facts.low for facts in column.blocks if facts.kind is Kind.DATE))
+        return Encoder(name, "date", fill=_fill(column, encoding, sample), origin=float(origin))
+    return Encoder(name, "number", fill=_fill(column, encoding, sample))
+
+
+def _fill(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray]) -> float | None:
+    how = encoding.fill_of(column.name)
+    if how == "error":
+        return None
+    if how == "mean":
+        count = sum(facts.count for facts in column.blocks)
+        value = sum(facts.sum for facts in column.blocks) / count if count else math.nan
+    elif how in IMPUTERS:
+        values = sample(column)
+        values = values[~np.isnan(values)]
+        if how == "median":
+            value = float(np.median(values)) if values.size else math.nan
+        else:
+            distinct, counts = np.unique(values, return_counts=True)
+            value = float(distinct[counts.argmax()]) if values.size else math.nan
+    elif isinstance(how, str):
+        raise DataError(
+            f"column {column.name!r}: holds numbers, so {how!r} cannot replace missing values. Use a number."
+        )
+    else:
+        value = float(how)
+    if math.isnan(value):
+        raise DataError(f"column {column.name!r}: all training rows are missing. Leave it out, or give a number.")
+    return value
+
+
+def _fit_categories(column: ColumnFacts, encoding: Encoding) -> Encoder:
+    name = column.name
+    how = encoding.encode.get(name, "onehot")
+    counts = column.counts()
+    limit = math.inf if how == "ordinal" else encoding.max_categories
+    if counts is None or len(counts) > limit:
+        many = "more than 100,000" if counts is None else f"{len(counts):,}"
+        raise DataError(
+            f"column {name!r}: has {many} different texts, but one-hot encoding is limited to "
+            f"{encoding.max_categories:,} (max_categories). Leave the column out, raise the limit, or set "
+            f'encode={{{name!r}: "ordinal"}} if their alphabetical order means something.'
+        )
+    fill: str | float | None = encoding.fill_of(name)
+    if fill == "error" or (fill != "most_frequent" and not column.missing):
+        fill = None
+    if fill in ("mean", "median"):
+        raise DataError(
+            f"column {name!r}: holds texts, so the {fill} cannot replace missing values (the first in sample "
+            f"{column.first_missing:,}). Set missing by column: {{{name!r}: 'most_frequent'}} or a text."
+        )
+    if fill == "most_frequent":
+        fill = min(counts, key=lambda value: (-counts[value], value))
+    present = {*counts, *(() if fill is None else (str(fill),))}
+    categories = _in_order(present) if isinstance(how, str) else tuple(how)
+    if odd := present.difference(categories):
+        raise DataError(f"column {name!r}: has the category {min(odd)!r}, which encode does not list. Add it.")
+    kind = how if isinstance(how, str) else "ordinal"
+    return Encoder(name, kind, categories, None if fill is None else str(fill), encoding.unknown)
+
+
+def _in_order(values: set[str]) -> tuple[str, ...]:
+    """Sorted, by their numbers if all are numbers."""
+    try:
+        return tuple(sorted(values, key=float))
+    except ValueError:
+        return tuple(sorted(values))

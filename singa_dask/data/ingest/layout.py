@@ -1,0 +1,193 @@
+"""What is known after the first pass: the columns of the data set, and which rows go to which shard."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.encoders import Encoders
+from singa_dask.data.ingest.arrays import answers_column, array_column, factor_column
+from singa_dask.data.ingest.facts import ColumnFacts, Kind, Piece, Summary
+from singa_dask.data.ingest.fit import fit_encoders
+from singa_dask.data.ingest.stage import StagePlan
+from singa_dask.data.sources.source import Source
+from singa_dask.data.writer import MASK, MAX_SHARDS, WEIGHT, X, Y, choose_window
+from singa_dask.errors import ConfigError, DataError, Problem
+
+SHARD_NBYTES = 64 << 20
+FEW_SHARDS = 1000
+SPLITS = ("train", "validation", "test")
+SAMPLE_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part file. places: of the columns of a table among those of their kind, -1 if all values are missing. codes:
+    by column of texts, what the codes of the part become."""
+
+    path: Path
+    rows: tuple[int, ...]
+    pieces: Mapping[str, Piece]
+    places: Mapping[str, int]
+    codes: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The second pass. columns: without statistics; pieces: the piece of each column, but for the features of a
+    table. nshards: by split, 0 where there is no such split."""
+
+    parts: tuple[Part, ...]
+    columns: tuple[Column, ...]
+    pieces: Mapping[str, str]
+    encoders: Encoders
+    window: int
+    nshards: tuple[int, ...]
+    shuffle: bool
+    seed: int
+    notes: tuple[str, ...]
+
+    def rows(self, split: int) -> np.ndarray:
+        """Rows of every part: (parts,)."""
+        return np.array([part.rows[split] for part in self.parts], np.int64)
+
+    def first_rows(self, split: int) -> np.ndarray:
+        """The first row of the split in every part: (parts,)."""
+        return np.array([sum(part.rows[:split]) for part in self.parts], np.int64)
+
+    def shard_rows(self, split: int, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first row and the number of rows that a shard takes of every part: (parts,) each.
+
+        The numbers of samples of two shards differ by 1 at most.
+        """
+        rows, count = self.rows(split), self.nshards[split]
+        ends = np.cumsum(rows)
+        if not self.shuffle:
+            start, stop = (int(ends[-1]) * index // count for index in (shard, shard + 1))
+            first = np.clip(start - (ends - rows), 0, rows)
+            return self.first_rows(split) + first, np.clip(stop - (ends - rows), 0, rows) - first
+        # Each part is dealt evenly. Those shards get a row more that would be next if rows were dealt one by one.
+        even, extra, following = rows // count, rows % count, (ends - rows) % count
+        wrapped = np.maximum(following + extra - count, 0)
+        more = np.clip(shard - following, 0, extra - wrapped) + np.minimum(shard, wrapped)
+        return self.first_rows(split) + shard * even + more, even + ((shard - following) % count < extra)
+
+    @property
+    def order(self) -> str:
+        """`Manifest.order`, which is equal if other columns of the same samples are written in the same way."""
+        if not self.shuffle and not any(self.nshards[1:]):
+            return "source"
+        told = repr(([part.rows for part in self.parts], self.nshards))
+        digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        return f"{'shuffled' if self.shuffle else 'source'}, seed {self.seed}, blocks {digest}"
+
+
+def make_layout(
+    plan: StagePlan, source: Source, summaries: Sequence[Summary], nshards: int | None, window: int | None
+) -> Layout:
+    """Decide from the summaries of all blocks. Raises ConfigError and DataError."""
+    starts = [0, *np.cumsum([summary.total for summary in summaries]).tolist()]
+    if not starts[-1]:
+        raise DataError(f"{source.name}: holds no samples. Check what is read.")
+    facts = {
+        name: ColumnFacts(name.removeprefix("y/"), [summary.facts[name] for summary in summaries], starts[:-1])
+        for name in summaries[0].facts
+    }
+    notes = list(source.notes)
+    columns: list[Column] = []
+    pieces: dict[str, str] = {}
+    codes: dict[str, list[np.ndarray]] = {}
+    encoders = Encoders()
+    if plan.table:
+        encoders = fit_encoders([facts[name] for name in plan.x], plan.encoding, partial(_sample, plan, summaries))
+        columns.append(Column(X, Role.FEATURE, "float32", (encoders.width,), names=encoders.names))
+        for encoder in encoders:
+            if encoder.categorical:
+                codes[encoder.column] = [encoder.recode(known.values or []) for known in facts[encoder.column].blocks]
+    else:
+        for name in plan.x:
+            own = X if len(plan.x) == 1 else name
+            columns.append(array_column(own, Role.FEATURE, facts[name], source.channels.get(name)))
+            pieces[own] = f"x/{name}"
+    for name in plan.y:
+        own = Y if len(plan.y) == 1 else name
+        column, recoded = answers_column(own, facts[f"y/{name}"], source, ordered=not plan.shuffle, notes=notes)
+        columns.append(column)
+        pieces[own] = f"y/{name}"
+        if recoded is not None:
+            codes[f"y/{name}"] = recoded
+    for own, given, role in ((WEIGHT, plan.weight, Role.WEIGHT), (MASK, plan.mask, Role.MASK)):
+        if given is not None:
+            columns.append(factor_column(own, role, facts[own], columns))
+            pieces[own] = own
+    names = [column.name for column in columns]
+    if len(set(names)) < len(names):
+        raise ConfigError(Problem("columns", "must have different names", ", ".join(names), "Rename one."))
+    parts = tuple(_part(plan, index, summary, codes) for index, summary in enumerate(summaries))
+    totals = tuple(np.sum([summary.rows for summary in summaries], axis=0).tolist())
+    for split, share, total in zip(SPLITS, (1, *plan.shares), totals, strict=True):
+        if share and not total:
+            hint = "Use a larger share." if split != "train" else "Use smaller shares."
+            raise ConfigError(Problem(split, f"gets none of {starts[-1]} samples", str(share), hint))
+    nbytes = sum(column.nbytes for column in columns)
+    return Layout(
+        parts,
+        tuple(columns),
+        pieces,
+        encoders,
+        _checked_window(window, totals[0], nbytes),
+        tuple(_number_of_shards(nshards, total, totals, nbytes) for total in totals),
+        plan.shuffle,
+        plan.seed,
+        tuple(notes),
+    )
+
+
+def _part(plan: StagePlan, index: int, summary: Summary, codes: Mapping[str, list[np.ndarray]]) -> Part:
+    return Part(
+        plan.part(index),
+        summary.rows,
+        summary.pieces,
+        {name: -1 if known.kind is Kind.EMPTY else known.place for name, known in summary.facts.items()},
+        {name: by_part[index] for name, by_part in codes.items()},
+    )
+
+
+def _checked_window(window: int | None, total: int, nbytes: int) -> int:
+    if window is not None and window < 1:
+        raise ConfigError(Problem("window", "must be at least 1 sample", str(window)))
+    return window or choose_window(total, nbytes)
+
+
+def _number_of_shards(nshards: int | None, total: int, totals: tuple[int, ...], nbytes: int) -> int:
+    """Of a split with `total` samples; a given number is that of the training split."""
+    if nshards is None:
+        size = max(SHARD_NBYTES, sum(totals) * nbytes / FEW_SHARDS)
+        return min(math.ceil(total * nbytes / size), total)
+    if not 1 <= nshards <= min(totals[0], MAX_SHARDS):
+        raise ConfigError(
+            Problem("nshards", f"must be from 1 to {min(totals[0], MAX_SHARDS)} for {totals[0]} samples", str(nshards))
+        )
+    return min(total, math.ceil(nshards * total / totals[0]))
+
+
+def _sample(plan: StagePlan, summaries: Sequence[Summary], column: ColumnFacts) -> np.ndarray:
+    """Values of training rows, as many of each block as belong to its share of SAMPLE_ROWS; all if there are fewer."""
+    total = sum(summary.rows[0] for summary in summaries)
+    found = [np.empty(0)]
+    for index, (summary, facts) in enumerate(zip(summaries, column.blocks, strict=True)):
+        if facts.kind is Kind.EMPTY:
+            continue
+        piece = summary.pieces[facts.kind.value]
+        values = np.memmap(plan.part(index), piece.dtype, "r", piece.offset, (summary.total, *piece.shape))
+        count = math.ceil(summary.rows[0] * min(1.0, SAMPLE_ROWS / total))
+        rows = np.linspace(0, summary.rows[0], count, endpoint=False).astype(np.int64)
+        found.append(values[rows, facts.place].astype(np.float64))
+    return np.concatenate(found)

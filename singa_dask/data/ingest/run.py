@@ -1,0 +1,201 @@
+"""Runs the tasks of a pass, in threads of this process or on Dask workers."""
+
+from __future__ import annotations
+
+import os
+import queue
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data.ingest.facts import Summary
+from singa_dask.data.ingest.stage import StagePlan, stage, stage_block
+from singa_dask.errors import ClusterError
+
+MAX_THREADS = 8
+# How often a waiting driver looks whether there are workers at all.
+SURVEY_SECONDS = 30.0
+
+Report = Callable[[int, Any], None]
+
+
+@dataclass(frozen=True)
+class DaskBlock:
+    """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each, or
+    of a DataFrame its columns and their raw columns.
+
+    Computed by the task that stages it, together with all others in one graph: what several blocks need is computed
+    once.
+    """
+
+    key: str
+    parts: tuple[Any, ...]
+    names: tuple[str | Mapping[Any, str], ...]
+
+    def read(self) -> Mapping[str, Any]:
+        import dask
+
+        return _columns(self.names, dask.compute(*self.parts, scheduler="threads"))
+
+    def task(self, plan: StagePlan, index: int, report: Report | None = None) -> Any:
+        """Stages the block when it is computed."""
+        import dask
+
+        function = partial(_stage_computed, plan, index, self.key, self.names, report)
+        return dask.delayed(function, pure=False, traverse=False)(*self.parts)
+
+
+def _stage_computed(
+    plan: StagePlan,
+    index: int,
+    key: str,
+    names: tuple[str | Mapping[Any, str], ...],
+    report: Report | None,
+    *computed: Any,
+) -> Summary:
+    summary = stage(plan, index, key, _columns(names, computed))
+    if report is not None:
+        report(index, summary)
+    return summary
+
+
+def _columns(names: Sequence[str | Mapping[Any, str]], computed: Sequence[Any]) -> dict[str, Any]:
+    """By raw column."""
+    raw: dict[str, Any] = {}
+    for name, value in zip(names, computed, strict=True):
+        raw |= {name: value} if isinstance(name, str) else {own: value[column] for column, own in name.items()}
+    return raw
+
+
+def stage_all(plan: StagePlan, blocks: Mapping[int, Any], client: Any, report: Report) -> dict[int, Summary]:
+    """Stage these blocks, by index. Blocks that lie in the memory of this process are staged here."""
+    lazy = {index: block for index, block in blocks.items() if isinstance(block, DaskBlock)}
+    here = {index: block for index, block in blocks.items() if index not in lazy}
+    done: dict[int, Summary] = {}
+    if client is not None:
+        there = {index: block for index, block in here.items() if not getattr(block, "local", False)}
+        here = {index: block for index, block in here.items() if index not in there}
+        futures = dict(
+            zip(lazy, client.compute([block.task(plan, index) for index, block in lazy.items()]), strict=True)
+        )
+        for index, block in there.items():
+            futures[index] = client.submit(stage_block, plan, index, block, pure=False)
+        done |= gather(client, futures, report, {index: block.key for index, block in blocks.items()})
+    elif lazy:
+        import dask
+
+        tasks = [block.task(plan, index, report) for index, block in lazy.items()]
+        done |= dict(zip(lazy, dask.compute(*tasks, scheduler="threads", num_workers=threads()), strict=True))
+    return done | run_here({index: partial(stage_block, plan, index, block) for index, block in here.items()}, report)
+
+
+def threads() -> int:
+    """How many blocks this process reads at a time."""
+    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+
+
+def run_here(tasks: Mapping[int, Callable[[], Any]], report: Report) -> dict[int, Any]:
+    """Call these functions in threads, and report each result."""
+    done: dict[int, Any] = {}
+    if len(tasks) == 1 or threads() == 1:
+        for index, task in tasks.items():
+            done[index] = task()
+            report(index, done[index])
+        return done
+    left = iter(tasks.items())
+    running: dict[Future, int] = {}
+    with ThreadPoolExecutor(threads()) as pool:
+        try:
+            while True:
+                for index, task in left:
+                    running[pool.submit(task)] = index
+                    if len(running) > threads():
+                        break
+                if not running:
+                    return done
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    index = running.pop(future)
+                    done[index] = future.result()
+                    report(index, done[index])
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mapping[int, str]) -> dict[int, Any]:
+    """The results of tasks on a cluster, reported as they come.
+
+    Raises what a task raised first, and ClusterError if workers died or none are left.
+    """
+    from distributed.scheduler import KilledWorker
+
+    finished: queue.Queue[int] = queue.Queue()
+    for index, future in futures.items():
+        future.add_done_callback(partial(_put, finished, index))
+    done: dict[int, Any] = {}
+    try:
+        while len(done) < len(futures):
+            try:
+                index = finished.get(timeout=SURVEY_SECONDS)
+            except queue.Empty:
+                if not client.scheduler_info(n_workers=1)["workers"]:
+                    raise ClusterError(
+                        f"no Dask workers are left; {len(done)} of {len(futures)} tasks are done. Start workers and "
+                        "call again: what is done is kept."
+                    ) from None
+                continue
+            done[index] = futures[index].result()
+            report(index, done[index])
+    except KilledWorker as error:
+        raise ClusterError(
+            f"Dask workers died while they worked on {names[index]}, probably for lack of memory ({error}). "
+            "Use smaller chunks or partitions, fewer threads per worker, or more memory; what is done is kept."
+        ) from error
+    finally:
+        client.cancel([future for index, future in futures.items() if index not in done])
+    return done
+
+
+def _put(finished: queue.Queue, index: int, _future: Any) -> None:
+    finished.put(index)
+
+
+def check_shared(client: Any, folder: Path) -> None:
+    """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
+    token = uuid.uuid4().hex
+    try:
+        found = client.run(_probe, str(folder), token)
+    except Exception as error:  # whatever a worker raises that cannot import the function
+        raise ClusterError(
+            f"the Dask workers cannot run singa_dask ({type(error).__name__}: {error}). Install the same version "
+            "on them."
+        ) from error
+    if not found:
+        raise ClusterError("the Dask cluster has no workers. Start some.")
+    blind = []
+    for address, name in found.items():
+        path = folder / name if name else None
+        if path is None or not path.exists():
+            blind.append(address)
+        else:
+            path.unlink()
+    if blind:
+        raise ClusterError(
+            f"{folder.parent}: {len(blind)} of {len(found)} Dask workers do not share this folder (such as "
+            f"{blind[0]}). Write to a folder on a file system that all workers and this process share, or leave "
+            "out client to compute and write in this process."
+        )
+
+
+def _probe(folder: str, token: str) -> str | None:
+    """Leaves a file in the folder. Returns its name."""
+    name = f"probe-{token}-{os.getpid()}-{id(object())}"
+    try:
+        with open(os.path.join(folder, name), "x"):
+            return name
+    except OSError:
+        return None

@@ -1,0 +1,179 @@
+"""One column of a block: what kind it is, its values as numbers, and its facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.ingest.facts import Facts, Kind
+from singa_dask.errors import DataError
+
+# Blocks keep at most so many distinct values of a column; there is no use for more.
+MAX_VALUES = 100_000
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+DAY = np.timedelta64(1, "D")
+CHECKED_NBYTES = 1 << 18
+
+
+def encode_series(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
+    """A one-dimensional column of a table, or labels, as numbers (rows,): float for numbers and days since 1970, int32
+    places in `Facts.values` for texts; NaN or -1 where missing.
+
+    raw: a NumPy array or a pandas Series. Raises DataError for values of other kinds.
+    """
+    if not isinstance(raw, np.ndarray):
+        return _encode_pandas(name, raw)
+    if raw.dtype.kind in "biuf":
+        return numbers(raw)
+    if raw.dtype.kind in "Mm":
+        return _days(raw)
+    if raw.dtype.kind == "S":
+        raw = _decoded(name, raw)
+    if raw.dtype.kind == "U":
+        values, codes = np.unique(raw, return_inverse=True)
+        return _texts(codes.astype(np.int32), values.tolist())
+    if raw.dtype.kind == "O":
+        return _encode_objects(name, raw)
+    raise DataError(f"column {name!r}: holds {raw.dtype}, of which features cannot be made. Leave the column out.")
+
+
+def as_texts(values: np.ndarray, facts: Facts) -> tuple[np.ndarray, Facts]:
+    """Numbers as texts, of which categories are made: 2, whether it was read as 2 or as 2.0."""
+    distinct, codes = np.unique(values, return_inverse=True)
+    codes = codes.astype(np.int32)
+    if distinct.dtype.kind == "f":
+        codes[np.isnan(values)] = -1
+        distinct = distinct[~np.isnan(distinct)]
+    names = [str(int(value)) if float(value).is_integer() else repr(value) for value in distinct.tolist()]
+    return _of_distinct("", codes, names)
+
+
+def numbers(raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+    """Numbers or truth values, with what is missing or infinite."""
+    facts = Facts(Kind.NUMBER, raw.dtype.name)
+    if raw.dtype.kind == "f":
+        note_unusable(facts, raw)
+        if facts.missing == raw.size:
+            facts.kind = Kind.EMPTY
+    elif raw.size and raw.dtype.kind in "iu":
+        facts.low, facts.high = int(raw.min()), int(raw.max())
+    return raw, facts
+
+
+def note_unusable(facts: Facts, values: np.ndarray) -> None:
+    """Count what is missing, and what is infinite or beyond float32, in which nets compute. values: (rows, ...)."""
+    limit = MAX_FLOAT32 if values.dtype.itemsize > 4 else np.finfo(values.dtype).max
+    step = max(1, CHECKED_NBYTES // max(1, values[:1].nbytes))
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        # NaN makes both comparisons false.
+        if part.size == 0 or (part.min() >= -limit and part.max() <= limit):
+            continue
+        rows = part.reshape(len(part), -1)
+        missing = np.isnan(rows)
+        infinite = np.abs(rows) > limit
+        for field, mask in (("missing", missing), ("infinite", infinite)):
+            count = int(np.count_nonzero(mask))
+            if count and getattr(facts, field) == 0:
+                setattr(facts, f"first_{field}", start + int(mask.any(axis=1).argmax()))
+            setattr(facts, field, getattr(facts, field) + count)
+
+
+def _where(mask: np.ndarray) -> tuple[int, int]:
+    count = int(np.count_nonzero(mask))
+    return count, int(mask.argmax()) if count else -1
+
+
+def _days(raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+    days = (raw - np.datetime64(0, "D") if raw.dtype.kind == "M" else raw) / DAY  # NaT becomes NaN
+    kind = Kind.DATE if raw.dtype.kind == "M" else Kind.NUMBER
+    values, facts = numbers(days)
+    facts.dtype = raw.dtype.name
+    if facts.kind is not Kind.EMPTY:
+        facts.kind = kind
+    return values, facts
+
+
+def _texts(codes: np.ndarray, values: list[str]) -> tuple[np.ndarray, Facts]:
+    """codes: the place in `values`, which are sorted, -1 where missing."""
+    facts = Facts(Kind.TEXT, "text", values=values if len(values) <= MAX_VALUES else None)
+    facts.missing, facts.first_missing = _where(codes < 0)
+    if not values:
+        facts.kind = Kind.EMPTY
+    return codes, facts
+
+
+def _decoded(name: str, raw: np.ndarray) -> np.ndarray:
+    try:
+        return np.char.decode(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"column {name!r}: holds text that is not UTF-8 ({error}). Convert it first.") from error
+
+
+def _encode_objects(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+    places: dict[Any, int] = {}
+    codes = np.empty(raw.size, np.int32)
+    for row, value in enumerate(raw.tolist()):
+        try:
+            missing = value is None or bool(value != value)
+            codes[row] = -1 if missing else places.setdefault(value, len(places))
+        except (TypeError, ValueError):
+            raise _unusable(name, row, value) from None
+    return _of_distinct(name, codes, list(places))
+
+
+def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.ndarray, Facts]:
+    """A column by its distinct values, which are texts, or numbers, or dates."""
+    from datetime import date
+
+    types = {type(value) for value in values}
+    if types <= {str}:
+        order = np.argsort(np.array(values, dtype=str), kind="stable") if values else np.zeros(0, np.int64)
+        ranks = np.empty(order.size + 1, np.int32)
+        ranks[order] = np.arange(order.size)
+        ranks[-1] = -1
+        return _texts(ranks[codes], [values[place] for place in order])
+    if all(issubclass(kind, int | float | np.number | np.bool_) or kind.__name__ == "Decimal" for kind in types):
+        return numbers(np.array([*map(float, values), np.nan])[codes])
+    if all(issubclass(kind, date | np.datetime64) for kind in types):
+        days = [np.datetime64(value, "us") for value in values] + [np.datetime64("NaT", "us")]
+        return _days(np.array(days)[codes])
+    kinds = sorted({kind.__name__ for kind in types})
+    odd = next(place for place, value in enumerate(values) if type(value) is not type(values[0])) if kinds[1:] else 0
+    raise _unusable(name, int((codes == odd).argmax()), values[odd], kinds)
+
+
+def _unusable(name: str, row: int, value: Any, kinds: list[str] | None = None) -> DataError:
+    shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
+    mixed = f" The column mixes {', '.join(kinds)}." if kinds and len(kinds) > 1 else ""
+    return DataError(
+        f"column {name!r}, row {row} of its block: {shown} is neither a number, a text nor a date.{mixed} "
+        "Convert the column to one type, or leave it out."
+    )
+
+
+def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
+    import pandas as pd
+
+    dtype = raw.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        used = np.bincount(raw.cat.codes.to_numpy()[raw.cat.codes.to_numpy() >= 0], minlength=len(raw.cat.categories))
+        places = np.cumsum(used > 0).astype(np.int32) - 1
+        codes = np.append(places, np.int32(-1))[raw.cat.codes.to_numpy()]
+        values = raw.cat.categories[used > 0].tolist()
+        return _of_distinct(name, codes, values if all(isinstance(v, str) for v in values) else list(map(str, values)))
+    if pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_numeric_dtype(dtype):
+        if dtype.kind in "biuf" and not raw.hasnans:
+            return numbers(
+                raw.to_numpy(dtype=np.dtype(f"{dtype.kind}{dtype.itemsize}") if dtype.kind != "b" else bool)
+            )
+        return numbers(raw.to_numpy(dtype=np.float64, na_value=np.nan))
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        raw = raw.dt.tz_convert("UTC").dt.tz_localize(None)
+    if raw.dtype.kind in "Mm":
+        return _days(raw.to_numpy())
+    if isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype):
+        codes, uniques = raw.factorize()
+        return _of_distinct(name, codes.astype(np.int32), uniques.tolist())
+    return _encode_objects(name, raw.to_numpy(dtype=object))

@@ -1,0 +1,260 @@
+"""The first pass: one task reads a block, encodes it as far as it can alone, and writes its part.
+
+A part file holds the columns one after another, raw. Rows of training come first, then those of validation and test;
+within each, the rows have a random order if the data set is shuffled. So every shard can take consecutive rows of
+every part.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from singa_dask.data.columns import Role
+from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
+from singa_dask.data.ingest.labels import encode_answers, encode_array
+from singa_dask.data.ingest.options import Encoding
+from singa_dask.data.ingest.series import as_texts, encode_series
+from singa_dask.data.ingest.shuffle import permutation, share_rows
+from singa_dask.errors import DataError
+
+WRITTEN_NBYTES = 1 << 20
+TABLE_ROWS = 4096
+# The pieces of a part with the columns of a table, by kind; those of arrays have the column's name after a slash.
+TABLE_DTYPES: dict[Kind, np.dtype] = {
+    Kind.NUMBER: np.dtype("<f4"),
+    Kind.DATE: np.dtype("<f8"),
+    Kind.TEXT: np.dtype("<i4"),
+}
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What every task of the first pass has to know. shares: of validation and test."""
+
+    folder: Path
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    weight: str | None
+    mask: str | None
+    table: bool
+    roles: Mapping[str, Role]
+    encoding: Encoding
+    seed: int
+    shuffle: bool
+    shares: tuple[float, float]
+
+    def part(self, index: int) -> Path:
+        return self.folder / f"{index:06d}.part"
+
+    def staged(self, index: int) -> Summary | None:
+        """The summary of a part that is there and complete."""
+        try:
+            summary = Summary.from_json(json.loads(self.part(index).with_suffix(".json").read_text()))
+            return summary if self.part(index).stat().st_size == summary.nbytes else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def stage_block(plan: StagePlan, index: int, block: Any) -> Summary:
+    """Read a block and write its part. Raises DataError."""
+    return stage(plan, index, block.key, block.read())
+
+
+def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summary:
+    """Write the part of a block that has been read. Raises DataError."""
+    rows = _rows(plan, key, raw)
+    counts = share_rows((plan.seed, index, 1), rows, plan.shares)
+    segments = (rows - sum(counts), *counts)
+    order = _order(plan, index, segments)
+    train = np.arange(rows) if order is None else order[: segments[0]]
+    facts: dict[str, Facts] = {}
+    pieces: dict[str, _Rows] = {}
+    try:
+        if plan.table:
+            pieces |= _stage_table(plan, raw, train, facts)
+        else:
+            for name in plan.x:
+                values, facts[name] = encode_array(name, np.asarray(raw[name]))
+                pieces[f"x/{name}"] = _Array(values)
+        mask = None if plan.mask is None else np.asarray(raw[plan.mask])
+        for name in plan.y:
+            given = raw[name] if mask is None else _without_masked(raw[name], mask)
+            values, facts[f"y/{name}"] = encode_answers(name, given, plan.roles.get(name))
+            pieces[f"y/{name}"] = _Array(values)
+        for factor, what in ((plan.weight, "weight"), (plan.mask, "mask")):
+            if factor is not None:
+                values, facts[what] = _factors(what, np.asarray(raw[factor]))
+                pieces[what] = _Array(values)
+    except DataError as error:
+        raise DataError(f"{error} (In {key}.)") from None
+    for known in facts.values():
+        known.rows = rows
+    summary = Summary(key, segments, 0, {}, facts)
+    return _write(plan.part(index), summary, pieces, order)
+
+
+def _rows(plan: StagePlan, key: str, raw: Mapping[str, Any]) -> int:
+    names = [*plan.x, *plan.y, *(own for own in (plan.weight, plan.mask) if own is not None)]
+    lengths = {name: len(raw[name]) for name in names}
+    first = names[0]
+    for other, length in lengths.items():
+        if length != lengths[first]:
+            raise DataError(
+                f"{key}: {first!r} has {lengths[first]:,} rows, but {other!r} has {length:,}. "
+                "Every sample needs one of each: check how they were made."
+            )
+    return lengths[first]
+
+
+def _order(plan: StagePlan, index: int, segments: tuple[int, ...]) -> np.ndarray | None:
+    """The rows of the block in the order of its part; None for as they are."""
+    if not plan.shuffle and not sum(segments[1:]):
+        return None
+    order = permutation((plan.seed, index, 0), sum(segments))
+    if not plan.shuffle:
+        for stop, count in zip(np.cumsum(segments), segments, strict=True):
+            order[stop - count : stop].sort()
+    return order
+
+
+def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, facts: dict[str, Facts]) -> dict:
+    columns: dict[Kind, list[np.ndarray]] = {kind: [] for kind in TABLE_DTYPES}
+    for name in plan.x:
+        if np.ndim(raw[name]) != 1:
+            raise DataError(f"column {name!r}: a column of a table has one value for each row, not {raw[name].shape}.")
+        values, known = encode_series(name, raw[name])
+        if not len(values):
+            known.kind = Kind.EMPTY
+        if known.kind is Kind.NUMBER and plan.encoding.is_category(name):
+            values, known = as_texts(values, known)
+        if known.kind is Kind.TEXT:
+            codes = values[train]
+            present = known.values or []
+            known.counts = np.bincount(codes[codes >= 0], minlength=len(present)).tolist()
+        elif known.kind in (Kind.NUMBER, Kind.DATE) and plan.encoding.fill_of(name) == "mean":
+            known.sum = float(np.nansum(values[train], dtype=np.float64))
+            known.count = int(np.count_nonzero(~np.isnan(values[train])))
+        if known.kind is Kind.DATE:
+            valid = values[~np.isnan(values)]
+            known.low = float(valid.min())
+        if known.kind is not Kind.EMPTY:
+            known.place = len(columns[known.kind])
+            columns[known.kind].append(values)
+        facts[name] = known
+    return {kind.value: _Table(values, TABLE_DTYPES[kind]) for kind, values in columns.items() if values}
+
+
+def _without_masked(raw: Any, mask: np.ndarray) -> Any:
+    """Targets with 0 where the mask is 0: there they may be missing."""
+    values = np.asarray(raw)
+    if values.dtype.kind != "f" or (mask.shape != values.shape and mask.size != len(values)):
+        return raw
+    counts = mask.reshape(mask.shape if mask.shape == values.shape else (-1,) + (1,) * (values.ndim - 1))
+    return np.where(counts == 0, values.dtype.type(0), values)
+
+
+def _factors(what: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+    if what == "weight":
+        if raw.ndim == 2 and raw.shape[1] == 1:
+            raw = raw[:, 0]
+        if raw.ndim != 1:
+            raise DataError(f"weight: must be one number for each sample, not {raw.shape[1:]}. Use mask for targets.")
+        if raw.dtype.kind in "biu":
+            raw = raw.astype(np.float32)
+    values, facts = encode_array(what, raw)
+    if len(values) and not facts.missing:
+        facts.low = float(values.min())
+        facts.first = int(values.reshape(len(values), -1).min(axis=1).argmin())
+    return values, facts
+
+
+class _Rows(Protocol):
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
+        """Rows in this order, contiguous, valid until the next are asked for."""
+        ...
+
+
+@dataclass
+class _Array:
+    values: np.ndarray
+    dtype: np.dtype = field(init=False)
+    shape: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dtype, self.shape = self.values.dtype, self.values.shape[1:]
+
+    def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
+        values = self.values
+        step = max(1, WRITTEN_NBYTES // max(1, values[:1].nbytes))
+        buffer = np.empty((0 if order is None else min(step, len(values)), *self.shape), self.dtype)
+        for start in range(0, len(values), step):
+            if order is None:
+                yield np.ascontiguousarray(values[start : start + step])
+            else:
+                rows = order[start : start + step]
+                # Without "clip", take would write to a buffer of its own first.
+                yield np.take(values, rows, axis=0, out=buffer[: rows.size], mode="clip")
+
+
+@dataclass
+class _Table:
+    columns: list[np.ndarray]
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.columns),)
+
+    def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
+        total = len(self.columns[0])
+        buffer = np.empty((min(TABLE_ROWS, total), len(self.columns)), self.dtype)
+        for start in range(0, total, TABLE_ROWS):
+            rows = slice(start, start + TABLE_ROWS) if order is None else order[start : start + TABLE_ROWS]
+            batch = buffer[: min(TABLE_ROWS, total - start)]
+            for place, column in enumerate(self.columns):
+                batch[:, place] = column[rows]
+            yield batch
+
+
+def _write(path: Path, summary: Summary, pieces: Mapping[str, _Rows], order: np.ndarray | None) -> Summary:
+    temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    position = 0
+    try:
+        with open(temporary, "wb", buffering=0) as file:
+            for name, piece in pieces.items():
+                summary.pieces[name] = Piece(piece.dtype.str, piece.shape, position)
+                for batch in piece.batches(order):
+                    left: memoryview = batch.reshape(-1).view(np.uint8).data
+                    position += len(left)
+                    while left:
+                        left = left[file.write(left) :]
+        summary = Summary(summary.key, summary.rows, position, summary.pieces, summary.facts)
+        os.replace(temporary, path)
+        temporary.write_text(json.dumps(summary.to_json()))
+        os.replace(temporary, path.with_suffix(".json"))
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise unwritable(path.parent, error) from error
+    return summary
+
+
+def unwritable(folder: Path, error: OSError) -> DataError:
+    """What to say of a folder that could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DataError(
+            f"{folder.parent}: its disk is full. Sharding needs room for the samples twice: free it, or write "
+            "elsewhere."
+        )
+    return DataError(f"{folder.parent}: could not be written ({error.strerror}). Check its permissions.")

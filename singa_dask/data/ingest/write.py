@@ -1,0 +1,272 @@
+"""Writes a source as shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.columns import Role
+from singa_dask.data.folders import check_free, replace_folder, sync
+from singa_dask.data.ingest.assemble import assemble, assembled
+from singa_dask.data.ingest.facts import Summary
+from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
+from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding
+from singa_dask.data.ingest.progress import Bar
+from singa_dask.data.ingest.run import check_shared, gather, run_here, stage_all
+from singa_dask.data.ingest.stage import StagePlan, unwritable
+from singa_dask.data.manifest import Manifest, Shard
+from singa_dask.data.sources.source import Source
+from singa_dask.data.statistics import Statistics
+from singa_dask.data.writer import finish, shard_name
+from singa_dask.errors import ConfigError, DataError, Problem
+
+logger = logging.getLogger(__name__)
+
+# Of the parts: those of another version are not used again.
+PARTS_VERSION = 1
+MAX_NAMES_SHOWN = 5
+
+
+def write(
+    source: Source,
+    out: str | Path,
+    *,
+    client: Any = None,
+    nshards: int | None = None,
+    window: int | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    validation: float = 0.0,
+    test: float = 0.0,
+    missing: Any = "error",
+    encode: Mapping[str, str | Sequence[str]] | None = None,
+    unknown: str = "error",
+    max_categories: int = MAX_CATEGORIES,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    durable: bool = True,
+) -> dict[str, Manifest]:
+    """Write the samples of a source as shards, each block read once. Returns the manifest of each split.
+
+    out: the folder for the shards; with `validation` or `test` they go to out/train, out/validation and out/test.
+    client: of a Dask cluster whose workers do the work; they must share the folder. By default, this process does it.
+    nshards: of the training samples; by default they have about 64 MiB. window: samples per window.
+    shuffle, seed: write the samples in a random order, which depends on the seed and the blocks only.
+    validation, test: shares of the samples, chosen at random.
+    missing, encode, unknown, max_categories: of the columns of a table, see `Encoding`. Fitted on the training
+        samples, and kept in the manifest; the categories are those of all samples.
+    progress: show a bar; by default on a terminal.
+    If it is interrupted and called again, it goes on where it was. Needs room for the samples twice.
+    Raises ConfigError for wrong options, DataError for bad samples or a full disk, ClusterError.
+    """
+    out = Path(out).expanduser().absolute()
+    if source.ordered and shuffle:
+        hint = "Set shuffle to False."
+        raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
+    encoding = Encoding(missing, dict(encode or {}), unknown, max_categories)
+    encoding.check(source.x if source.table else ())
+    _check_options(source, seed, validation, test)
+    check_free(out, overwrite)
+    work = _Work(source, out, encoding, seed, shuffle, (validation, test))
+    try:
+        with Bar(progress) as bar:
+            work.open(client)
+            summaries = work.stage(source, client, bar)
+            layout = make_layout(work.plan, source, summaries, nshards, window)
+            folders = work.assemble(layout, client, bar, durable)
+            _put_in_place(folders, out, overwrite, durable)
+    except (DataError, ConfigError):
+        work.remove()  # another call needs other samples or options
+        raise
+    except BaseException:
+        if not work.resumable:
+            work.remove()
+        raise
+    work.remove()
+    return {name: Manifest.load(out / name) for name in folders}
+
+
+def _check_options(source: Source, seed: int, validation: float, test: float) -> None:
+    if not source.blocks:
+        raise DataError(f"{source.name}: holds no samples. Check what is read.")
+    if seed < 0:
+        raise ConfigError(Problem("seed", "must not be negative", str(seed)))
+    for name, share in (("validation", validation), ("test", test)):
+        if not 0 <= share < 1:
+            raise ConfigError(Problem(name, "must be a share of the samples from 0 to below 1", str(share)))
+    if validation + test >= 1:
+        raise ConfigError(Problem("validation", "and test must leave samples to train", f"{validation}, {test}"))
+    for name in source.roles:
+        if name not in source.y:
+            raise ConfigError(Problem("labels", "or targets name a column that y does not have", repr(name)))
+
+
+class _Work:
+    """A folder next to `out` with what is done already. Its name tells source and options."""
+
+    def __init__(
+        self,
+        source: Source,
+        out: Path,
+        encoding: Encoding,
+        seed: int,
+        shuffle: bool,
+        shares: tuple[float, float],
+    ) -> None:
+        told = [
+            PARTS_VERSION,
+            [block.key for block in source.blocks],
+            [source.x, source.y, source.weight, source.mask, source.table, sorted(source.roles.items())],
+            [encoding.missing, dict(encoding.encode), seed, shuffle, shares],
+        ]
+        digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
+        self.path = out.parent / f".{out.name}.parts-{digest}"
+        self.resumable = not any(getattr(block, "local", False) for block in source.blocks)
+        self.plan = StagePlan(
+            self.path,
+            source.x,
+            source.y,
+            source.weight,
+            source.mask,
+            source.table,
+            {name: Role(role) for name, role in source.roles.items()},
+            encoding,
+            seed,
+            shuffle,
+            shares,
+        )
+
+    def open(self, client: Any) -> None:
+        """Make the folder, and check that the workers share it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        name = self.path.name.rpartition("-")[0]
+        others = [path for path in self.path.parent.glob(f"{name}-*") if path != self.path]
+        if others:
+            logger.warning(
+                "%s: left by an attempt with other samples or options. Remove it unless it still runs.",
+                ", ".join(map(str, others)),
+            )
+        if client is not None:
+            check_shared(client, self.path)
+
+    def stage(self, source: Source, client: Any, bar: Bar) -> list[Summary]:
+        """The first pass."""
+        bar.begin("reading", len(source.blocks))
+        done: dict[int, Summary] = {}
+        for index in range(len(source.blocks)):
+            summary = self.plan.staged(index)
+            if summary is not None:
+                done[index] = summary
+                bar.advance(summary.total, summary.nbytes, new=False)
+        if done:
+            logger.warning("%s: goes on where it was: %s of %s blocks.", self.path, len(done), len(source.blocks))
+        left = {index: block for index, block in enumerate(source.blocks) if index not in done}
+        done |= stage_all(self.plan, left, client, lambda _, summary: bar.advance(summary.total, summary.nbytes))
+        return [done[index] for index in range(len(source.blocks))]
+
+    def assemble(self, layout: Layout, client: Any, bar: Bar, durable: bool) -> dict[str, Path]:
+        """The second pass. Returns the finished folder of each split; the only one is named ""."""
+        splits = [split for split, count in enumerate(layout.nshards) if count]
+        nbytes = sum(column.nbytes for column in layout.columns)
+        told = json.dumps([layout.window, layout.nshards, layout.columns], default=repr)
+        digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        folders = {split: self.path / f"shards-{digest}" / SPLITS[split] for split in splits}
+        tasks = [(split, index) for split in splits for index in range(layout.nshards[split])]
+        bar.begin("writing", len(tasks))
+        results: dict[int, tuple[Shard, dict[str, Statistics]]] = {}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def report(place: int, result: tuple[Shard, dict[str, Statistics]], new: bool = True) -> None:
+            bar.advance(result[0].samples, result[0].samples * nbytes, new=new)
+
+        for place, (split, index) in enumerate(tasks):
+            if (result := assembled(folders[split] / shard_name(index))) is not None:
+                results[place] = result
+                report(place, result, False)
+        left = {place: task for place, task in enumerate(tasks) if place not in results}
+        if client is None:
+            calls = {
+                place: partial(assemble, layout, folders[split], split, index, durable)
+                for place, (split, index) in left.items()
+            }
+            results |= run_here(calls, report)
+        elif left:
+            shared = client.scatter(layout, broadcast=True, hash=False)
+            futures = {
+                place: client.submit(assemble, shared, folders[split], split, index, durable, pure=False)
+                for place, (split, index) in left.items()
+            }
+            names = {place: f"shard {index}" for place, (split, index) in left.items()}
+            results |= gather(client, futures, report, names)
+        for split, folder in folders.items():
+            _finish(layout, split, folder, [results[p] for p, (own, _) in enumerate(tasks) if own == split], durable)
+        return {SPLITS[split] if len(splits) > 1 else "": folder for split, folder in folders.items()}
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _finish(
+    layout: Layout, split: int, folder: Path, results: Sequence[tuple[Shard, dict[str, Statistics]]], durable: bool
+) -> None:
+    statistics = results[0][1]
+    for _, other in results[1:]:
+        statistics = {name: found.merge(other[name]) for name, found in statistics.items()}
+    notes = [*layout.notes, *_constant(layout, statistics)] if split == 0 else layout.notes
+    for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
+        path.unlink()
+    finish(
+        folder,
+        layout.columns,
+        statistics,
+        [shard for shard, _ in results],
+        layout.window,
+        order=layout.order,
+        encoders=layout.encoders.to_json(),
+        notes=notes,
+        durable=durable,
+    )
+
+
+def _constant(layout: Layout, statistics: Mapping[str, Statistics]) -> list[str]:
+    """What to say of features and targets that have the same value in all training samples."""
+    notes = []
+    for column in layout.columns:
+        if column.role not in (Role.FEATURE, Role.TARGET) or statistics[column.name].count < 2:
+            continue
+        same = np.flatnonzero(np.array(statistics[column.name].in_column(column).std) == 0)
+        if not same.size:
+            continue
+        names = [column.names[place] if column.names else str(place) for place in same[:MAX_NAMES_SHOWN].tolist()]
+        shown = ", ".join(names) + (", ..." if same.size > MAX_NAMES_SHOWN else "")
+        whole = column.num_statistics == 1
+        which = "" if whole else f": {same.size} of {column.num_statistics} values ({shown})"
+        notes.append(f"column {column.name!r} is constant in the training samples{which}")
+        logger.warning("%s. Leave it out unless new samples differ.", notes[-1])
+    return notes
+
+
+def _put_in_place(folders: Mapping[str, Path], out: Path, overwrite: bool, durable: bool) -> None:
+    with replace_folder(out, overwrite, durable=durable) as temporary:
+        for name, folder in folders.items():
+            if name:
+                os.rename(folder, temporary / name)
+                continue
+            for path in folder.iterdir():
+                os.rename(path, temporary / path.name)
+        if durable:
+            for name in folders:
+                sync(temporary / name)

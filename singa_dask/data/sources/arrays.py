@@ -1,0 +1,285 @@
+"""Sources of arrays in files: HDF5, zarr, netCDF, npz. A file holds datasets, whose first axis is the samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.data.columns import MAX_RANK, Channels
+from singa_dask.data.sources.files import Rows, RowsBlock, cut_rows
+from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.wanted import Wanted
+from singa_dask.errors import DataError, nearest
+
+X_NAMES = ("x", "features", "data", "images", "inputs", "input", "samples")
+Y_NAMES = ("y", "labels", "label", "targets", "target", "classes", "outputs", "output")
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation"), "validation"
+)
+CHANNEL_NAMES = frozenset(
+    {"c", "channel", "channels", "band", "bands", "variable", "variables", "feature", "features"}
+)
+SPATIAL_NAMES = frozenset(
+    [
+        "x",
+        "y",
+        "z",
+        "lat",
+        "lon",
+        "latitude",
+        "longitude",
+        "height",
+        "width",
+        "depth",
+        "row",
+        "rows",
+        "col",
+        "cols",
+        "column",
+        "columns",
+        "level",
+        "lev",
+        "plev",
+        "time",
+        "t",
+    ]
+)
+_LISTED = 40
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One dataset of a file.
+
+    together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
+    text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the way
+    out. channels: of a sample, if the file says so. samples: the name of the first dimension, if it has one.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    together: int = 1
+    about: str = ""
+    text: bool = False
+    classes: tuple[str, ...] = ()
+    fault: str = ""
+    channels: Channels | None = None
+    samples: str = ""
+
+    def __str__(self) -> str:
+        return f"{'text' if self.text else self.dtype} {self.shape}{self.about and '  ' + self.about}"
+
+
+Layout = Mapping[str, Dataset]
+ReadRows = Callable[[Rows, Sequence[str]], Sequence[np.ndarray]]
+
+
+def array_sources(
+    source: str | Path,
+    files: Sequence[Path],
+    wanted: Wanted,
+    list_datasets: Callable[[Path], Layout],
+    find: Callable[[Path, str], Dataset | None],
+    read_rows: ReadRows,
+) -> dict[str, Source]:
+    """The source of each split of these files, "" for a single split.
+
+    list_datasets: all datasets of a file. find: one of them, or None. Raises DataError that names file and dataset.
+    """
+    splits = {"": wanted} if wanted.names else guess(files[0], list_datasets(files[0]))
+    if not wanted.x and wanted.names:
+        raise DataError(
+            f"{files[0]}: say which datasets are the features, with --x.\n{listing(list_datasets(files[0]))}"
+        )
+    return {
+        split: _source(f"{source}", files, columns, list_datasets, find, read_rows)
+        for split, columns in splits.items()
+    }
+
+
+def guess(path: Path, layout: Layout) -> dict[str, Wanted]:
+    """The features and labels of each split by the usual names, such as x and y, x_train, or test/images.
+
+    Raises DataError that lists the datasets if the names do not tell.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, dataset in layout.items():
+        split, kind = _split_of(name)
+        if kind and dataset.shape and not dataset.fault:
+            found.setdefault(split, {"x": [], "y": []})[kind].append(name)
+    plain = bool(found) and all(len(names["x"]) == 1 and len(names["y"]) <= 1 for names in found.values())
+    answered = any(names["y"] for names in found.values()) or sum(1 for d in layout.values() if d.shape) == len(found)
+    if not plain or not answered or ("" in found and len(found) > 1):
+        example = _example(layout)
+        raise DataError(
+            f"{path}: say which datasets are the features (--x) and the labels or targets (--y), "
+            f"{example and f'for example {example}'}\n{listing(layout)}"
+        )
+    return {split: Wanted(tuple(names["x"]), tuple(names["y"])) for split, names in found.items()}
+
+
+def _split_of(name: str) -> tuple[str, str]:
+    """The split of a dataset ("" for none), and whether it is x, y or neither ("")."""
+    *groups, base = name.lower().split("/")
+    parts = base.split("_")
+    split = next((SPLITS[part] for part in (*groups, *parts[::-1]) if part in SPLITS), "")
+    base = "_".join(part for part in parts if part not in SPLITS)
+    return split, "x" if base in X_NAMES else "y" if base in Y_NAMES else ""
+
+
+def _example(layout: Layout) -> str:
+    """Options that would fit: the largest numeric dataset, and another one with as many samples."""
+    usable = {n: d for n, d in layout.items() if d.shape and not d.fault}
+    features = [name for name in usable if not usable[name].text]
+    if not features:
+        return ""
+    x = max(features, key=lambda name: math.prod(usable[name].shape))
+    others = [name for name in usable if name != x and usable[name].shape[0] == usable[x].shape[0]]
+    return f"--x {x}" + (f" --y {min(others, key=lambda name: math.prod(usable[name].shape))}" if others else "")
+
+
+def listing(layout: Layout) -> str:
+    """The datasets of a file, one a line."""
+    if not layout:
+        return "The file holds no datasets."
+    width = max(map(len, list(layout)[:_LISTED]))
+    lines = [f"  {name:{width}}  {dataset}" for name, dataset in list(layout.items())[:_LISTED]]
+    more = [f"  and {len(layout) - _LISTED:,} more"] if len(layout) > _LISTED else []
+    return "\n".join(["The file holds:", *lines, *more])
+
+
+def _source(
+    name: str,
+    files: Sequence[Path],
+    wanted: Wanted,
+    list_datasets: Callable[[Path], Layout],
+    find: Callable[[Path, str], Dataset | None],
+    read_rows: ReadRows,
+) -> Source:
+    layouts = []
+    for path in files:
+        layout = {}
+        for column in wanted.names:
+            dataset = find(path, column)
+            if dataset is None:
+                known = list_datasets(path)
+                raise DataError(f"{path}: has no dataset {column!r}. {_close(column, known)}{listing(known)}")
+            _check(path, column, dataset, column in wanted.y)
+            layout[column] = dataset
+        _check_lengths(path, layout)
+        layouts.append(layout)
+        for column in wanted.names:
+            _check_same(files[0], layouts[0][column], path, layout[column], column)
+    first = layouts[0]
+    row_nbytes = sum(math.prod(d.shape[1:]) * d.dtype.itemsize for d in first.values())
+    largest = max(wanted.names, key=lambda c: math.prod(first[c].shape[1:]) * first[c].dtype.itemsize)
+    sizes = [(path, layout[largest].shape[0], layout[largest].together) for path, layout in zip(files, layouts)]
+    if not any(total for _, total, _ in sizes):
+        raise DataError(f"{name}: {largest} has no samples.")
+    short = short_names(wanted.names)
+    columns = {short[column]: column for column in wanted.names}
+    named = wanted.renamed(short.__getitem__)
+    return Source(
+        name=name,
+        blocks=[RowsBlock(rows, columns, read_rows) for rows in cut_rows(sizes, row_nbytes)],
+        x=named.x,
+        y=named.y,
+        weight=named.weight,
+        mask=named.mask,
+        roles=dict(named.roles),
+        channels=_channels(wanted, first, short),
+        classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
+    )
+
+
+def _close(name: str, known: Layout) -> str:
+    hint = nearest(name, known)
+    return f"{hint}\n" if hint.startswith("Did") else ""
+
+
+def channels_by_dimensions(dimensions: Sequence[str]) -> Channels | None:
+    """Where a sample has its channels by the names of its dimensions; None if they do not tell.
+
+    >>> channels_by_dimensions(["band", "lat", "lon"]), channels_by_dimensions(["lat", "lon"])
+    (<Channels.FIRST: 'first'>, <Channels.NONE: 'none'>)
+    """
+    names = [name.lower() for name in dimensions]
+    if len(names) > 1 and names[0] in CHANNEL_NAMES:
+        return Channels.FIRST
+    if len(names) > 1 and names[-1] in CHANNEL_NAMES:
+        return Channels.LAST
+    return Channels.NONE if len(names) > 1 and SPATIAL_NAMES.issuperset(names) else None
+
+
+def _channels(wanted: Wanted, layout: Layout, short: Mapping[str, str]) -> dict[str, Channels]:
+    """Of features: as the user says, else as the file says. Of other columns: as the file says."""
+    channels = {short[name]: dataset.channels for name, dataset in layout.items() if dataset.channels is not None}
+    if wanted.channels is not None:
+        channels |= {short[name]: wanted.channels for name in wanted.x if len(layout[name].shape) > 2}
+    return channels
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """The name of the column for each dataset: the end of its path, as much of it as tells it from the others.
+
+    >>> short_names(["run/X", "run/y", "old/y"])
+    {'run/X': 'X', 'run/y': 'run.y', 'old/y': 'old.y'}
+    """
+    paths = [*paths]
+    ends = [path.rsplit("/", 1)[-1] for path in paths]
+    return {p: end if ends.count(end) == 1 else p.strip("/").replace("/", ".") for p, end in zip(paths, ends)}
+
+
+def _check(path: Path, name: str, dataset: Dataset, is_answer: bool) -> None:
+    if dataset.fault:
+        raise DataError(f"{path}: {name} {dataset.fault}")
+    if not dataset.shape:
+        raise DataError(f"{path}: {name} is a single value, not an array of samples. Name another dataset.")
+    if 0 in dataset.shape[1:]:
+        raise DataError(
+            f"{path}: a sample of {name} has no values; its shape is {dataset.shape}. Name another dataset."
+        )
+    if len(dataset.shape) > MAX_RANK + 1:
+        raise DataError(
+            f"{path}: {name} has the shape {dataset.shape}, but a sample has at most {MAX_RANK} dimensions. "
+            "Reshape the dataset; its first axis must be the samples."
+        )
+    if dataset.text and not is_answer:
+        raise DataError(
+            f"{path}: {name} holds texts, which only labels may (--y). Name another dataset, or encode it."
+        )
+    if not dataset.text and dataset.dtype.kind not in "buif":
+        raise DataError(
+            f"{path}: {name} holds values of type {dataset.dtype}, but numbers are needed. Store real numbers instead; "
+            "complex numbers as two channels."
+        )
+
+
+def _check_lengths(path: Path, layout: Layout) -> None:
+    (first, dataset), *others = layout.items()
+    for name, other in others:
+        if other.shape[0] != dataset.shape[0]:
+            raise DataError(
+                f"{path}: {first} has {dataset.shape[0]:,} samples, but {name} has {other.shape[0]:,}. "
+                "Their first axes must be equally long."
+            )
+        if other.samples and dataset.samples and other.samples != dataset.samples:
+            raise DataError(
+                f"{path}: the samples of {first} are along {dataset.samples!r}, but those of {name} along "
+                f"{other.samples!r}. Their first dimensions must be the same. Transpose one of them."
+            )
+
+
+def _check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name: str) -> None:
+    def form(dataset: Dataset) -> tuple:
+        return dataset.shape[1:], dataset.text or dataset.dtype.newbyteorder("="), dataset.classes
+
+    if form(other) != form(dataset):
+        raise DataError(
+            f"{path}: {name} is {replace(other, about='')}, but it is {replace(dataset, about='')} in {first}. "
+            "Samples of all files must have the same shape and type. Name files that fit with --source."
+        )

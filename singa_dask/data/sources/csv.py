@@ -1,0 +1,311 @@
+"""CSV: one sample per line, one value per column. Blocks are ranges of bytes that end with a line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, stamp_of, unreadable
+from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named
+from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.errors import DataError
+
+SUFFIXES = (".csv", ".tsv", ".txt")
+SAMPLE_NBYTES = 1 << 20
+_MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
+_BOM = b"\xef\xbb\xbf"
+_PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
+
+
+def load(
+    source: str | Path,
+    x: Names = None,
+    y: Names = None,
+    label: Names = None,
+    target: Names = None,
+    weight: str | int | None = None,
+    mask: str | int | None = None,
+    drop: Names = None,
+    category: Names = None,
+    header: bool | None = None,
+    separator: str = ",",
+) -> dict[str, Source]:
+    """The columns of a CSV file, of all files of a folder, or of those that match a pattern.
+
+    x: feature columns, by name or number (0 is the first, -1 the last); by default all others. They become one vector.
+    y, label, target: columns to predict; label and target are said to be classes or numbers; label "none" for none. By
+        default the column named label, class, target or y, or the first one if the file has no header, as in SINGA.
+    drop: columns that are not read. category: columns that hold categories, even if they look like numbers.
+    header: whether the first line names the columns. By default it does if one of its cells is text where the cell
+        below is not.
+    Raises DataError that names the line and the column.
+    """
+    need("pyarrow.csv", "tables", "csv")
+    if len(separator) != 1:
+        raise DataError(f"separator: must be one character. Received: {separator!r}.")
+    files = find_files(source, SUFFIXES)
+    heads = [_head(path, separator) for path in files]
+    if not heads[0]:
+        raise DataError(f"{files[0]}: is empty.")
+    has_header = _has_header(heads[0]) if header is None else header
+    first = [cell.strip() for cell in heads[0][0]]
+    names = first if has_header else [str(i) for i in range(len(first))]
+    check_distinct(str(files[0]), names)
+    for path, rows in zip(files, heads, strict=True):
+        if has_header and rows and [cell.strip() for cell in rows[0]] != names:
+            raise DataError(f"{path}: its first line does not name the same columns as that of {files[0]}.")
+    every = dict.fromkeys(names, TableColumn(""))
+    texts = {column_named(str(source), name, every) for name in Wanted.of(category).x}
+    blocks = [
+        CsvBlock(path, start, stop, line, tuple(names), {}, separator, stamp_of(path))
+        for path in files
+        for start, stop, line in _ranges(path, has_header)
+    ]
+    if not blocks:
+        raise DataError(f"{source}: has no samples.")
+    sample = blocks[0].sample()
+    types = {name: "text" if name in texts else _type(sample.column(name)) for name in names}
+    for name in names:
+        if types[name] == "text" and name not in texts:
+            blocks[0].check_mixed(name, sample.column(name))
+    schema = {name: _describe(types[name], sample.column(name)) for name in names}
+    wanted = Wanted.of(x, y, label, target, weight, mask)
+    chosen = choose(str(source), schema, wanted, drop, default=None if has_header else names[0])
+    used = {name: types[name] for name in chosen.names}
+    # Later blocks may have fractions: only of labels and targets it matters whether all values are whole.
+    used |= {name: "number" for name in used if types[name] == "whole number" and name not in chosen.y}
+    return {
+        "": Source(
+            name=str(source),
+            blocks=[CsvBlock(b.path, b.start, b.stop, b.line, b.names, used, b.separator, b.stamp) for b in blocks],
+            x=chosen.x,
+            y=chosen.y,
+            weight=chosen.weight,
+            mask=chosen.mask,
+            table=True,
+            roles=chosen.roles,
+            notes=chosen.notes,
+        )
+    }
+
+
+@dataclass(frozen=True)
+class CsvBlock:
+    """The lines in bytes [start, stop) of a file. line: the number of the first one, from 1. names: of all columns.
+    types: of the columns to read, as `_type` names them; "" for that of the values."""
+
+    path: Path
+    start: int
+    stop: int
+    line: int
+    names: tuple[str, ...]
+    types: Mapping[str, str]
+    separator: str
+    stamp: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}#{self.types}"
+
+    def read(self) -> dict[str, Any]:
+        """A pandas Series of each column. Raises DataError."""
+        need("pandas", "tables", "csv")
+        table = self._parsed(self._bytes(self.stop), self.types)
+        for name, kind in self.types.items():
+            if kind == "whole number" and _type(table.column(name)) not in ("whole number", "number"):
+                raise self._not_a(name)
+        return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
+
+    def sample(self) -> Any:
+        """The first lines, as an Arrow table."""
+        data = self._bytes(min(self.stop, self.start + SAMPLE_NBYTES))
+        if self.start + len(data) < self.stop:
+            data = data[: data.rfind(b"\n") + 1]
+        return self._parsed(data, dict.fromkeys(self.names, ""))
+
+    def check_mixed(self, name: str, column: Any) -> None:
+        """Raises DataError if numbers are among the texts of a column."""
+        if any(_is_number(value) for value in column.to_pylist() if value is not None):
+            raise self._not_a(name)
+
+    def _bytes(self, stop: int) -> bytes:
+        with _opened(self.path) as file:
+            file.seek(self.start)
+            data = file.read(stop - self.start)
+        if len(data) < stop - self.start:
+            raise DataError(f"{self.path}: was truncated since the command began. Start it again.")
+        return data
+
+    def _parsed(self, data: bytes, types: Mapping[str, str]) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv as arrow
+
+        arrow_types = {
+            "number": pa.float64(),
+            "text": pa.string(),
+            "true or false": pa.bool_(),
+            "date": pa.timestamp("us"),
+        }
+        try:
+            return arrow.read_csv(
+                pa.BufferReader(data),
+                read_options=arrow.ReadOptions(column_names=[*self.names], block_size=max(1 << 20, len(data) + 1)),
+                parse_options=arrow.ParseOptions(delimiter=self.separator, newlines_in_values=True),
+                convert_options=arrow.ConvertOptions(
+                    column_types={n: arrow_types[t] for n, t in types.items() if t in arrow_types},
+                    include_columns=[*types],
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowException as error:
+            raise self._fault(data, types, error) from error
+
+    def _fault(self, data: bytes, types: Mapping[str, str], error: Exception) -> DataError:
+        """The line and column of what cannot be parsed."""
+        try:
+            rows = [*_rows(data.decode(), self.separator, self.line)]
+        except (UnicodeDecodeError, csv.Error) as fault:
+            return DataError(f"{self.path}: is not UTF-8 CSV from line {self.line} on ({fault}). Convert it first.")
+        for line, cells in rows:
+            if len(cells) != len(self.names):
+                return DataError(
+                    f"{self.path}: line {line} has {len(cells)} columns, but the first line has {len(self.names)}."
+                )
+        for name in types:
+            place = self.names.index(name)
+            if types[name] == "number" and any(not _is_value(cells[place]) for _, cells in rows):
+                return self._not_a(name)
+        return DataError(f"{self.path}: the lines from {self.line} on cannot be read ({error}). Correct the file.")
+
+    def _not_a(self, name: str) -> DataError:
+        """The error for the first text in a column of numbers."""
+        place = self.names.index(name)
+        text = self._bytes(self.stop).decode(errors="replace")
+        rows = _rows(text, self.separator, self.line)
+        line, cell = next((line, cells[place]) for line, cells in rows if not _is_value(cells[place]))
+        return DataError(
+            f"{self.path}: line {line}, column {name!r}: {cell!r} is not a number. Correct it, say --category {name} "
+            f"if the column holds categories, or --drop {name}."
+        )
+
+
+def _is_value(cell: str) -> bool:
+    """Whether a cell is a number, or a mark for a missing one."""
+    from pyarrow.csv import ConvertOptions
+
+    return _is_number(cell) or cell.strip() in ConvertOptions().null_values
+
+
+def _type(column: Any) -> str:
+    from pyarrow import types
+
+    if types.is_integer(column.type):
+        return "whole number"
+    if types.is_floating(column.type) or types.is_null(column.type):
+        return "number"
+    if types.is_boolean(column.type):
+        return "true or false"
+    return "date" if types.is_timestamp(column.type) or types.is_date(column.type) else "text"
+
+
+def _describe(kind: str, column: Any) -> TableColumn:
+    from pyarrow import compute, types
+
+    fractional = False
+    if kind == "number" and types.is_floating(column.type):
+        fractional = bool(compute.any(compute.not_equal(column, compute.floor(column))).as_py())
+    return TableColumn(kind, fractional)
+
+
+def _trimmed(column: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_date(column.type):
+        return column.cast(pa.timestamp("s"))
+    return compute.utf8_trim_whitespace(column) if types.is_string(column.type) else column
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise unreadable(path, error, "Check the path and its rights.") from error
+
+
+def _rows(text: str, separator: str, line: int = 1) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of every line that is not empty."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    start = 0
+    for cells in reader:
+        if cells:
+            yield line + start, cells
+        start = reader.line_num
+
+
+def _head(path: Path, separator: str) -> list[list[str]]:
+    """The cells of the first two lines."""
+    with _opened(path) as file:
+        data = file.read(SAMPLE_NBYTES)
+    packed = next((tool for mark, tool in _PACKED.items() if data.startswith(mark)), None)
+    if packed is not None and b"\0" in data:
+        raise DataError(f"{path}: is compressed, so that its lines cannot be read in parallel. Run {packed} first.")
+    try:
+        text = data.decode("utf-8-sig") if len(data) < SAMPLE_NBYTES else data.decode("utf-8-sig", errors="ignore")
+        rows = _rows(text, separator)
+        return [cells for _, (_, cells) in zip(range(2), rows, strict=False)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path}: is not a UTF-8 CSV file with the separator {separator!r} ({error}). Convert it first."
+        ) from error
+
+
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    below = rows[1] if len(rows) > 1 else []
+    return any(not _is_number(a) and _is_number(b) for a, b in zip(rows[0], below, strict=False))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, first line) of each block. A block ends with a line end that is not in quotation marks."""
+    with _opened(path) as file:
+        start = 3 if file.read(3) == _BOM else 0
+        file.seek(start)
+        line = 1
+        if header:
+            cells = _until_line_end(file, b"", path, line)
+            start, line = start + len(cells), line + cells.count(b"\n")
+        while data := file.read(BLOCK_NBYTES):
+            if len(data) == BLOCK_NBYTES:
+                data += _until_line_end(file, data, path, line)
+            if data.strip():
+                yield start, start + len(data), line
+            start, line = start + len(data), line + data.count(b"\n")
+
+
+def _until_line_end(file: io.BufferedReader, data: bytes, path: Path, line: int) -> bytes:
+    """What follows `data` up to the end of its last line."""
+    quotes, rest = data.count(b'"'), b""
+    while piece := file.readline():
+        rest += piece
+        quotes += piece.count(b'"')
+        if quotes % 2 == 0:
+            return rest
+        if len(rest) > _MAX_OPEN_QUOTE:
+            raise DataError(f"{path}: a quotation mark after line {line} is not closed. Close it, or remove it.")
+    return rest

@@ -1,0 +1,125 @@
+"""The files of a source, and how they are cut into blocks."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.errors import DataError
+
+BLOCK_NBYTES = 32 << 20
+MAX_BLOCK_NBYTES = 256 << 20  # of a block that must be larger, because one chunk or row group is
+_GLOB = frozenset("*?[")
+
+
+def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
+    """The files of a path, of a folder (those that end with a suffix), or of a glob pattern, sorted by name.
+
+    Raises DataError if there are none.
+    """
+    path = Path(source).expanduser().absolute()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [p for p in path.rglob("*") if p.name.endswith(tuple(suffixes)) and p.is_file()]
+        found = [p for p in found if not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)]
+        if not found:
+            raise DataError(f"{path}: holds no files that end with {' or '.join(suffixes)}. Check --source.")
+        return sorted(found)
+    if _GLOB & set(str(source)):
+        found = [Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file()]
+        if not found:
+            raise DataError(f"{source}: no file matches this pattern. Check --source.")
+        return sorted(found)
+    raise DataError(f"{path}: does not exist. Check --source.")
+
+
+def need(module: str, extra: str, what: str) -> Any:
+    """Import a module of an extra. Raises DataError that names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(
+            f"{what}: {module} is not installed. Run `pip install '.[{extra}]'` in a clone of singa_dask."
+        ) from error
+
+
+def unreadable(path: Path, error: BaseException, remedy: str) -> DataError:
+    """The error for a file that a library cannot read. The host is named because workers have their own disks."""
+    if not path.exists():
+        return DataError(
+            f"{path}: does not exist on {socket.gethostname()}. Every worker must reach the files by the same path."
+        )
+    return DataError(f"{path}: cannot be read ({str(error) or type(error).__name__}). {remedy}")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples [start, stop) of a file. stamp: changes when the file does."""
+
+    path: Path
+    start: int
+    stop: int
+    stamp: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}"
+
+
+def stamp_of(path: Path) -> str:
+    """The size and time of a file, which tell whether it was changed."""
+    status = path.stat()
+    return f"{status.st_size}-{status.st_mtime_ns}"
+
+
+def cut_rows(files: Iterable[tuple[Path, int, int]], row_nbytes: int) -> list[tuple[Rows, ...]]:
+    """Rows for each block: of large files a range, of small files several files.
+
+    files: (path, rows, rows that are stored together) of each. row_nbytes: bytes of one sample.
+    """
+    most = max(1, BLOCK_NBYTES // max(1, row_nbytes))
+    blocks: list[tuple[Rows, ...]] = []
+    small: list[Rows] = []
+    held = 0
+    for path, total, together in files:
+        step = most - most % together if together <= most else min(together, max(1, MAX_BLOCK_NBYTES // row_nbytes))
+        stamp = stamp_of(path)
+        for start in range(0, total, step):
+            rows = Rows(path, start, min(start + step, total), stamp)
+            if held + rows.stop - rows.start > step and small:
+                blocks.append(tuple(small))
+                small, held = [], 0
+            small.append(rows)
+            held += rows.stop - rows.start
+    return [*blocks, tuple(small)] if small else blocks
+
+
+@dataclass(frozen=True)
+class RowsBlock:
+    """A block of rows of one or several files.
+
+    columns: where each raw column is in a file. read_rows(rows, where): reads the values of these places from one
+    file; can be pickled.
+    """
+
+    rows: tuple[Rows, ...]
+    columns: Mapping[str, str]
+    read_rows: Callable[[Rows, Sequence[str]], Sequence[np.ndarray]]
+
+    @property
+    def key(self) -> str:
+        return "+".join(rows.key for rows in self.rows) + "#" + ",".join(self.columns.values())
+
+    def read(self) -> dict[str, np.ndarray]:
+        """The arrays of each column. Raises DataError."""
+        parts = [self.read_rows(rows, tuple(self.columns.values())) for rows in self.rows]
+        joined = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return dict(zip(self.columns, joined, strict=True))

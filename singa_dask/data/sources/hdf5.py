@@ -1,0 +1,210 @@
+"""HDF5 files as they lie: chunked, compressed, in groups, in several files."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import h5py
+import numpy as np
+
+from singa_dask.data.sources.arrays import Dataset, array_sources
+from singa_dask.data.sources.files import Rows, find_files, unreadable
+from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.errors import DataError
+
+SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
+_FAULTS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+_REMEDY = "Is it a whole HDF5 file that no program is writing? Copy it again, or leave it out of --source."
+
+
+def load(
+    source: str | Path,
+    x: Names = None,
+    y: Names = None,
+    label: Names = None,
+    target: Names = None,
+    weight: str | None = None,
+    mask: str | None = None,
+    channels: str | None = None,
+    allow_virtual: bool = False,
+) -> dict[str, Source]:
+    """The datasets `x`, `y`, ... of an HDF5 file, of all files of a folder, or of those that match a pattern.
+
+    x, y, label, target, weight, mask: paths of datasets, such as "data/X"; a field of a compound dataset is
+        "table/field". label and target are y that is said to be classes or numbers. By default the datasets named x and
+        y, data and labels, and the like are read, and those of train/ and test/ as splits.
+    channels: of a sample of the features: "first", "last" or "none".
+    allow_virtual: also read virtual datasets, external storage and external links, which can name any other file.
+    Several files are concatenated in the order of their names. Values are read later, block by block.
+    Raises DataError that names file and dataset.
+    """
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
+    files = find_files(source, SUFFIXES)
+    find = partial(_find, allow_virtual=allow_virtual)
+    return array_sources(source, files, wanted, _list, find, _read)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file for reading. Raises DataError, also for errors while reading."""
+    try:
+        # File systems of clusters often have no locks.
+        with h5py.File(path, "r", locking="best-effort") as file:
+            yield file
+    except _FAULTS as error:
+        raise unreadable(path, error, _REMEDY) from error
+
+
+def _list(path: Path) -> dict[str, Dataset]:
+    found: dict[str, Dataset] = {}
+
+    def visit(name: str, member: Any) -> None:
+        if isinstance(member, h5py.Dataset):
+            fields = member.dtype.names or ()
+            found.update(
+                {f"{name}/{field}": _describe(member, field) for field in fields} or {name: _describe(member)}
+            )
+
+    with opened(path) as file:
+        file.visititems(visit)
+    return found
+
+
+def _find(path: Path, name: str, allow_virtual: bool) -> Dataset | None:
+    with opened(path) as file:
+        dataset, field = _resolve(file, name)
+        if dataset is None:
+            return None
+        return _describe(dataset, field, _foreign(file, dataset) if not allow_virtual else _lost(path, dataset))
+
+
+def _resolve(file: h5py.File, name: str) -> tuple[h5py.Dataset | None, str | None]:
+    """A dataset, or a compound dataset and the name of its field."""
+    member = file.get(name)
+    if isinstance(member, h5py.Dataset):
+        return member, None
+    parent, field = PurePosixPath(name).parent, PurePosixPath(name).name
+    member = file.get(str(parent)) if str(parent) != "." else None
+    if isinstance(member, h5py.Dataset) and field in (member.dtype.names or ()):
+        return member, field
+    return None, None
+
+
+def _foreign(file: h5py.File, dataset: h5py.Dataset) -> str:
+    """Why the values of a dataset come from elsewhere than its file, if they do."""
+    kind = ""
+    if dataset.file.filename != file.filename:
+        kind = "is in another file, by an external link"
+    elif dataset.is_virtual:
+        kind = "is a virtual dataset, whose values are in other files"
+    elif dataset.external:
+        kind = "is stored in another file"
+    return kind and f"{kind}. Say --allow-virtual if you trust this file."
+
+
+def _lost(path: Path, dataset: h5py.Dataset) -> str:
+    """What a virtual dataset lacks; HDF5 itself would return fill values."""
+    if dataset.is_virtual:
+        folder = Path(dataset.file.filename).parent
+        for part in dataset.virtual_sources():
+            if part.file_name != "." and "%" not in part.file_name and not (folder / part.file_name).exists():
+                return f"is a virtual dataset, and its file {part.file_name} is missing. Copy it to {folder}."
+    return ""
+
+
+def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") -> Dataset:
+    dtype = dataset.dtype[field] if field else dataset.dtype
+    inner = dtype.shape
+    dtype = dtype.base
+    if dataset.shape is None:
+        return Dataset((), dtype, fault="is empty (a null dataset). Name another dataset.")
+    members = {} if dtype == bool else h5py.check_enum_dtype(dtype) or {}
+    text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
+    if not fault:
+        fault = _unreadable(dataset, dtype, text)
+    chunks = dataset.chunks
+    about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
+    return Dataset(
+        (*dataset.shape, *inner),
+        dtype,
+        chunks[0] if chunks else 1,
+        ", ".join(filter(None, about)),
+        text,
+        tuple(sorted(members, key=lambda name: members[name])),
+        fault,
+    )
+
+
+def _unreadable(dataset: h5py.Dataset, dtype: np.dtype, text: bool) -> str:
+    if dtype.names:
+        path = (dataset.name or "").strip("/")
+        return (
+            f"has values of the fields {', '.join(dtype.names)} (a compound type). "
+            f"Name one of them, for example {path}/{dtype.names[0]}."
+        )
+    if dtype.kind == "O" and not text:
+        return "has values of different lengths, or references. Store values of one length instead."
+    plist = dataset.id.get_create_plist()
+    for place in range(plist.get_nfilters()):
+        code, _, _, name = plist.get_filter(place)
+        if not h5py.h5z.filter_avail(code):
+            with suppress(ImportError):
+                importlib.import_module("hdf5plugin")
+        if not h5py.h5z.filter_avail(code):
+            return (
+                f"is compressed with {name.decode(errors='replace') or code}. Run `pip install hdf5plugin` to read it."
+            )
+    written = dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
+    if not written and dataset.size and not dataset.is_virtual and not dataset.external:
+        return "was created, but never written. Write its values first, or name another dataset."
+    return ""
+
+
+def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
+    with opened(rows.path) as file:
+        return [_read_one(file, rows, name) for name in names]
+
+
+def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
+    dataset, field = _resolve(file, name)
+    if dataset is None or dataset.shape[0] < rows.stop:
+        raise DataError(f"{rows.path}: {name} has changed since the command began. Start it again.")
+    described = _describe(dataset, field)
+    if described.fault:
+        raise DataError(f"{rows.path}: {name} {described.fault}")
+    view = dataset.fields(field) if field else dataset.asstr("utf-8") if described.text else dataset
+    try:
+        values = view[rows.start : rows.stop]
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{rows.path}: {name} holds texts that are not UTF-8 ({error}). Convert them first."
+        ) from error
+    except _FAULTS as error:
+        raise DataError(
+            f"{rows.path}: {name}, samples {rows.start:,} to {rows.stop - 1:,} cannot be read ({error}). "
+            "The file is damaged: copy it again."
+        ) from error
+    if described.text:
+        return np.array([v.decode() if isinstance(v, bytes) else v for v in values.ravel()], str).reshape(values.shape)
+    if described.classes:
+        return _places(values, dataset, field, rows, name)
+    return values
+
+
+def _places(values: np.ndarray, dataset: h5py.Dataset, field: str | None, rows: Rows, name: str) -> np.ndarray:
+    """Values of an enumeration as places among its sorted members."""
+    members = h5py.check_enum_dtype(dataset.dtype[field] if field else dataset.dtype)
+    known = np.array(sorted(members.values()))
+    places = np.searchsorted(known, values).clip(max=known.size - 1)
+    strange = known[places] != values
+    if strange.any():
+        raise DataError(
+            f"{rows.path}: {name} holds {values[strange][0]}, which is not among its enumeration's values {known.tolist()}."
+        )
+    return places.astype(np.int64)

@@ -1,0 +1,167 @@
+"""Image folders: one subfolder per class, in any format that Pillow reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Role
+from singa_dask.data.sources.files import BLOCK_NBYTES, need, unreadable
+from singa_dask.data.sources.source import Source
+from singa_dask.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SPLITS = ("train", "validation", "test")
+_GREY = ("1", "L", "LA")
+_COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
+
+
+def load(source: str | Path, resize: tuple[int, int] | int | str | None = None) -> dict[str, Source]:
+    """Folders of images as x (N, height, width, channels) uint8, with one channel if all images are greyscale, and y.
+
+    source: a folder with one folder per class, or with folders train/ and test/ (and validation/) of such folders.
+    resize: the (height, width) of every image, also as text, "48x64"; one number means a square. By default all images
+        must have the size of the first one.
+    Raises DataError that names the file.
+    """
+    need("PIL.Image", "datasets", "images")
+    folder = Path(source).expanduser().absolute()
+    if not folder.is_dir():
+        raise DataError(f"{folder}: is not a folder.")
+    size = None if resize is None else _size(resize)
+    splits = [split for split in SPLITS if (folder / split).is_dir()]
+    if "train" not in splits or len(splits) < 2:
+        classes, paths, labels = _members(folder, None)
+        form = _common_form(paths, size)
+        return {"": _source(folder, paths, labels, classes, form, size is not None)}
+    # The other splits take shape and classes from the training images.
+    found, form, classes = {}, None, None
+    for split in splits:
+        classes, paths, labels = _members(folder / split, classes)
+        form = form or _common_form(paths, size)
+        found[split] = _source(folder / split, paths, labels, classes, form, size is not None)
+    return found
+
+
+@dataclass(frozen=True)
+class ImageBlock:
+    """Image files with their labels. form: (height, width, channels) of all of them."""
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...]
+    form: tuple[int, int, int]
+    resize: bool
+
+    @property
+    def key(self) -> str:
+        return f"{[str(path) for path in self.paths]}{self.form}"
+
+    def read(self) -> dict[str, np.ndarray]:
+        """x (rows, height, width, channels) uint8 and y (rows,). Raises DataError."""
+        x = np.empty((len(self.paths), *self.form), np.uint8)
+        for row, path in enumerate(self.paths):
+            self._decode(path, x[row])
+        return {"x": x, "y": np.array(self.labels, np.int64)}
+
+    def _decode(self, path: Path, out: np.ndarray) -> None:
+        height, width, channels = self.form
+        with _opened(path) as file:
+            if file.size != (width, height) and not self.resize:
+                raise DataError(
+                    f"{path}: is {file.height} x {file.width} pixels (height x width), but the first image is "
+                    f"{height} x {width}. Resize all images with --resize."
+                )
+            try:
+                image = file.convert("L" if channels == 1 else "RGB")
+                if image.size != (width, height):
+                    image = image.resize((width, height))
+                out[...] = np.asarray(image, dtype=np.uint8).reshape(self.form)
+            except (OSError, SyntaxError, ValueError) as error:
+                raise unreadable(path, error, "The image is damaged: remove or replace it.") from error
+
+
+def _source(
+    folder: Path,
+    paths: Sequence[Path],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    form: tuple[int, int, int],
+    resize: bool,
+) -> Source:
+    step = max(1, BLOCK_NBYTES // (form[0] * form[1] * form[2]))
+    blocks = [
+        ImageBlock(tuple(paths[start : start + step]), tuple(labels[start : start + step]), form, resize)
+        for start in range(0, len(paths), step)
+    ]
+    return Source(
+        str(folder),
+        blocks,
+        ("x",),
+        ("y",),
+        roles={"y": Role.LABEL},
+        channels={"x": Channels.LAST},
+        classes={"y": tuple(classes)},
+    )
+
+
+def _size(resize: tuple[int, int] | int | str) -> tuple[int, int]:
+    try:
+        given = resize.lower().split("x") if isinstance(resize, str) else np.atleast_1d(resize).tolist()
+        numbers = [int(number) for number in given]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or min(numbers) < 1:
+        raise DataError(f"resize: must be HEIGHTxWIDTH, or one number for squares. Received: {resize}.")
+    return numbers[0], numbers[-1]
+
+
+def _members(folder: Path, known: Sequence[str] | None) -> tuple[list[str], list[Path], list[int]]:
+    """The classes, and path and label of each image. known: the classes of the training images."""
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not classes:
+        raise DataError(f"{folder}: has no subfolders. Put the images of each class in a separate folder.")
+    names = classes if known is None else [*known]
+    unknown = [name for name in classes if name not in names]
+    if unknown:
+        raise DataError(f"{folder}: has the class {unknown[0]!r}, which the training images lack.")
+    paths, labels = [], []
+    for name in classes:
+        found = sorted(path for path in (folder / name).iterdir() if path.is_file() and not path.name.startswith("."))
+        if not found:
+            raise DataError(f"{folder / name}: holds no images. Remove the folder, or fill it.")
+        paths += found
+        labels += [names.index(name)] * len(found)
+    return names, paths, labels
+
+
+def _common_form(paths: Sequence[Path], size: tuple[int, int] | None) -> tuple[int, int, int]:
+    """(height, width, channels) of all images, from their headers alone."""
+    channels = 1
+    for path in paths:
+        with _opened(path) as image:
+            if image.mode not in _GREY:
+                channels = 3
+            size = size or (image.height, image.width)
+    assert size is not None
+    return (*size, channels)
+
+
+def _opened(path: Path) -> Image:
+    import PIL.Image
+
+    try:
+        image = PIL.Image.open(path)
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: is not an image that Pillow can read ({error}). Remove it.") from error
+    if image.mode not in _GREY + _COLOUR:
+        image.close()
+        raise DataError(
+            f"{path}: has pixels of mode {image.mode}; only 8 bits per channel are supported. Convert it first."
+        )
+    return image

@@ -1,0 +1,229 @@
+"""SINGA's kvfile (0.3): records [key size, key, value size, value], with sizes of 8 bytes, little-endian.
+
+A value is a RecordProto of SINGA in protobuf's wire format, or a Record that holds one:
+
+    RecordProto { repeated int32 shape = 1;  int32 label = 2;  bytes pixel = 3;  repeated float data = 4 [packed]; }
+    Record      { type = 1;  user_type = 2;  RecordProto image = 5; }
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Role
+from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, stamp_of, unreadable
+from singa_dask.data.sources.source import Source
+from singa_dask.errors import DataError
+
+SUFFIXES = (".bin", ".dat", ".kvfile")
+FOLDER_FILE = "shard.dat"  # of a folder that SINGA opens as one store
+SPLIT_FILES = {"train": "train_data.bin", "test": "test_data.bin"}  # as SINGA's examples write them
+_SIZE = struct.Struct("<Q")
+_SHAPE, _LABEL, _PIXEL, _DATA, _IMAGE = 1, 2, 3, 4, 5
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def load(source: str | Path) -> dict[str, Source]:
+    """Images (uint8 or float32, channels first) and labels of kvfiles.
+
+    source: a file, a pattern, or a folder with train_data.bin and test_data.bin, with shard.dat, or of such files.
+    Raises DataError that names file and record.
+    """
+    folder = Path(source).expanduser().absolute()
+    if (folder / FOLDER_FILE).is_file():
+        return {"": _load([folder / FOLDER_FILE])}
+    if any((folder / name).is_file() for name in SPLIT_FILES.values()):
+        return {s: _load([folder / name]) for s, name in SPLIT_FILES.items() if (folder / name).is_file()}
+    return {"": _load(find_files(source, SUFFIXES))}
+
+
+@dataclass(frozen=True)
+class Record:
+    """The fields of a RecordProto. values: pixel or data, as they were stored."""
+
+    shape: tuple[int, ...]
+    label: int | None
+    values: np.ndarray
+
+    @property
+    def form(self) -> tuple:
+        """What all records of a data set have in common."""
+        return self.shape, self.values.dtype.name, self.label is not None
+
+
+@dataclass(frozen=True)
+class KvfileBlock:
+    """Records in bytes [start, stop) of a file. first: the number of the first one. form: that of every record."""
+
+    path: Path
+    start: int
+    stop: int
+    first: int
+    form: tuple
+    stamp: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}"
+
+    def read(self) -> dict[str, np.ndarray]:
+        """x (rows, *shape), and the labels y (rows,) if there are any. Raises DataError."""
+        with _mapped(self.path) as data:
+            records = [
+                _checked(self.path, number, data[start:stop], self.form)
+                for number, (start, stop) in enumerate(_values(self.path, data, self.start, self.stop), self.first)
+            ]
+        x = np.stack([record.values for record in records]).reshape(len(records), *self.form[0])
+        return {"x": x} | ({"y": np.array([record.label for record in records])} if self.form[2] else {})
+
+
+def _load(files: list[Path]) -> Source:
+    blocks: list[KvfileBlock] = []
+    form: tuple | None = None
+    for path in files:
+        with _mapped(path) as data:
+            ends: list[tuple[int, int]] = [(0, 0)]  # of blocks: (offset, records before it)
+            number = -1
+            for number, (start, stop) in enumerate(_values(path, data, 0, len(data))):
+                form = form or parse_record(path, number, data[start:stop]).form
+                if stop - ends[-1][0] >= BLOCK_NBYTES:
+                    ends.append((stop, number + 1))
+            if ends[-1][0] < len(data):
+                ends.append((len(data), number + 1))
+        stamp = stamp_of(path)
+        for (start, first), (stop, _) in zip(ends, ends[1:], strict=False):
+            blocks.append(KvfileBlock(path, start, stop, first, form or (), stamp))
+    if form is None:
+        raise DataError(f"{files[0]}: holds no records.")
+    shape, _, has_label = form
+    channels = Channels.FIRST if len(shape) > 2 else Channels.NONE
+    name = str(files[0] if len(files) == 1 else files[0].parent)
+    y = ("y",) if has_label else ()
+    return Source(name, blocks, ("x",), y, roles=dict.fromkeys(y, Role.LABEL), channels={"x": channels})
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    try:
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                yield data
+    except OSError as error:
+        raise unreadable(path, error, "Check the path and its rights.") from error
+
+
+def _values(path: Path, data: mmap.mmap | bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where the values of the records in [start, stop) are."""
+    number, place = 0, start
+    while place < stop:
+        for _ in ("key", "value"):
+            begin = place + _SIZE.size
+            size = _SIZE.unpack_from(data, place)[0] if begin <= stop else stop
+            place = begin + size
+            if place > stop:
+                raise DataError(
+                    f"{path}: the record at byte {begin - _SIZE.size:,} is not complete. Is it a whole kvfile of SINGA? "
+                    "Copy it again."
+                )
+        number += 1
+        yield begin, place
+
+
+def _checked(path: Path, number: int, value: bytes, form: tuple) -> Record:
+    record = parse_record(path, number, value)
+    if record.form != form:
+        raise DataError(
+            f"{path}: record {number} has the shape {record.shape} of {record.values.dtype}, and "
+            f"{'a' if record.form[2] else 'no'} label; the first record has {form[0]} of {form[1]}, and "
+            f"{'a' if form[2] else 'no'} label. All records must be alike."
+        )
+    return record
+
+
+def parse_record(path: Path, number: int, value: bytes) -> Record:
+    """A record from protobuf's wire format. Raises DataError that names it."""
+    try:
+        fields = [*_fields(value)]
+        if any(field == _IMAGE and isinstance(content, bytes) for field, content in fields):
+            fields = [*_fields(next(content for field, content in fields if field == _IMAGE))]
+        return _record(fields)
+    except (ValueError, IndexError, struct.error, TypeError) as error:
+        raise DataError(f"{path}: record {number} is not a record of SINGA ({error}). Copy the file again.") from error
+
+
+def _record(fields: list[tuple[int, int | bytes]]) -> Record:
+    shape: list[int] = []
+    label: int | None = None
+    pixel, data = b"", b""
+    for field, content in fields:
+        if field == _SHAPE:
+            shape += [content] if isinstance(content, int) else [*_varints(content)]
+        elif field == _LABEL and isinstance(content, int):
+            label = np.uint64(content).astype(np.int64).item()
+        elif field == _PIXEL and isinstance(content, bytes):
+            pixel = content
+        elif field == _DATA and isinstance(content, bytes):
+            data += content
+        else:
+            raise ValueError(f"it has the field {field}")
+    if len(data) % 4:
+        raise ValueError("its floats are cut")
+    values = np.frombuffer(data, "<f4") if data else np.frombuffer(pixel, np.uint8)
+    if not values.size:
+        raise ValueError("it has neither pixels nor data")
+    if not shape:
+        shape = [values.size]
+    if math.prod(shape) != values.size:
+        raise ValueError(f"it has {values.size} values, but the shape {tuple(shape)}")
+    return Record(tuple(shape), label, values)
+
+
+def _fields(value: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(field number, content) of a message. Raises ValueError and IndexError if it is not one."""
+    place = 0
+    while place < len(value):
+        tag, place = _varint(value, place)
+        kind = tag & 7
+        if kind == _VARINT:
+            content, place = _varint(value, place)
+            yield tag >> 3, content
+            continue
+        if kind == _BYTES:
+            size, place = _varint(value, place)
+        elif kind in (_FIXED32, _FIXED64):
+            size = 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(f"wire type {kind} at byte {place}")
+        if place + size > len(value):
+            raise ValueError(f"field {tag >> 3} is cut")
+        yield tag >> 3, value[place : place + size]
+        place += size
+
+
+def _varint(value: bytes, place: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = value[place]
+        place += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number & 0xFFFFFFFFFFFFFFFF, place
+    raise ValueError(f"a number at byte {place} does not end")
+
+
+def _varints(value: bytes) -> Iterator[int]:
+    place = 0
+    while place < len(value):
+        number, place = _varint(value, place)
+        yield number

@@ -1,0 +1,94 @@
+"""netCDF 4 files. Packed values are unpacked, and fill values are missing values, as the conventions say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions
+from singa_dask.data.sources.files import Rows, find_files, need, unreadable
+from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.errors import DataError
+
+SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
+_REMEDY = "Is it a whole netCDF 4 file? Copy it again, or leave it out of --source."
+
+
+def load(
+    source: str | Path,
+    x: Names = None,
+    y: Names = None,
+    label: Names = None,
+    target: Names = None,
+    weight: str | None = None,
+    mask: str | None = None,
+    channels: str | None = None,
+) -> dict[str, Source]:
+    """The variables `x`, `y`, ... of netCDF files; options as of `hdf5.load`. The first dimension is the samples, and
+    the names of the others tell where the channels are. Raises DataError."""
+    need("xarray", "fields", "netcdf")
+    need("h5netcdf", "fields", "netcdf")
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
+    return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[dict[str, Any]]:
+    """The variables of all groups by their path."""
+    import xarray
+
+    if _magic(path) == b"CDF":
+        raise DataError(f"{path}: is of netCDF 3. Convert it: nccopy -k nc4 {path.name} new.nc")
+    try:
+        groups = xarray.open_groups(path, engine="h5netcdf", decode_times=False, cache=False)
+    except Exception as error:  # xarray and h5netcdf raise anything
+        raise unreadable(path, error, _REMEDY) from error
+    try:
+        yield {
+            f"{group}/{name}".strip("/"): variable
+            for group, dataset in groups.items()
+            for name, variable in dataset.variables.items()
+        }
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise unreadable(path, error, _REMEDY) from error
+    finally:
+        for dataset in groups.values():
+            dataset.close()
+
+
+def _magic(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(3)
+    except OSError as error:
+        raise unreadable(path, error, _REMEDY) from error
+
+
+def _list(path: Path) -> dict[str, Dataset]:
+    with _opened(path) as variables:
+        return {name: _describe(variable) for name, variable in variables.items()}
+
+
+def _describe(variable: Any) -> Dataset:
+    chunks = variable.encoding.get("chunksizes")
+    text = variable.dtype.kind in "SUOT"
+    return Dataset(
+        variable.shape,
+        np.dtype(object) if text else variable.dtype,
+        chunks[0] if chunks else 1,
+        " x ".join(map(str, variable.dims)),
+        text,
+        channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
+        samples=str(variable.dims[0]) if variable.dims else "",
+    )
+
+
+def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
+    with _opened(rows.path) as variables:
+        arrays = [np.asarray(variables[name][rows.start : rows.stop]) for name in names]
+        return [array.astype(str) if array.dtype.kind in "TO" else array for array in arrays]

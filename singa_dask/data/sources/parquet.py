@@ -1,0 +1,245 @@
+"""Parquet: a file, a folder or several files; row groups are the blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, stamp_of, unreadable
+from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.tables import Schema, TableColumn, choose
+from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.errors import DataError
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+_REMEDY = "Is it a whole Parquet file? Copy it again, or leave it out of --source."
+_BATCH_ROWS = 1 << 16
+
+
+def load(
+    source: str | Path,
+    x: Names = None,
+    y: Names = None,
+    label: Names = None,
+    target: Names = None,
+    weight: str | None = None,
+    mask: str | None = None,
+    drop: Names = None,
+) -> dict[str, Source]:
+    """The columns of a Parquet file, of all files of a folder, or of those that match a pattern.
+
+    x: feature columns; by default all others. They become one vector, or are one column of lists of equal length.
+    y, label, target: columns to predict; label and target are said to be classes or numbers. By default the column
+        named label, class, target or y. drop: columns that are not read.
+    Folders such as kind=a are a column, as in Hive. The index of pandas is not a column.
+    Raises DataError that names file and column.
+    """
+    need("pyarrow.parquet", "tables", "parquet")
+    files = find_files(source, SUFFIXES)
+    root = Path(source).expanduser().absolute()
+    hive = [_hive(path, root) for path in files]
+    schemas = [_schema(path) for path in files]
+    for path, schema, keys in zip(files, schemas, hive, strict=True):
+        _check_same(files[0], schemas[0], path, schema)
+        if [*keys] != [*hive[0]]:
+            raise DataError(f"{path}: its folders name the columns {[*keys]}, but those of {files[0]} {[*hive[0]]}.")
+    columns: Schema = {name: _describe(kind) for name, kind in schemas[0].items()}
+    columns |= dict.fromkeys(hive[0], TableColumn("text"))
+    chosen = choose(str(source), columns, Wanted.of(x, y, label, target, weight, mask), drop)
+    vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
+    if vectors and len(chosen.x) > 1:
+        raise DataError(
+            f"{source}: column {vectors[0]!r} holds a vector for each sample, so it must be the only feature. "
+            f"Say --x {vectors[0]}."
+        )
+    stored = tuple(name for name in chosen.names if name in schemas[0])
+    row_nbytes = sum(_width(schemas[0][name]) for name in stored)
+    blocks: list[ParquetBlock] = []
+    for path, keys in zip(files, hive, strict=True):
+        used = {name: value for name, value in keys.items() if name in chosen.names}
+        for groups, rows in _groups(path, row_nbytes):
+            blocks.append(ParquetBlock(path, groups, rows, stored, tuple(used.items()), stamp_of(path)))
+    if not blocks:
+        raise DataError(f"{source}: has no rows.")
+    return {
+        "": Source(
+            name=str(source),
+            blocks=blocks,
+            x=chosen.x,
+            y=chosen.y,
+            weight=chosen.weight,
+            mask=chosen.mask,
+            table=not vectors,
+            roles=chosen.roles,
+            notes=chosen.notes,
+        )
+    }
+
+
+@dataclass(frozen=True)
+class ParquetBlock:
+    """Whole row groups, or `rows` (start, stop) of one that is too large. hive: values of columns that folders name."""
+
+    path: Path
+    groups: tuple[int, ...]
+    rows: tuple[int, int] | None
+    columns: tuple[str, ...]
+    hive: tuple[tuple[str, str], ...]
+    stamp: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.path}{list(self.groups)}{self.rows or ''}@{self.stamp}#{','.join(self.columns)}"
+
+    def read(self) -> dict[str, Any]:
+        """A pandas Series of each column, or (rows, values) of a column of vectors. Raises DataError."""
+        pandas = need("pandas", "tables", "parquet")
+        with _opened(self.path) as file:
+            if self.rows is None:
+                table = file.read_row_groups([*self.groups], columns=[*self.columns])
+            else:
+                table = _rows_of(file, self.groups[0], self.rows, self.columns)
+        found = {name: _values(self.path, name, table.column(name)) for name in self.columns}
+        for name, value in self.hive:
+            found[name] = pandas.Series([value]).repeat(table.num_rows).reset_index(drop=True)
+        return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, error, _REMEDY) from error
+
+
+def _schema(path: Path) -> dict[str, Any]:
+    """The Arrow type of each column."""
+    with _opened(path) as file:
+        schema = file.schema_arrow
+    pandas = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    index = {name for name in pandas.get("index_columns", ()) if isinstance(name, str)}
+    return {field.name: field.type for field in schema if field.name not in index}
+
+
+def _check_same(first: Path, schema: dict[str, Any], path: Path, other: dict[str, Any]) -> None:
+    if [*other] != [*schema] and {*other} != {*schema}:
+        name = min({*other} ^ {*schema})
+        raise DataError(f"{path}: column {name!r} is only in one of this file and {first}. Name files that fit.")
+    name = next((name for name in schema if schema[name] != other[name]), None)
+    if name is not None and _describe(schema[name]).kind != _describe(other[name]).kind:
+        raise DataError(
+            f"{path}: column {name!r} is of type {other[name]}, but of type {schema[name]} in {first}. "
+            "Write the files again with one type, or leave one out of --source."
+        )
+
+
+@lru_cache
+def _describe(kind: Any) -> TableColumn:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _describe(kind.value_type)
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return TableColumn("number", fractional=True)
+    if types.is_integer(kind):
+        return TableColumn("whole number")
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return TableColumn("text")
+    if types.is_boolean(kind):
+        return TableColumn("true or false")
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return TableColumn("date")
+    if types.is_null(kind):
+        return TableColumn("empty")
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if lists and (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
+        return TableColumn("vector")
+    return TableColumn(str(kind), fault=f"is of type {kind}, which cannot be read. Leave it out with --drop.")
+
+
+def _width(kind: Any) -> int:
+    """Bytes of a value in memory, about."""
+    from pyarrow import types
+
+    if types.is_fixed_size_list(kind):
+        return kind.list_size * _width(kind.value_type)
+    try:
+        return max(1, kind.bit_width // 8)
+    except ValueError:
+        return 32
+
+
+def _hive(path: Path, root: Path) -> dict[str, str]:
+    """Columns that the folders between the source and a file name, as in kind=a/part-0.parquet."""
+    folders = path.relative_to(root).parts[:-1] if root.is_dir() else ()
+    return dict(part.split("=", 1) for part in folders if "=" in part)
+
+
+def _groups(path: Path, row_nbytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, int] | None]]:
+    """Row groups that one block reads together, and a range of rows if there is but one, too large, group."""
+    with _opened(path) as file:
+        counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    most = max(1, BLOCK_NBYTES // max(1, row_nbytes))
+    largest = max(1, MAX_BLOCK_NBYTES // max(1, row_nbytes))
+    held: list[int] = []
+    for group, count in enumerate(counts):
+        if held and sum(counts[i] for i in held) + count > most:
+            yield tuple(held), None
+            held = []
+        if count > largest:
+            yield from (((group,), (start, min(start + largest, count))) for start in range(0, count, largest))
+        elif count:
+            held.append(group)
+    if held:
+        yield tuple(held), None
+
+
+def _rows_of(file: Any, group: int, rows: tuple[int, int], columns: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    parts, place = [], 0
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[*columns]):
+        first, last = max(rows[0] - place, 0), min(rows[1] - place, batch.num_rows)
+        if first < last:
+            parts.append(batch.slice(first, last - first))
+        place += batch.num_rows
+        if place >= rows[1]:
+            break
+    return pa.Table.from_batches(parts)
+
+
+def _values(path: Path, name: str, column: Any) -> Any:
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if types.is_null(column.type):
+        column = column.cast(pa.float64())
+    if types.is_date(column.type):
+        column = column.cast(pa.timestamp("s"))
+    if _describe(column.type).kind != "vector":
+        return column.to_pandas()
+    lengths = compute.fill_null(compute.list_value_length(column), -1).to_numpy()
+    odd = np.flatnonzero(lengths != lengths[0])
+    if lengths[0] < 1 or odd.size:
+        row = int(odd[0]) if odd.size and lengths[0] >= 1 else 0
+        raise DataError(
+            f"{path}: column {name!r} holds a list of {lengths[row]} values in row {row} of a block, but "
+            f"{max(lengths)} in others. All lists must be equally long."
+        )
+    flat = compute.list_flatten(column)
+    if flat.null_count:
+        raise DataError(f"{path}: column {name!r} holds lists with missing values. Fill them first.")
+    return flat.to_numpy().reshape(len(lengths), -1)

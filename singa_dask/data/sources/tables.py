@@ -1,0 +1,124 @@
+"""Sources of tables: which columns are features, labels and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from singa_dask.data.columns import Role
+from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.errors import ConfigError, DataError, Problem, nearest
+
+LABEL_NAMES = ("label", "labels", "class", "target", "y")
+NO_LABEL = "none"
+_LISTED = 60
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column of a table. kind: for messages. fractional: whether its first rows hold numbers with a fraction.
+    fault: why it cannot be a feature, and the way out."""
+
+    kind: str
+    fractional: bool = False
+    fault: str = ""
+
+
+Schema = Mapping[str, TableColumn]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The columns of a table by their use. notes: what was decided for the user."""
+
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    weight: str | None
+    mask: str | None
+    roles: dict[str, Role]
+    notes: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.x, *self.y, *(name for name in (self.weight, self.mask) if name is not None))
+
+
+def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str | None = None) -> Chosen:
+    """The columns that the user asks for; without x all that are not used otherwise are features.
+
+    drop: columns that are not read. default: the label column if no name tells; None if there is no such rule.
+    Raises DataError that names the column.
+    """
+    dropped = {column_named(where, name, schema) for name in Wanted.of(drop).x}
+    if wanted.y == (NO_LABEL,) and NO_LABEL not in schema:
+        y: tuple[str, ...] = ()
+    elif wanted.y:
+        wanted = wanted.renamed(lambda name: column_named(where, name, schema))
+        y = wanted.y
+    else:
+        y = (_usual(where, schema, default),)
+    wanted = Wanted(
+        tuple(column_named(where, name, schema) for name in wanted.x),
+        y,
+        None if wanted.weight is None else column_named(where, wanted.weight, schema),
+        None if wanted.mask is None else column_named(where, wanted.mask, schema),
+        wanted.roles,
+    )
+    others = {*wanted.y, wanted.weight, wanted.mask}
+    if double := (others | {*wanted.x}) & dropped:
+        raise ConfigError(
+            Problem("drop", "the column is also used", repr(min(map(str, double))), "Drop it or use it.")
+        )
+    x = wanted.x or tuple(name for name in schema if name not in others and name not in dropped)
+    if not x:
+        raise DataError(f"{where}: has no feature columns besides {', '.join(map(repr, others - {None}))}.")
+    for name in (*x, *sorted(name for name in others if name)):
+        if schema[name].fault:
+            raise DataError(f"{where}: column {name!r} {schema[name].fault}")
+    roles, notes = {}, []
+    for name, role in wanted.roles:
+        if role == Role.LABEL and schema.get(name, TableColumn("")).fractional:
+            notes.append(f"column {name!r} holds numbers with fractions: it is a target (regression), not a label")
+            role = Role.TARGET
+        roles[name] = role
+    return Chosen(x, wanted.y, wanted.weight, wanted.mask, {n: r for n, r in roles.items() if n in y}, tuple(notes))
+
+
+def column_named(where: str, name: str, schema: Schema) -> str:
+    """A column by its name, or by its number: 0 is the first, -1 the last. Raises DataError."""
+    if name in schema:
+        return name
+    try:
+        number = int(name)
+    except ValueError:
+        raise DataError(f"{where}: has no column {name!r}. {nearest(name, schema)}") from None
+    if not -len(schema) <= number < len(schema):
+        raise DataError(f"{where}: has the columns 0 to {len(schema) - 1}. Received: {name}.")
+    return [*schema][number]
+
+
+def _usual(where: str, schema: Schema, default: str | None) -> str:
+    usual = [name for name in schema if name.lower() in LABEL_NAMES]
+    if len(usual) == 1:
+        return usual[0]
+    if not usual and default is not None:
+        return default
+    raise DataError(
+        f"{where}: say which column holds the classes (--label NAME) or the numbers to predict (--target NAME); "
+        f"--label {NO_LABEL} if there are none.\n{listing(schema)}"
+    )
+
+
+def listing(schema: Schema) -> str:
+    """The columns of a table, one a line."""
+    width = max(map(len, [*schema][:_LISTED]), default=0)
+    lines = [f"  {name:{width}}  {column.kind}" for name, column in [*schema.items()][:_LISTED]]
+    more = [f"  and {len(schema) - _LISTED:,} more"] if len(schema) > _LISTED else []
+    return "\n".join(["The columns:", *lines, *more])
+
+
+def check_distinct(where: str, names: Sequence[str]) -> None:
+    """Raises DataError if two columns have the same name."""
+    double = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if double is not None:
+        raise DataError(f"{where}: has two columns named {double!r}. Rename one of them.")
