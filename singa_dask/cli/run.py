@@ -71,9 +71,9 @@ def train(
             )
         else:
             if scheduler is None and scheduler_file is None:
-                _fork_workers(stack)
+                fork_workers(stack)
             loaded()
-            client = _connect(stack, scheduler, scheduler_file)
+            client = connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
         from singa_dask.supervision import driver
 
@@ -116,10 +116,10 @@ def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: s
     if scheduler is None and scheduler_file is None:
         raise click.UsageError("Give the run's Dask cluster: --scheduler ADDRESS or --scheduler-file FILE.")
     with ExitStack() as stack:
-        click.echo(ask_run(_connect(stack, scheduler, scheduler_file), op, run, **more))
+        click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
 
 
-def _fork_workers(stack: ExitStack) -> None:
+def fork_workers(stack: ExitStack) -> None:
     """Fork local workers from a process that already imports what they need, which starts them seconds earlier.
 
     For the command only: a program may have chosen another start method for its own Dask clusters.
@@ -132,7 +132,7 @@ def _fork_workers(stack: ExitStack) -> None:
     stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
 
 
-def _connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
+def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
     """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
     if scheduler is None and scheduler_file is None:
         return None

@@ -35,6 +35,11 @@ class Described:
         columns, encoders = read_description(text)
         return cls(*columns_of(store, Manifest(0, columns, 1, ())), encoders)
 
+    @property
+    def raw_names(self) -> tuple[str, ...]:
+        """The columns of the table that the features are made of; empty if they have no names."""
+        return tuple(entry["column"] for entry in self.encoders) or self.column.names
+
     def features(self, table: Any) -> np.ndarray:
         """The features of a DataFrame, or of a mapping from columns to arrays: (rows, D) float32.
 

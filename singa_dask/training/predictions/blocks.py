@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from singa_dask.data import Manifest, ShardFolder
+from singa_dask.data import Manifest, ShardFolder, resolve
 from singa_dask.data.columns import Channels, Column
 from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.store import columns_of, sample_shapes
@@ -62,15 +62,23 @@ class ShardBlock:
         x, answers = {}, {}
         for one in self.inputs:
             values = self._rows(one, one.column)
-            x[one.layer] = values.reshape(len(values), -1) if one.flat else _channels_last(values, one.column)
+            x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
             if one.labels is not None:
-                answers[one.layer] = _channels_last(self._rows(one, one.labels), one.labels)
+                answers[one.layer] = channels_last(self._rows(one, one.labels), one.labels)
         return Samples(x, answers, np.concatenate([np.arange(*some) for some in self.ranges]))
 
     def _rows(self, one: ShardInput, column: Column) -> np.ndarray:
         shards = _shards(one.folder, one.digest)
         parts = [part for first, last in self.ranges for part in _read(shards, column, first, last)]
         return np.concatenate(parts).reshape(-1, *column.shape)
+
+
+def own_blocks(model: Model) -> list[ShardBlock]:
+    """The test data of the job of a trained net. Raises ConfigError, DataError."""
+    folders = {name: resolve(model.known.store(name).path) for name in model.net.input_layers}
+    if not model.described:  # of a checkpoint of an earlier version
+        model.described = {name: Manifest.load(folder).description for name, folder in folders.items()}
+    return shard_blocks(model, folders, held_out=True)
 
 
 def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> list[ShardBlock]:
@@ -146,7 +154,8 @@ def _read(shards: ShardFolder, column: Column, first: int, last: int) -> Iterato
         first += stop - start
 
 
-def _channels_last(values: np.ndarray, column: Column) -> np.ndarray:
+def channels_last(values: np.ndarray, column: Column) -> np.ndarray:
+    """Stored samples (n, ...) of a column, with the channels where nets have them."""
     return np.moveaxis(values, 1, -1) if column.channels is Channels.FIRST else values
 
 

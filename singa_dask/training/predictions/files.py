@@ -44,6 +44,13 @@ class Predicted:
 Write = Callable[[Predicted], None]
 
 
+def check_format(path: Path) -> None:
+    """Raise ConfigError if the suffix of the file is that of no format."""
+    if path.suffix.lower() not in FORMATS:
+        hint = "The suffix tells the format."
+        raise ConfigError(Problem("--out", f"must end in {', '.join(FORMATS)}", str(path), hint))
+
+
 @contextmanager
 def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     """A function that adds predictions to the file `path`, whose suffix tells the format.
