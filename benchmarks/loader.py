@@ -1,6 +1,7 @@
 """Samples per second of the loader on its own, against a bare reader of the same shards and PyTorch's DataLoader.
 
 make bench BENCH=loader                  # or: python benchmarks/loader.py --data mnist --json loader.json
+make bench BENCH=loader ARGS=--types     # every stored type, channels first and last, against the bare reader alone
 
 Everybody shuffles, converts to float32 and normalises the training data of an example, in the example's mini-batches,
 from a warm page cache, and nobody trains. Contestants take turns.
@@ -22,7 +23,7 @@ import click
 from contestants.loader_ours import STEP, WAYS
 from rich.console import Console
 from tools.contest import Contestant, contest, ratio
-from tools.jobs import training_data
+from tools.jobs import FIELDS, training_data
 from tools.report import begun, end, show
 
 DATA = ("mnist", "cifar10")
@@ -33,9 +34,10 @@ CORES = 2
 
 
 def measure(data: str, rounds: int) -> list[dict[str, Any]]:
-    """A row per way of ours. to_bare: our samples/s / those of the bare reader; to_dataloader_N: / PyTorch's."""
+    """A row per way of ours. to_memmap: our samples/s / those of the bare reader; to_dataloader_N: / PyTorch's."""
+    training_data(data)  # makes the shards
     ours = {way: Contestant.start("loader_ours", [data, way], CORES) for way in WAYS}
-    others = {name: Contestant.start("loader_others", [data, name], CORES) for name in (BARE, *LOADERS)}
+    others = {name: Contestant.start("loader_others", [data, name], CORES) for name in _others(data)}
     contest([*ours.values(), *others.values()], rounds)
     samples = STEP * training_data(data).batchsize[0]
     rows = []
@@ -47,19 +49,24 @@ def measure(data: str, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def _others(data: str) -> tuple[str, ...]:
+    return (BARE,) if data in FIELDS else (BARE, *LOADERS)
+
+
 def _speed(entry: Contestant, samples: int) -> int:
     return round(1e3 * samples / entry.median_ms)
 
 
 @click.command()
-@click.option("--data", "sets", multiple=True, type=click.Choice(DATA), default=DATA, show_default=True)
+@click.option("--data", "sets", multiple=True, type=click.Choice((*DATA, *FIELDS)), default=DATA, show_default=True)
+@click.option("--types", is_flag=True, help="Every type that shards can hold, in place of the examples.")
 @click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures to this file.")
-def main(sets: Sequence[str], rounds: int, out: Path | None) -> None:
+def main(sets: Sequence[str], types: bool, rounds: int, out: Path | None) -> None:
     """Time the loader against a bare reader of the same shards and PyTorch's DataLoader."""
     console = Console(width=150)
     figures = begun()
-    rows = figures["loader"] = [row for data in sets for row in measure(data, rounds)]
+    rows = figures["loader"] = [row for data in (FIELDS if types else sets) for row in measure(data, rounds)]
     show(console, "samples/s without training; to X = our samples/s / those of X", rows)
     end(console, figures, out)
 

@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from tools.contest import serve_turns
 from tools.jobs import training_data
 
@@ -43,6 +43,9 @@ def memmap(manifest: Manifest, normaliser: Normaliser, batch: int) -> Iterator[i
                 features -= normaliser.mean
             if normaliser.std is not None:
                 features /= normaliser.std
+            if normaliser.planes:
+                planes = features.reshape(len(rows), normaliser.planes, -1)
+                features = np.ascontiguousarray(planes.transpose(0, 2, 1))
             yield len(labels)
 
 
@@ -56,7 +59,7 @@ def _mapped(manifest: Manifest, index: int) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(features), np.asarray(labels)
 
 
-class Samples(torch.utils.data.Dataset):
+class Samples:
     """What PyTorch's users write over HDF5: a sample is read, converted and normalised when it is asked for."""
 
     def __init__(self, manifest: Manifest, normaliser: Normaliser):
@@ -65,13 +68,17 @@ class Samples(torch.utils.data.Dataset):
         self.files: list[h5py.File] = []  # of each process its own: opened with the first sample
         mean, std = (0.0 if normaliser.mean is None else normaliser.mean), (normaliser.std or 1.0)
         shape = manifest.features.shape
+        import torch
+
         self.mean = torch.tensor(mean, dtype=torch.float32).reshape(shape if np.size(mean) > 1 else ())
         self.std = std
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import torch
+
         self.files = self.files or [h5py.File(path) for path in self.paths]
         shard = int(np.searchsorted(self.starts, index, "right")) - 1
         row = index - self.starts[shard]
@@ -83,6 +90,8 @@ def dataloader(workers: int) -> Reader:
     """torch.utils.data.DataLoader with so many workers."""
 
     def read(manifest: Manifest, normaliser: Normaliser, batch: int) -> Iterator[int]:
+        import torch
+
         torch.set_num_threads(1)
         samples = Samples(manifest, normaliser)
         source = torch.utils.data.DataLoader(

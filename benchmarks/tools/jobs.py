@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from singa_dask import layers
-from singa_dask.data import resolve
+from singa_dask.data import resolve, write_shards
+from singa_dask.data.columns import DTYPES
+from singa_dask.data.fetch import cache_dir
 from singa_dask.job import Job, load_job
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.layers import layer_class
@@ -20,6 +22,7 @@ from singa_dask.updaters import SGD
 from tools.workloads import EXAMPLES, LEARNING_RATE, MOMENTUM, WORKLOADS, PlainLayer, Workload
 
 SEED = 1
+FIELDS = tuple(f"{dtype}-{channels}" for dtype in DTYPES for channels in ("last", "first"))
 
 
 def vgg_job() -> JobProto:
@@ -96,11 +99,26 @@ def reference_net(workload: Workload) -> Net:
 
 
 def training_data(example: str) -> StoreProto:
-    """Where an example's training samples lie, and what is done to them; the shards are made where there are none."""
+    """Where an example's training samples lie, and what is done to them; the shards are made where there are none.
+
+    example: also a type of FIELDS, such as "float32-first": 20,000 samples of 16 x 16 x 3 values.
+    """
+    if example in FIELDS:
+        return _fields(example)
     layers_of = load_job(EXAMPLES / example / "job.conf").neuralnet.layer
     store = next(layer.store_conf for layer in layers_of if layer.HasField("store_conf"))
     store.path = str(resolve(store.path))
     return store
+
+
+def _fields(name: str) -> StoreProto:
+    dtype, channels = name.split("-")
+    folder = cache_dir() / "benchmarks" / name
+    if not folder.exists():
+        shape = (3, 16, 16) if channels == "first" else (16, 16, 3)
+        x = np.random.default_rng(SEED).integers(0, 100, (20_000, *shape)).astype(dtype)
+        write_shards(folder, x, np.arange(20_000) % 10, 2, channels=channels)
+    return StoreProto(path=str(folder), batchsize=[64], mean=[40.0, 50.0, 60.0], std=[20.0, 30.0, 40.0])
 
 
 def _plain(layer: Layer, source: tuple[int, ...]) -> PlainLayer:

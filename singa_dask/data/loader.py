@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from singa_dask.data.buffer_pool import BufferPool
-from singa_dask.data.columns import Channels, Column, Role
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.normalise import Normaliser, make_normaliser, make_target_normaliser
 from singa_dask.data.plan import StreamConf, share_rows
@@ -214,29 +214,16 @@ def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -
 
 @dataclass(frozen=True)
 class _Reading:
-    """A column that is read: normalised numbers, channels last unless the job flattens its samples, or labels."""
+    """A column that is read: numbers, or labels."""
 
     column: Column
     normaliser: Normaliser
-    flat: bool = False
-
-    @property
-    def moves_channels(self) -> bool:
-        return self.column.channels is Channels.FIRST and not self.flat
 
     def empty(self, rows: int) -> np.ndarray:
         return _buffers.empty((rows, self.column.values), np.dtype(self.normaliser.dtype))
 
     def gather(self, reader: ShardReader, positions: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
         self.normaliser.gather(reader.column(self.column.name), positions, places, out)
-
-    def arranged(self, stored: np.ndarray) -> np.ndarray:
-        if not self.moves_channels:
-            return stored
-        out = _buffers.empty(stored.shape, stored.dtype)
-        channels = self.column.shape[0]
-        np.copyto(out.reshape(len(out), -1, channels), stored.reshape(len(out), channels, -1).transpose(0, 2, 1))
-        return out
 
 
 @dataclass(frozen=True)
@@ -260,8 +247,7 @@ class _Source:
             reader.check_windows(np.flatnonzero(np.bincount(positions // manifest.window)))
             for reading, array in zip(read, arrays, strict=True):
                 reading.gather(reader, positions, places, array)
-        arranged = [reading.arranged(array) for reading, array in zip(read, arrays, strict=True)]
-        return arranged[0], arranged[1] if len(arranged) > 1 else None
+        return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 
 _buffers = BufferPool(4 * MAX_CHUNK_NBYTES)
@@ -289,7 +275,7 @@ def _opened(spec: LoadSpec) -> _Source:
     store = StoreProto.FromString(spec.store)
     dtype = np.dtype(spec.dtype)
     column, labels = columns_of(store, shards.manifest)
-    features = _Reading(column, make_normaliser(store, column, dtype), len(store.shape) == 1)
+    features = _Reading(column, make_normaliser(store, column, dtype))
     read = None
     if labels is not None and labels.role is Role.LABEL:
         read = _Reading(labels, Normaliser(dtype=np.int64))

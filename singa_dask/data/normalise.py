@@ -23,6 +23,8 @@ from singa_dask.data.shards import read_small
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 
+_CACHED_VALUES = 1 << 14
+
 # R requested rows, N samples of a shard, D values of a sample, M rows of the output
 
 
@@ -30,12 +32,14 @@ from singa_dask.job.job_pb2 import StoreProto
 class Normaliser:
     """y = (x - mean) / std, computed in `dtype`; None skips a step.
 
-    mean, std: one number, or (values of a sample,) in the stored order.
+    mean, std: one number, or (values of a sample,) in the stored order. planes: of samples that are stored channels
+    first, the number of channels; y has them last. 0 keeps the stored order.
     """
 
     mean: float | np.ndarray | None = None
     std: float | np.ndarray | None = None
     dtype: Any = np.float32
+    planes: int = 0
 
     def gather(self, x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, out_MD: np.ndarray) -> None:
         """out[places[i]] = (x[rows[i]] - mean) / std. Releases the interpreter lock.
@@ -46,8 +50,11 @@ class Normaliser:
 
         cast = np.dtype(self.dtype).type
         if x_ND.dtype == np.float16:  # which Numba does not compute with
-            x_ND, rows_R = x_ND[rows_R].astype(np.float32), np.arange(len(rows_R))
-        if self.mean is None and self.std is None:
+            self._gather_halves(x_ND, rows_R, places_R, out_MD)
+        elif self.planes > 1:
+            mean_D, std_D = (self._full(value, i, x_ND.shape[1]) for i, value in enumerate((self.mean, self.std)))
+            numba_gather.normalise_planes(x_ND, rows_R, places_R, mean_D, std_D, self.planes, out_MD)
+        elif self.mean is None and self.std is None:
             numba_gather.gather(x_ND, rows_R, places_R, out_MD)
         elif isinstance(self.mean, np.ndarray) or isinstance(self.std, np.ndarray):
             mean_D = self._full(self.mean, 0, x_ND.shape[1])
@@ -62,6 +69,19 @@ class Normaliser:
         else:
             numba_gather.normalise(x_ND, rows_R, places_R, cast(self.mean or 0), cast(self.std), out_MD)
 
+    def _gather_halves(self, x_ND: np.ndarray, rows_R: np.ndarray, places_R: np.ndarray, out_MD: np.ndarray) -> None:
+        """A few rows at a time, so that they stay in the cache."""
+        from singa_dask.data import numba_gather
+
+        count = max(1, _CACHED_VALUES // x_ND.shape[1])
+        wide_RD = np.empty((count, x_ND.shape[1]), np.uint32)
+        rows = np.arange(count)
+        for start in range(0, len(rows_R), count):
+            some = rows_R[start : start + count]
+            numba_gather.widen(x_ND.view(np.uint16), some, wide_RD)
+            places = places_R[start : start + count]
+            self.gather(wide_RD.view(np.float32), rows[: len(some)], places, out_MD)
+
     def reference(self, x_ND: np.ndarray, rows_R: np.ndarray) -> np.ndarray:
         """The reference of `gather` in plain NumPy: (R, D)."""
         y_RD = x_ND[rows_R].astype(self.dtype)
@@ -69,11 +89,13 @@ class Normaliser:
             y_RD = y_RD - np.asarray(self.mean, self.dtype)
         if self.std is not None:
             y_RD = y_RD / np.asarray(self.std, self.dtype)
+        if self.planes > 1:
+            y_RD = y_RD.reshape(len(y_RD), self.planes, -1).transpose(0, 2, 1).reshape(y_RD.shape)
         return y_RD
 
     def _full(self, value: float | np.ndarray | None, default: float, width: int) -> np.ndarray:
         if isinstance(value, np.ndarray):
-            return value.astype(self.dtype, copy=False)
+            return np.ascontiguousarray(value, self.dtype)
         return np.full(width, default if value is None else value, dtype=self.dtype)
 
 
@@ -87,7 +109,7 @@ def make_normaliser(store: StoreProto, column: Column, dtype: Any = np.float32) 
         value.astype(dtype) if isinstance(value, np.ndarray) else value
         for value in (_statistic(store, name, column) for name in ("mean", "std"))
     )
-    return Normaliser(mean, std, dtype)
+    return Normaliser(mean, std, dtype, 0 if len(store.shape) == 1 else _planes(column))
 
 
 def make_target_normaliser(store: StoreProto, column: Column, dtype: Any = np.float32) -> Normaliser:
@@ -97,7 +119,11 @@ def make_target_normaliser(store: StoreProto, column: Column, dtype: Any = np.fl
         in_stored_order(given, column).astype(dtype) if given else None
         for given in (store.target_mean, store.target_std)
     )
-    return Normaliser(mean, std, dtype)
+    return Normaliser(mean, std, dtype, _planes(column))
+
+
+def _planes(column: Column) -> int:
+    return column.shape[0] if column.channels is Channels.FIRST else 0
 
 
 def resolve_normalisation(store: StoreProto, column: Column, fitted: Column, targets: Column | None) -> list[str]:

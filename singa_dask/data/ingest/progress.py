@@ -14,7 +14,7 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True)
+        console = Console(stderr=True, force_terminal=shown)
         visible = console.is_terminal or console.is_jupyter if shown is None else shown
         self._lock = threading.Lock()
         self._progress = Progress(

@@ -156,11 +156,13 @@ def _unusable(name: str, row: int, value: Any, kinds: list[str] | None = None) -
 def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
     import pandas as pd
 
+    raw = pd.Series(raw, copy=False)
     dtype = raw.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        used = np.bincount(raw.cat.codes.to_numpy()[raw.cat.codes.to_numpy() >= 0], minlength=len(raw.cat.categories))
+        codes = raw.cat.codes.to_numpy()
+        used = np.bincount(codes[codes >= 0], minlength=len(raw.cat.categories))
         places = np.cumsum(used > 0).astype(np.int32) - 1
-        codes = np.append(places, np.int32(-1))[raw.cat.codes.to_numpy()]
+        codes = np.append(places, np.int32(-1))[codes]
         values = raw.cat.categories[used > 0].tolist()
         return _of_distinct(name, codes, values if all(isinstance(v, str) for v in values) else list(map(str, values)))
     if pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_numeric_dtype(dtype):

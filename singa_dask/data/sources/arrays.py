@@ -24,29 +24,7 @@ CHANNEL_NAMES = frozenset(
     {"c", "channel", "channels", "band", "bands", "variable", "variables", "feature", "features"}
 )
 SPATIAL_NAMES = frozenset(
-    [
-        "x",
-        "y",
-        "z",
-        "lat",
-        "lon",
-        "latitude",
-        "longitude",
-        "height",
-        "width",
-        "depth",
-        "row",
-        "rows",
-        "col",
-        "cols",
-        "column",
-        "columns",
-        "level",
-        "lev",
-        "plev",
-        "time",
-        "t",
-    ]
+    ["x", "y", "z", "t", "time", "lat", "lon", "latitude", "longitude", "height", "width", "depth", "level", "lev"]
 )
 _LISTED = 40
 
@@ -56,8 +34,8 @@ class Dataset:
     """One dataset of a file.
 
     together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
-    text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the way
-    out. channels: of a sample, if the file says so. samples: the name of the first dimension, if it has one.
+    text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
+    way out. channels: of a sample, if the file says so. samples: the name of the first dimension, if it has one.
     """
 
     shape: tuple[int, ...]
@@ -92,9 +70,7 @@ def array_sources(
     """
     splits = {"": wanted} if wanted.names else guess(files[0], list_datasets(files[0]))
     if not wanted.x and wanted.names:
-        raise DataError(
-            f"{files[0]}: say which datasets are the features, with --x.\n{listing(list_datasets(files[0]))}"
-        )
+        raise DataError(f"{files[0]}: say which datasets are the features (--x).\n{listing(list_datasets(files[0]))}")
     return {
         split: _source(f"{source}", files, columns, list_datasets, find, read_rows)
         for split, columns in splits.items()
@@ -177,7 +153,9 @@ def _source(
     first = layouts[0]
     row_nbytes = sum(math.prod(d.shape[1:]) * d.dtype.itemsize for d in first.values())
     largest = max(wanted.names, key=lambda c: math.prod(first[c].shape[1:]) * first[c].dtype.itemsize)
-    sizes = [(path, layout[largest].shape[0], layout[largest].together) for path, layout in zip(files, layouts)]
+    sizes = [
+        (path, layout[largest].shape[0], layout[largest].together) for path, layout in zip(files, layouts, strict=True)
+    ]
     if not any(total for _, total, _ in sizes):
         raise DataError(f"{name}: {largest} has no samples.")
     short = short_names(wanted.names)
@@ -231,7 +209,9 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     """
     paths = [*paths]
     ends = [path.rsplit("/", 1)[-1] for path in paths]
-    return {p: end if ends.count(end) == 1 else p.strip("/").replace("/", ".") for p, end in zip(paths, ends)}
+    return {
+        path: end if ends.count(end) == 1 else path.replace("/", ".") for path, end in zip(paths, ends, strict=True)
+    }
 
 
 def _check(path: Path, name: str, dataset: Dataset, is_answer: bool) -> None:
@@ -254,8 +234,8 @@ def _check(path: Path, name: str, dataset: Dataset, is_answer: bool) -> None:
         )
     if not dataset.text and dataset.dtype.kind not in "buif":
         raise DataError(
-            f"{path}: {name} holds values of type {dataset.dtype}, but numbers are needed. Store real numbers instead; "
-            "complex numbers as two channels."
+            f"{path}: {name} holds values of type {dataset.dtype}, which are not real numbers. Convert them; complex "
+            "numbers to two channels."
         )
 
 
@@ -283,3 +263,8 @@ def _check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name:
             f"{path}: {name} is {replace(other, about='')}, but it is {replace(dataset, about='')} in {first}. "
             "Samples of all files must have the same shape and type. Name files that fit with --source."
         )
+
+
+def plain_texts(values: np.ndarray) -> np.ndarray:
+    """Texts of other types as NumPy's fixed-length texts; numbers as they are."""
+    return np.array(values.tolist(), str) if values.dtype.kind in "TO" else values

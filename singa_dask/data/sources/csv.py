@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def load(
     mask: str | int | None = None,
     drop: Names = None,
     category: Names = None,
+    date: Names = None,
     header: bool | None = None,
     separator: str = ",",
 ) -> dict[str, Source]:
@@ -41,7 +42,8 @@ def load(
     x: feature columns, by name or number (0 is the first, -1 the last); by default all others. They become one vector.
     y, label, target: columns to predict; label and target are said to be classes or numbers; label "none" for none. By
         default the column named label, class, target or y, or the first one if the file has no header, as in SINGA.
-    drop: columns that are not read. category: columns that hold categories, even if they look like numbers.
+    drop: columns that are not read. category: columns that hold categories, even if they look like numbers. date:
+        columns of dates that are not ISO 8601, as "column=%d.%m.%Y".
     header: whether the first line names the columns. By default it does if one of its cells is text where the cell
         below is not.
     Raises DataError that names the line and the column.
@@ -50,40 +52,29 @@ def load(
     if len(separator) != 1:
         raise DataError(f"separator: must be one character. Received: {separator!r}.")
     files = find_files(source, SUFFIXES)
-    heads = [_head(path, separator) for path in files]
-    if not heads[0]:
-        raise DataError(f"{files[0]}: is empty.")
-    has_header = _has_header(heads[0]) if header is None else header
-    first = [cell.strip() for cell in heads[0][0]]
-    names = first if has_header else [str(i) for i in range(len(first))]
-    check_distinct(str(files[0]), names)
-    for path, rows in zip(files, heads, strict=True):
-        if has_header and rows and [cell.strip() for cell in rows[0]] != names:
-            raise DataError(f"{path}: its first line does not name the same columns as that of {files[0]}.")
-    every = dict.fromkeys(names, TableColumn(""))
-    texts = {column_named(str(source), name, every) for name in Wanted.of(category).x}
+    dialect = _dialect(files, header, separator)
+    every = dict.fromkeys(dialect.names, TableColumn(""))
+    given = {column_named(str(source), name, every): "text" for name in Wanted.of(category).x}
+    for name, _, form in (entry.partition("=") for entry in Wanted.of(date).x):
+        given[column_named(str(source), name, every)] = "date"
+        dialect = replace(dialect, dates=(*dialect.dates, form)) if form else dialect
     blocks = [
-        CsvBlock(path, start, stop, line, tuple(names), {}, separator, stamp_of(path))
+        CsvBlock(path, start, stop, line, dialect, given, stamp_of(path))
         for path in files
-        for start, stop, line in _ranges(path, has_header)
+        for start, stop, line in _ranges(path, dialect.has_header)
     ]
     if not blocks:
         raise DataError(f"{source}: has no samples.")
-    sample = blocks[0].sample()
-    types = {name: "text" if name in texts else _type(sample.column(name)) for name in names}
-    for name in names:
-        if types[name] == "text" and name not in texts:
-            blocks[0].check_mixed(name, sample.column(name))
-    schema = {name: _describe(types[name], sample.column(name)) for name in names}
+    schema = blocks[0].schema()
     wanted = Wanted.of(x, y, label, target, weight, mask)
-    chosen = choose(str(source), schema, wanted, drop, default=None if has_header else names[0])
-    used = {name: types[name] for name in chosen.names}
+    chosen = choose(str(source), schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
+    types = {name: schema[name].kind for name in chosen.names}
     # Later blocks may have fractions: only of labels and targets it matters whether all values are whole.
-    used |= {name: "number" for name in used if types[name] == "whole number" and name not in chosen.y}
+    types |= {name: "number" for name in types if types[name] == "whole number" and name not in chosen.y}
     return {
         "": Source(
             name=str(source),
-            blocks=[CsvBlock(b.path, b.start, b.stop, b.line, b.names, used, b.separator, b.stamp) for b in blocks],
+            blocks=[replace(block, types=types) for block in blocks],
             x=chosen.x,
             y=chosen.y,
             weight=chosen.weight,
@@ -96,17 +87,40 @@ def load(
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """How the files are written. names: of all columns. dates: formats of dates besides ISO 8601."""
+
+    names: tuple[str, ...]
+    separator: str
+    has_header: bool
+    dates: tuple[str, ...] = ()
+
+
+def _dialect(files: Sequence[Path], header: bool | None, separator: str) -> Dialect:
+    heads = [[[cell.strip() for cell in cells] for cells in _head(path, separator)] for path in files]
+    if not heads[0]:
+        raise DataError(f"{files[0]}: is empty.")
+    first = heads[0][0]
+    has_header = _has_header(heads[0]) if header is None else header
+    names = first if has_header else [str(place) for place in range(len(first))]
+    check_distinct(str(files[0]), names)
+    for path, rows in zip(files, heads, strict=True):
+        if has_header and rows and rows[0] != names:
+            raise DataError(f"{path}: its first line does not name the same columns as that of {files[0]}.")
+    return Dialect(tuple(names), separator, has_header)
+
+
+@dataclass(frozen=True)
 class CsvBlock:
-    """The lines in bytes [start, stop) of a file. line: the number of the first one, from 1. names: of all columns.
-    types: of the columns to read, as `_type` names them; "" for that of the values."""
+    """The lines in bytes [start, stop) of a file. line: the number of the first one, from 1. types: of the columns to
+    read, as `_type` names them."""
 
     path: Path
     start: int
     stop: int
     line: int
-    names: tuple[str, ...]
+    dialect: Dialect
     types: Mapping[str, str]
-    separator: str
     stamp: str
 
     @property
@@ -122,17 +136,19 @@ class CsvBlock:
                 raise self._not_a(name)
         return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
-    def sample(self) -> Any:
-        """The first lines, as an Arrow table."""
+    def schema(self) -> dict[str, TableColumn]:
+        """All columns, by the first lines. Raises DataError, also if numbers are among the texts of a column."""
         data = self._bytes(min(self.stop, self.start + SAMPLE_NBYTES))
         if self.start + len(data) < self.stop:
             data = data[: data.rfind(b"\n") + 1]
-        return self._parsed(data, dict.fromkeys(self.names, ""))
-
-    def check_mixed(self, name: str, column: Any) -> None:
-        """Raises DataError if numbers are among the texts of a column."""
-        if any(_is_number(value) for value in column.to_pylist() if value is not None):
-            raise self._not_a(name)
+        sample = self._parsed(data, dict.fromkeys(self.dialect.names, "") | dict(self.types))
+        found = {name: _describe(sample.column(name)) for name in self.dialect.names}
+        for name in found:
+            if found[name].kind != "text" or name in self.types:
+                continue
+            if any(_is_number(value) for value in sample.column(name).to_pylist() if value is not None):
+                raise self._not_a(name)
+        return found
 
     def _bytes(self, stop: int) -> bytes:
         with _opened(self.path) as file:
@@ -155,12 +171,15 @@ class CsvBlock:
         try:
             return arrow.read_csv(
                 pa.BufferReader(data),
-                read_options=arrow.ReadOptions(column_names=[*self.names], block_size=max(1 << 20, len(data) + 1)),
-                parse_options=arrow.ParseOptions(delimiter=self.separator, newlines_in_values=True),
+                read_options=arrow.ReadOptions(
+                    column_names=[*self.dialect.names], block_size=max(1 << 20, len(data) + 1)
+                ),
+                parse_options=arrow.ParseOptions(delimiter=self.dialect.separator, newlines_in_values=True),
                 convert_options=arrow.ConvertOptions(
                     column_types={n: arrow_types[t] for n, t in types.items() if t in arrow_types},
                     include_columns=[*types],
                     strings_can_be_null=True,
+                    timestamp_parsers=[arrow.ISO8601, *self.dialect.dates],
                 ),
             )
         except pa.ArrowException as error:
@@ -169,25 +188,24 @@ class CsvBlock:
     def _fault(self, data: bytes, types: Mapping[str, str], error: Exception) -> DataError:
         """The line and column of what cannot be parsed."""
         try:
-            rows = [*_rows(data.decode(), self.separator, self.line)]
+            rows = [*_rows(data.decode(), self.dialect.separator, self.line)]
         except (UnicodeDecodeError, csv.Error) as fault:
             return DataError(f"{self.path}: is not UTF-8 CSV from line {self.line} on ({fault}). Convert it first.")
+        width = len(self.dialect.names)
         for line, cells in rows:
-            if len(cells) != len(self.names):
-                return DataError(
-                    f"{self.path}: line {line} has {len(cells)} columns, but the first line has {len(self.names)}."
-                )
+            if len(cells) != width:
+                return DataError(f"{self.path}: line {line} has {len(cells)} columns, but the first line has {width}.")
         for name in types:
-            place = self.names.index(name)
+            place = self.dialect.names.index(name)
             if types[name] == "number" and any(not _is_value(cells[place]) for _, cells in rows):
                 return self._not_a(name)
         return DataError(f"{self.path}: the lines from {self.line} on cannot be read ({error}). Correct the file.")
 
     def _not_a(self, name: str) -> DataError:
         """The error for the first text in a column of numbers."""
-        place = self.names.index(name)
+        place = self.dialect.names.index(name)
         text = self._bytes(self.stop).decode(errors="replace")
-        rows = _rows(text, self.separator, self.line)
+        rows = _rows(text, self.dialect.separator, self.line)
         line, cell = next((line, cells[place]) for line, cells in rows if not _is_value(cells[place]))
         return DataError(
             f"{self.path}: line {line}, column {name!r}: {cell!r} is not a number. Correct it, say --category {name} "
@@ -214,13 +232,11 @@ def _type(column: Any) -> str:
     return "date" if types.is_timestamp(column.type) or types.is_date(column.type) else "text"
 
 
-def _describe(kind: str, column: Any) -> TableColumn:
+def _describe(column: Any) -> TableColumn:
     from pyarrow import compute, types
 
-    fractional = False
-    if kind == "number" and types.is_floating(column.type):
-        fractional = bool(compute.any(compute.not_equal(column, compute.floor(column))).as_py())
-    return TableColumn(kind, fractional)
+    broken = types.is_floating(column.type) and compute.any(compute.not_equal(column, compute.floor(column))).as_py()
+    return TableColumn(_type(column), bool(broken))
 
 
 def _trimmed(column: Any) -> Any:

@@ -37,8 +37,8 @@ def load(
     """The datasets `x`, `y`, ... of an HDF5 file, of all files of a folder, or of those that match a pattern.
 
     x, y, label, target, weight, mask: paths of datasets, such as "data/X"; a field of a compound dataset is
-        "table/field". label and target are y that is said to be classes or numbers. By default the datasets named x and
-        y, data and labels, and the like are read, and those of train/ and test/ as splits.
+        "table/field". label and target are y that is said to be classes or numbers. By default the datasets named x
+        and y, data and labels, and the like are read, and those of train/ and test/ as splits.
     channels: of a sample of the features: "first", "last" or "none".
     allow_virtual: also read virtual datasets, external storage and external links, which can name any other file.
     Several files are concatenated in the order of their names. Values are read later, block by block.
@@ -124,7 +124,7 @@ def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") 
     dtype = dtype.base
     if dataset.shape is None:
         return Dataset((), dtype, fault="is empty (a null dataset). Name another dataset.")
-    members = {} if dtype == bool else h5py.check_enum_dtype(dtype) or {}
+    members = {} if dtype.kind == "b" else h5py.check_enum_dtype(dtype) or {}
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
     if not fault:
         fault = _unreadable(dataset, dtype, text)
@@ -205,6 +205,7 @@ def _places(values: np.ndarray, dataset: h5py.Dataset, field: str | None, rows: 
     strange = known[places] != values
     if strange.any():
         raise DataError(
-            f"{rows.path}: {name} holds {values[strange][0]}, which is not among its enumeration's values {known.tolist()}."
+            f"{rows.path}: {name} holds {values[strange][0]}, but its enumeration has only {known.tolist()}. "
+            "Correct the file."
         )
     return places.astype(np.int64)

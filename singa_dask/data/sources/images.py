@@ -41,10 +41,11 @@ def load(source: str | Path, resize: tuple[int, int] | int | str | None = None) 
         form = _common_form(paths, size)
         return {"": _source(folder, paths, labels, classes, form, size is not None)}
     # The other splits take shape and classes from the training images.
-    found, form, classes = {}, None, None
+    found = {}
+    classes, paths, _ = _members(folder / "train", None)
+    form = _common_form(paths, size)
     for split in splits:
-        classes, paths, labels = _members(folder / split, classes)
-        form = form or _common_form(paths, size)
+        _, paths, labels = _members(folder / split, classes)
         found[split] = _source(folder / split, paths, labels, classes, form, size is not None)
     return found
 

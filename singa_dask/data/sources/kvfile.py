@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def _load(files: list[Path]) -> Source:
             if ends[-1][0] < len(data):
                 ends.append((len(data), number + 1))
         stamp = stamp_of(path)
-        for (start, first), (stop, _) in zip(ends, ends[1:], strict=False):
+        for (start, first), (stop, _) in pairwise(ends):
             blocks.append(KvfileBlock(path, start, stop, first, form or (), stamp))
     if form is None:
         raise DataError(f"{files[0]}: holds no records.")
@@ -133,8 +134,8 @@ def _values(path: Path, data: mmap.mmap | bytes, start: int, stop: int) -> Itera
             place = begin + size
             if place > stop:
                 raise DataError(
-                    f"{path}: the record at byte {begin - _SIZE.size:,} is not complete. Is it a whole kvfile of SINGA? "
-                    "Copy it again."
+                    f"{path}: the record at byte {begin - _SIZE.size:,} is not complete. Is it a whole kvfile of "
+                    "SINGA? Copy it again."
                 )
         number += 1
         yield begin, place
@@ -155,9 +156,8 @@ def parse_record(path: Path, number: int, value: bytes) -> Record:
     """A record from protobuf's wire format. Raises DataError that names it."""
     try:
         fields = [*_fields(value)]
-        if any(field == _IMAGE and isinstance(content, bytes) for field, content in fields):
-            fields = [*_fields(next(content for field, content in fields if field == _IMAGE))]
-        return _record(fields)
+        image = next((content for field, content in fields if field == _IMAGE and isinstance(content, bytes)), None)
+        return _record(fields if image is None else [*_fields(image)])
     except (ValueError, IndexError, struct.error, TypeError) as error:
         raise DataError(f"{path}: record {number} is not a record of SINGA ({error}). Copy the file again.") from error
 

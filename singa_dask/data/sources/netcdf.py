@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions
+from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, plain_texts
 from singa_dask.data.sources.files import Rows, find_files, need, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -90,5 +90,4 @@ def _describe(variable: Any) -> Dataset:
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     with _opened(rows.path) as variables:
-        arrays = [np.asarray(variables[name][rows.start : rows.stop]) for name in names]
-        return [array.astype(str) if array.dtype.kind in "TO" else array for array in arrays]
+        return [plain_texts(np.asarray(variables[name][rows.start : rows.stop])) for name in names]

@@ -12,7 +12,7 @@ from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, stamp_of, unreadable
 from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.tables import Schema, TableColumn, choose
+from singa_dask.data.sources.tables import TableColumn, choose
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
@@ -48,7 +48,7 @@ def load(
         _check_same(files[0], schemas[0], path, schema)
         if [*keys] != [*hive[0]]:
             raise DataError(f"{path}: its folders name the columns {[*keys]}, but those of {files[0]} {[*hive[0]]}.")
-    columns: Schema = {name: _describe(kind) for name, kind in schemas[0].items()}
+    columns = {name: _describe(kind) for name, kind in schemas[0].items()}
     columns |= dict.fromkeys(hive[0], TableColumn("text"))
     chosen = choose(str(source), columns, Wanted.of(x, y, label, target, weight, mask), drop)
     vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
@@ -83,7 +83,7 @@ def load(
 
 @dataclass(frozen=True)
 class ParquetBlock:
-    """Whole row groups, or `rows` (start, stop) of one that is too large. hive: values of columns that folders name."""
+    """Whole row groups, or `rows` (start, stop) of a large one. hive: values of columns that folders name."""
 
     path: Path
     groups: tuple[int, ...]
@@ -135,12 +135,12 @@ def _check_same(first: Path, schema: dict[str, Any], path: Path, other: dict[str
     if [*other] != [*schema] and {*other} != {*schema}:
         name = min({*other} ^ {*schema})
         raise DataError(f"{path}: column {name!r} is only in one of this file and {first}. Name files that fit.")
-    name = next((name for name in schema if schema[name] != other[name]), None)
-    if name is not None and _describe(schema[name]).kind != _describe(other[name]).kind:
-        raise DataError(
-            f"{path}: column {name!r} is of type {other[name]}, but of type {schema[name]} in {first}. "
-            "Write the files again with one type, or leave one out of --source."
-        )
+    for name, kind in schema.items():
+        if _describe(other[name]).kind not in (_describe(kind).kind, "empty"):
+            raise DataError(
+                f"{path}: column {name!r} is of type {other[name]}, but of type {kind} in {first}. "
+                "Write the files again with one type, or leave one out of --source."
+            )
 
 
 @lru_cache

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions
+from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, plain_texts
 from singa_dask.data.sources.files import Rows, need, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -94,8 +94,4 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
     with _opened(rows.path) as root:
         arrays = [root if isinstance(root, zarr.Array) else root[name] for name in names]
-        return [_texts(np.asarray(array[rows.start : rows.stop])) for array in arrays]
-
-
-def _texts(values: np.ndarray) -> np.ndarray:
-    return values.astype(str) if values.dtype.kind in "TO" else values
+        return [plain_texts(np.asarray(array[rows.start : rows.stop])) for array in arrays]

@@ -220,3 +220,11 @@ def test_a_share_leaves_something_to_train(tmp_path):
     store = StoreProto(path=str(Path(manifest.folder or "")), has_label=False, validation_share=0.5, batchsize=[2])
     with pytest.raises(ConfigError, match=r"validation_share: holds out all 1 windows.*smaller --window"):
         make_stream(store, manifest, seed=0)
+
+
+def test_half_precision_is_widened_exactly(tmp_path, pool):
+    bits = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = bits[np.isfinite(bits)].reshape(-1, 32)
+    manifest = write_shards(tmp_path / "out", x, None, 3)
+    features, _ = loaded(manifest, pool, has_label=False)
+    np.testing.assert_array_equal(features.view(np.uint32), x.astype(np.float32).view(np.uint32))
