@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
+    "Classifier",
     "ClusterTopology",
     "DistOpt",
     "Job",
     "Model",
+    "Regressor",
     "Result",
+    "RunEvent",
+    "TensorBoard",
     "__version__",
     "data_partition",
     "launch",
     "layers",
     "load_model",
+    "plot_confusion",
+    "plot_parity",
     "shard",
     "train",
     "updaters",
@@ -30,20 +37,32 @@ if TYPE_CHECKING:
     from singa_dask import layers, updaters
     from singa_dask.data.ingest.collections import shard
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
+    from singa_dask.estimators.classifier import Classifier
+    from singa_dask.estimators.regressor import Regressor
     from singa_dask.job import ClusterTopology, Job
+    from singa_dask.monitor.plots import plot_confusion, plot_parity
+    from singa_dask.monitor.tensorboard import TensorBoard
+    from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
     from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
+    "Callback": "singa_dask.supervision.callbacks",
+    "Classifier": "singa_dask.estimators.classifier",
     "ClusterTopology": "singa_dask.job",
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
     "Model": "singa_dask.distopt",
+    "Regressor": "singa_dask.estimators.regressor",
     "Result": "singa_dask.supervision.driver",
+    "RunEvent": "singa_dask.supervision.callbacks",
+    "TensorBoard": "singa_dask.monitor.tensorboard",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",
+    "plot_confusion": "singa_dask.monitor.plots",
+    "plot_parity": "singa_dask.monitor.plots",
     "shard": "singa_dask.data.ingest.collections",
     "train": "singa_dask.supervision.driver",
 }
@@ -51,7 +70,13 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        try:
+            return getattr(importlib.import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name == "sklearn":
+                message = f"{name} needs scikit-learn: pip install 'singa_dask[estimators]'"
+                raise ModuleNotFoundError(message, name="sklearn") from error
+            raise
     if name in ("layers", "updaters"):
         return importlib.import_module(f"singa_dask.{name}")
     raise AttributeError(f"module 'singa_dask' has no attribute {name!r}")

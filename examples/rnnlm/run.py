@@ -18,7 +18,7 @@ import numpy as np
 from layers import class_starts
 
 from singa_dask import Job, Result, train
-from singa_dask.data import Manifest, ShardFolder, shard
+from singa_dask.data import Manifest, ShardFolder, shard_files
 from singa_dask.data.catalogue import load_recipe
 from singa_dask.data.fetch import raw_files
 from singa_dask.job.job_pb2 import JobProto
@@ -40,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
 
     text = args.text or raw_files(load_recipe("tinyshakespeare"))["input.txt"]
-    shard("text", FOLDER / "shards", source=text, unit="word", vocab_size=WORDS, validation=0.1, overwrite=True)
+    shard_files("text", FOLDER / "shards", source=text, unit="word", vocab_size=WORDS, validation=0.1, overwrite=True)
     known, held_out = (words(FOLDER / "shards" / split) for split in ("train", "validation"))
     counts = np.bincount(known, minlength=WORDS)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from singa_dask.algorithms.base import TrainOneBatch
 from singa_dask.algorithms.measured import Measured, loss_metrics, own_rows
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.layers.context import Step
-from singa_dask.net import Batch, Net
+from singa_dask.net import Batch, Net, in_units, inputs_of
 
 
 class Evaluator:
@@ -32,28 +32,36 @@ class Evaluator:
         return measured
 
     def predict(self, feed: Mapping[str, Batch], step: Step) -> dict[str, np.ndarray]:
-        """The outputs of `Net.predictions`: class probabilities of softmax losses, else the output of the loss or the
-        last layer: (B, ...), on the host, valid until the next call. Labels may be missing. Collective where the net
-        is partitioned.
+        """Those outputs of `Net.predictions` whose inputs are fed: class probabilities of softmax losses, else the
+        output of the loss or the last layer in the units of the data: (B, ...), on the host, valid until the next
+        call. feed: may lack labels, and inputs that only other outputs need. Collective where the net is partitioned.
 
-        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
+        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences;
+        DataError if no output has all its inputs.
         """
-        names = self._net.predictions()
-        self._net.forward({key: self._labelled(key, batch) for key, batch in feed.items()}, step)
+        needed = {name: inputs_of(self._net, name) for name in self._net.predictions()}
+        names = [name for name, inputs in needed.items() if feed.keys() >= set(inputs)]
+        if not names:
+            wanted = "; ".join(f"{name!r} needs {', '.join(inputs)}" for name, inputs in needed.items())
+            raise DataError(f"input layers are not fed: {wanted}. Fed: {', '.join(feed) or 'none'}.")
         rows = len(next(iter(feed.values())).features)
+        self._net.forward({key: self._completed(key, feed.get(key), rows) for key in self._net.input_layers}, step)
         return {name: self._output(name, rows) for name in names}
 
     def _output(self, name: str, rows: int) -> np.ndarray:
         y, makes = self._net.output(name), self._net.layers[name].partition.makes
-        output = self._net.ops.to_host(own_rows(self._net, name, y, makes, self._net.whole_shapes[name]))
+        whole = own_rows(self._net, name, y, makes, self._net.whole_shapes[name])
+        output = self._net.ops.to_host(in_units(self._net, name, whole))
         if len(output) != rows:
             hint = "Text comes from `singa-dask sample`; evaluate() measures."
             received = f"{len(output)} for {rows}"
             raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
         return output
 
-    def _labelled(self, name: str, batch: Batch) -> Batch:
-        """The batch with zeros for missing labels: a loss reads some, and its metrics are not used."""
+    def _completed(self, name: str, batch: Batch | None, rows: int) -> Batch:
+        """The batch with zeros for what is missing: a loss reads it, and its metrics are not used."""
+        if batch is None:
+            batch = Batch(np.zeros((rows, *self._net.shapes[name]), np.float32))
         if batch.labels is not None:
             return batch
-        return Batch(batch.features, self._net.input_layer(name).no_labels(len(batch.features)))
+        return Batch(batch.features, self._net.input_layer(name).no_labels(rows))

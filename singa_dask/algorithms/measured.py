@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,13 @@ from singa_dask.net import Net
 from singa_dask.ops.arrays import Array
 
 PARITY = "parity"
+
+
+class Detail(NamedTuple):
+    """A result that is not one number. source: the input layer of the labels or targets, "" if there is none."""
+
+    value: Any
+    source: str = ""
 
 
 class Measured:
@@ -60,19 +67,26 @@ class Measured:
         return means | {name: metric.result() for name, metric in self._set.items() if metric.is_number}
 
     @property
-    def details(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Detail]:
         """The others: "confusion", nested lists; "parity", an array (rows, targets, 2)."""
-        return {name: metric.result() for name, metric in self._set.items() if not metric.is_number}
+        return {
+            name: Detail(metric.result(), loss.source)
+            for loss in self._losses
+            for name, metric in loss.metrics.items()
+            if not metric.is_number
+        }
 
 
 class LossMetrics:
-    """The metrics by name of one loss. metrics: by the name in the results."""
+    """The metrics by name of one loss. metrics: by the name in the results. source: the input layer of its labels or
+    targets, or ""."""
 
     def __init__(self, net: Net, layers: Sequence[str]) -> None:
         self._net, self._layers = net, layers  # the time steps of an unrolled net are several layers
         self.name, self._layer = origin(net.layers[layers[0]].proto), _loss(net, layers[0])
         self.kind = self._layer.compares
         self.metrics: dict[str, SetMetric] = {}
+        self.source = next((source.name for source in net.labels_from(layers[0])), "")
         self._scale, self._mean = 1.0, 0.0
         if self.kind == "classes":
             self.size, self._positions = net.whole_shapes[layers[0]][-1], 1

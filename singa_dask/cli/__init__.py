@@ -16,9 +16,10 @@ import click
 from singa_dask import __version__
 from singa_dask.cli.data import shard
 from singa_dask.cli.net import check, export, sample, show, test
+from singa_dask.cli.new import new
 from singa_dask.cli.options import interrupt
 from singa_dask.cli.predict import predict
-from singa_dask.cli.run import join, leave, train
+from singa_dask.cli.run import join, leave, stop, train
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
 COLLECT_AFTER = 50_000
@@ -41,5 +42,5 @@ def main() -> None:
     logger.setLevel(logging.INFO)
 
 
-for command in (train, join, leave, check, show, shard, test, predict, sample, export):
+for command in (train, join, leave, stop, new, check, show, shard, test, predict, sample, export):
     main.add_command(command)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from singa_dask.cli.options import PATH, reports_errors
+from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
+
+if TYPE_CHECKING:
+    from singa_dask.data import Manifest
+    from singa_dask.data.columns import Column
+
+_CLASSES_SHOWN = 10
+_CODERS_SHOWN = 20
 
 
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -19,27 +28,76 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     return int(height), int(width)
 
 
-def _column(context: click.Context, option: click.Parameter, value: str | None) -> str | int | None:
-    return int(value) if value and value.removeprefix("-").isdigit() else value
+def _fill(context: click.Context, option: click.Parameter, values: Sequence[str]) -> Any:
+    """A way to fill missing values, or such ways by column."""
+    by_column = dict(value.split("=", 1) for value in values if "=" in value)
+    if (by_column and len(by_column) < len(values)) or (len(values) > 1 and not by_column):
+        raise click.BadParameter("give one VALUE for all columns, or COLUMN=VALUE for each of some columns.")
+    ways = {column: _number(value) for column, value in by_column.items()}
+    return ways or (_number(values[0]) if values else None)
+
+
+def _number(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _categories(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, Any] | None:
+    found: dict[str, Any] = {}
+    for value in values:
+        column, has_order, order = value.partition("=")
+        found[column] = order.split(",") if has_order else "onehot"
+    return found or None
 
 
 @click.command()
-@click.argument("what", metavar="DATASET|csv|images|npz|text")
-@click.option("--out", required=True, type=PATH, help="Folder for the shards.")
-@click.option("--shards", default=1, show_default=True, help="Number of shard files per split.")
-@click.option("--source", type=PATH, help="File or folder to read (csv, images, npz, text).")
-@click.option("--label", callback=_column, help="csv: name or index of the label column (0: first, -1: last).")
+@click.argument("what", metavar="DATASET|FORMAT")
+@click.argument("more", nargs=-1, metavar="")
+@click.option("--out", type=PATH, help="Folder for the shards. Without it, the command tells what the source holds.")
+@click.option("--source", type=PATH, help="File or folder to read, or a pattern in quotation marks: 'runs/*.h5'.")
+@click.option("--x", multiple=True, metavar="NAME", help="Dataset or column with features. Repeatable.")
+@click.option("--y", multiple=True, metavar="NAME", help="Labels or targets, whichever its values are. Repeatable.")
+@click.option("--label", multiple=True, metavar="NAME", help='Like --y: these are classes. "none" for no labels.')
+@click.option("--target", multiple=True, metavar="NAME", help="Like --y: these are numbers to predict.")
+@click.option("--weight", metavar="NAME", help="Weights of the samples.")
+@click.option("--mask", metavar="NAME", help="Which values of the targets count: 1, or 0.")
+@click.option("--channels", type=click.Choice(["first", "last", "none"]), help="Where samples of features have them.")
+@click.option("--drop", multiple=True, metavar="NAME", help="Tables: a column that is not read. Repeatable.")
+@click.option(
+    "--missing",
+    multiple=True,
+    metavar="[NAME=]VALUE",
+    callback=_fill,
+    help="Tables: what replaces missing values: mean, median, most_frequent or a number [default: an error].",
+)
+@click.option(
+    "--category",
+    multiple=True,
+    metavar="NAME[=A,B,...]",
+    callback=_categories,
+    help="Tables: a column of categories though they are numbers; with their order, 0, 1, ... Repeatable.",
+)
+@click.option("--date", multiple=True, metavar="NAME=FORMAT", help="csv: dates, for example day=%d.%m.%Y. Repeatable.")
 @click.option("--header/--no-header", default=None, help="csv: whether the first line names the columns.")
 @click.option("--separator", help="csv: the separator between values.")
 @click.option("--resize", metavar="HEIGHTxWIDTH", callback=_size, help="images: resize every image to this size.")
+@click.option("--allow-virtual", is_flag=True, help="hdf5: also read values from other files that this one names.")
+@click.option("--in-place", is_flag=True, help="hdf5: write a manifest only; training reads the files themselves.")
 @click.option("--vocab", type=PATH, help="text: the vocabulary, as a file of characters or a folder of text shards.")
 @click.option("--unit", type=click.Choice(["char", "word"]), help="text: what a symbol is [default: char].")
 @click.option("--vocab-size", type=click.IntRange(2), help='text: words in the vocabulary; the rest become "<unk>".')
 @click.option(
     "--validation",
     type=click.FloatRange(0, 1, max_open=True),
-    help="text: fraction, taken from the end, that becomes the validation split [default: 0].",
+    help="Share of the samples for validation, drawn at random; of a text, its end [default: 0].",
 )
+@click.option(
+    "--test", type=click.FloatRange(0, 1, max_open=True), help="Share of the samples for a test [default: 0]."
+)
+@click.option("--seed", type=click.IntRange(0), help="Of the random order and shares [default: 0].")
+@click.option("--shards", type=click.IntRange(1), help="Number of shard files per split [default: by their size].")
 @click.option(
     "--window",
     type=click.IntRange(1),
@@ -47,16 +105,102 @@ def _column(context: click.Context, option: click.Parameter, value: str | None) 
 )
 @click.option("--shuffle/--no-shuffle", default=None, help="Write samples in random order [default: training data].")
 @click.option("--overwrite", is_flag=True, help="Replace existing shards.")
+@click.option("--workers", type=click.IntRange(1), help="Use so many processes of this machine [default: threads].")
+@scheduler_options
 @reports_errors
-def shard(what: str, out: Path, shards: int, source: Path | None, overwrite: bool, **options: Any) -> None:
+def shard(
+    what: str,
+    more: tuple[str, ...],
+    out: Path | None,
+    shards: int | None,
+    category: dict[str, Any] | None,
+    workers: int | None,
+    scheduler: str | None,
+    scheduler_file: Path | None,
+    **options: Any,
+) -> None:
     """Write a data set as HDF5 shards.
 
-    DATASET is a named data set: digits, mnist, cifar10 or tinyshakespeare. csv, images, npz and text are formats of
-    your own files in --source.
-    """
-    from singa_dask.data import shard as write
+    FORMAT is that of your own files in --source: csv, hdf5, images, kvfile (SINGA 0.3), netcdf, npz, parquet, text or
+    zarr. DATASET is a named data set: digits, mnist, cifar10 or tinyshakespeare.
 
-    given = {key: value for key, value in options.items() if value is not None}
-    for split, manifest in write(what, out, shards, source=source, overwrite=overwrite, **given).items():
-        shape = "x".join(map(str, manifest.features.shape))
-        click.echo(f"{out / split}: {manifest.total:,} samples of {shape} in {len(manifest.shards)} shards")
+    If the command is interrupted and called again, it goes on where it was.
+    """
+    if more:
+        raise click.UsageError(f"{more[0]!r} is one file too many. Put a pattern in quotation marks: --source '*.h5'.")
+    if workers and (scheduler or scheduler_file):
+        raise click.UsageError("--workers starts a cluster of its own: leave out --scheduler and --scheduler-file.")
+    from singa_dask.data.convert import CONTENTS, shard_files
+
+    if out is None:
+        if options["source"] is None or what not in CONTENTS:
+            raise click.UsageError("Missing option '--out': the folder for the shards.")
+        click.echo(f"{CONTENTS[what](options['source'])}\nAdd --out FOLDER to write shards.")
+        return
+    given = {key: value for key, value in options.items() if value is not None and value != () and value is not False}
+    given |= {key: value for key, value in options.items() if key in ("header", "shuffle") and value is not None}
+    if category:
+        given["encode"] = category
+    if category and what == "csv":
+        given["category"] = tuple(category)
+    with ExitStack() as stack:
+        if workers:
+            from singa_dask.cluster.local_dask import local_cluster
+
+            given["client"] = stack.enter_context(local_cluster(workers))
+        elif scheduler or scheduler_file:
+            given["client"] = connect(stack, scheduler, scheduler_file)
+        made = shard_files(what, out, shards, **given)
+    for split, manifest in made.items():
+        click.echo(f"{out / split}: {manifest.total:,} samples in {_files(manifest)}")
+    for line in _described(next(iter(made.values())), "channels" in given):
+        click.echo(f"  {line}")
+    for note in dict.fromkeys(note for manifest in made.values() for note in manifest.notes):
+        click.echo(f"  Note: {note}.")
+    first = out / ("train" if "train" in made else next(iter(made)))
+    click.echo(f"Next: singa-dask new {first} --out job.conf")
+
+
+def _files(manifest: Manifest) -> str:
+    count = len(manifest.shards)
+    return f"{count} {'file' if manifest.in_place else 'shard'}{'s' if count > 1 else ''}" + (
+        ", read in place" if manifest.in_place else ""
+    )
+
+
+def _described(manifest: Manifest, channels_given: bool) -> Iterator[str]:
+    """The columns and encoders of a data set, one a line."""
+    width = max(len(column.name) for column in manifest.columns)
+    for column in manifest.columns:
+        yield f"{column.name:{width}}  {column.role.value:7}  {_form(column, channels_given)}"
+    for encoder in manifest.encoders[:_CODERS_SHOWN]:
+        yield f"{'':{width}}    {_encoded(dict(encoder))}"
+    if len(manifest.encoders) > _CODERS_SHOWN:
+        yield f"{'':{width}}    and {len(manifest.encoders) - _CODERS_SHOWN:,} more"
+
+
+def _form(column: Column, channels_given: bool) -> str:
+    if column.num_classes is not None:
+        names = column.classes if isinstance(column.classes, tuple) else ()
+        shown = ", ".join(names[:_CLASSES_SHOWN]) + (", ..." if len(names) > _CLASSES_SHOWN else "")
+        return f"{column.num_classes:,} classes{shown and ': ' + shown}"
+    if column.shape == ():
+        return column.dtype
+    text = f"{column.dtype} {column.shape}"
+    if len(column.shape) < 3:
+        return text
+    where = column.channels.value
+    text += ", without channels" if where == "none" else f", channels {where}"
+    other = "last" if where == "first" else "first"
+    return text if channels_given else f"{text}; say --channels {other} if that is wrong"
+
+
+def _encoded(encoder: dict[str, Any]) -> str:
+    column, kind = encoder["column"], encoder["kind"]
+    text = {
+        "onehot": f"{len(encoder.get('categories', ())):,} categories, one-hot",
+        "ordinal": f"{len(encoder.get('categories', ())):,} categories, numbered",
+        "date": "days",
+        "number": "number",
+    }[kind]
+    return f"{column}: {text}" + (f"; missing values are {encoder['fill']}" if "fill" in encoder else "")

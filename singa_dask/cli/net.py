@@ -69,6 +69,7 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str
 @CHECKPOINT
 @TRUST
 @click.option("--validation", is_flag=True, help="Use the validation data instead of the test data.")
+@click.option("--pictures", type=PATH, help='Folder for a confusion matrix (metric: "confusion") or a parity plot.')
 @reports_errors
 def test(
     job: Path,
@@ -77,6 +78,7 @@ def test(
     checkpoint: Path | None,
     trust_code: bool,
     validation: bool,
+    pictures: Path | None,
 ) -> None:
     """Evaluate a trained net on its test data.
 
@@ -84,12 +86,21 @@ def test(
     """
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.lines import format_metrics
+    from singa_dask.supervision.pictures import draw_pictures
+    from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training import evaluate
+    from singa_dask.training.frequencies import PHASE_NAMES
 
     phase = Phase.kVal if validation else Phase.kTest
     ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
     measured = evaluate.measure(ready.job, path, phase)
-    click.echo(f"{'validate' if validation else 'test'} {format_metrics(measured.numbers)}; {path}")
+    name = PHASE_NAMES[phase]
+    click.echo(f"{name} {format_metrics(measured.numbers)}; {path}")
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+        described = checkpoints.load(path).described
+        for picture in draw_pictures({name: measured.details}, ready.job, described, pictures):
+            click.echo(f"drawn: {picture}")
 
 
 @click.command()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
     from singa_dask.job.code_bundle import CodeBundle
 
+CONNECT_S = 10.0
 PATH = click.Path(path_type=Path)
 JOB = click.argument("job", type=PATH)
 CLUSTER = click.option("--cluster", type=PATH, help="File whose cluster { } block replaces the job's.")
@@ -131,3 +134,27 @@ def trained(
         return TrainedJob(job.proto, kept), file
     prepared = prepare(job, phases=[phase])
     return TrainedJob(prepared.job, prepared.code), file
+
+
+def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
+    """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
+    if scheduler is None and scheduler_file is None:
+        return None
+    from distributed import Client
+
+    from singa_dask.errors import ClusterError
+
+    if scheduler and scheduler_file:
+        raise click.UsageError("--scheduler and --scheduler-file exclude each other: give one of them.")
+    # Dask waits for the file without a deadline. A scheduler that has just started may not have written it yet.
+    deadline = time.monotonic() + CONNECT_S
+    while scheduler_file and not scheduler_file.exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
+        time.sleep(0.1)
+    try:
+        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
+    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
+        where = scheduler or scheduler_file
+        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
+    return stack.enter_context(client)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import PATH, TRUST, job_options, reports_errors, scheduler_options, trained
-from singa_dask.cli.run import connect, fork_workers
+from singa_dask.cli.options import PATH, TRUST, connect, job_options, reports_errors, scheduler_options, trained
+from singa_dask.cli.run import fork_workers
 
 
 @click.command()

@@ -1,11 +1,10 @@
-"""Commands that start a run or change an active one: train, join, leave."""
+"""Commands that start a run or change an active one: train, join, leave, stop."""
 
 from __future__ import annotations
 
 import gc
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -14,9 +13,8 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import PATH, RUN, interrupt, job_options, load, reports_errors, scheduler_options
+from singa_dask.cli.options import PATH, RUN, connect, interrupt, job_options, load, reports_errors, scheduler_options
 
-CONNECT_S = 10.0
 _PYTHONS_THRESHOLD = gc.get_threshold()
 
 
@@ -38,6 +36,14 @@ _PYTHONS_THRESHOLD = gc.get_threshold()
     show_default=True,
     help="How many times a group that lost a worker is restarted.",
 )
+@click.option(
+    "--max-queue",
+    "max_queue_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="How long to wait for Dask workers that other runs use [default: until they end].",
+)
+@click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard: WORKSPACE/tensorboard.")
 @reports_errors
 def train(
     job: Path,
@@ -47,6 +53,7 @@ def train(
     scheduler_file: Path | None,
     mpi: bool,
     interface: str | None,
+    tensorboard: bool,
     **driving: Any,
 ) -> None:
     """Train the net of JOB, a job file.
@@ -75,11 +82,15 @@ def train(
             loaded()
             client = connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
+        from singa_dask.monitor.tensorboard import TensorBoard
         from singa_dask.supervision import driver
 
         # MPI launchers may give their ranks a terminal that nobody watches.
         display = LineDisplay() if mpi else None
-        result = driver.train(loaded(), client, display=display, **driving)
+        callbacks = [TensorBoard()] if tensorboard else []
+        result = driver.train(loaded(), client, display=display, callbacks=callbacks, **driving)
+    if tensorboard:
+        click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)
@@ -110,6 +121,18 @@ def leave(group: int, scheduler: str | None, scheduler_file: Path | None, run: s
     _ask_run(scheduler, scheduler_file, "leave", run, group=group)
 
 
+@click.command()
+@click.argument("run", required=False)
+@scheduler_options
+@reports_errors
+def stop(run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
+    """Stop an active run after its current step, with a checkpoint.
+
+    RUN is the run's job name or workspace. It may be omitted if only one run is active.
+    """
+    _ask_run(scheduler, scheduler_file, "stop", run)
+
+
 def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: str | None, **more: Any) -> None:
     from singa_dask.supervision.control import ask_run
 
@@ -130,30 +153,6 @@ def fork_workers(stack: ExitStack) -> None:
     import dask  # slow to import: the fork server imports at the same time
 
     stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
-
-
-def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
-    """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
-    if scheduler is None and scheduler_file is None:
-        return None
-    from distributed import Client
-
-    from singa_dask.errors import ClusterError
-
-    if scheduler and scheduler_file:
-        raise click.UsageError("--scheduler and --scheduler-file exclude each other: give one of them.")
-    # Dask waits for the file without a deadline. A scheduler that has just started may not have written it yet.
-    deadline = time.monotonic() + CONNECT_S
-    while scheduler_file and not scheduler_file.exists():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
-        time.sleep(0.1)
-    try:
-        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
-    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
-        where = scheduler or scheduler_file
-        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
-    return stack.enter_context(client)
 
 
 def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: object) -> Any:

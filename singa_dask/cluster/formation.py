@@ -26,6 +26,10 @@ _RESERVE_S = 10.0
 _LEASE_S = 5.0
 
 
+class WorkersInUse(ClusterError):
+    """Workers that a group was to form on are in use by another one."""
+
+
 def form_group(
     client: Any,
     ranks: Sequence[str],
@@ -36,6 +40,7 @@ def form_group(
     name: str = "group",
     run: str = "",
     replaced: dict[str, int] | None = None,
+    in_use_s: float | None = None,
 ) -> Group:
     """Run fn(comm, *args) on the Dask workers `ranks` (addresses, in rank order), which become one group.
 
@@ -45,15 +50,15 @@ def form_group(
     whose servers may be on the same workers (leases.server_key). replaced: receives the processes that nannies are
     asked to replace, pid by address.
 
-    Raises ClusterError, naming the worker, when workers are still in use after `timeout_s` seconds, or the group has
-    not formed after as many again, or a rank cannot join it. What happens to ranks afterwards, and processes that are
-    lost even before, Group.wait tells.
+    Raises WorkersInUse, naming the worker, when workers are still in use after `in_use_s` (default: `timeout_s`)
+    seconds, ClusterError when the group has not formed after `timeout_s` again, or a rank cannot join it. What happens
+    to ranks afterwards, and processes that are lost even before, Group.wait tells.
     """
     if not ranks or len(set(ranks)) < len(ranks):
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
     group = f"{name}-{uuid.uuid4().hex[:8]}"
     forming = _Forming(client, group, fn, args, comm_timeout_s, run, {} if replaced is None else replaced)
-    workers = forming.reserved(list(ranks), time.monotonic() + timeout_s)
+    workers = forming.reserved(list(ranks), time.monotonic() + (timeout_s if in_use_s is None else in_use_s))
     deadline = time.monotonic() + timeout_s  # they may have been waited for
     try:
         workers, world_ranks = forming.in_one_world(workers, deadline)
@@ -114,7 +119,7 @@ class _Forming:
                 raise self.error(f"Dask workers do not answer (stopped, or cut off): {causes}")
             if time.monotonic() >= deadline:
                 held = ", ".join(f"{address} by {other}" for address, other in busy.items())
-                raise self.error(f"workers are still in use: {held}. Wait for that job, or stop it.")
+                raise WorkersInUse(f"{self.group} cannot form: workers are still in use: {held}. Wait for it to end.")
             time.sleep(random.uniform(0.1, 0.3))
 
     def in_one_world(

@@ -12,7 +12,7 @@ from typing import Any
 
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, tell_rank
+from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, keep_rank, tell_rank
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, consequence, root_cause
@@ -25,17 +25,20 @@ _HEARD_EVERY_S = 2.0
 # Dask's heartbeats come every 0.5 s, those of thousands of workers every 10 s. Who misses them is asked first.
 _HEARTBEAT_S = 10.0
 _MUTE_S = 5.0
+_KEEP_EVERY_S = 0.25
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """Which rank failed first, where, and why. exception: what it raised, None when its process was lost."""
+    """Which rank failed first, where, and why. exception: what it raised, None when its process was lost. cancelled:
+    whether somebody cancelled its task before the group had formed."""
 
     rank: int
     worker: WorkerInfo
     cause: str
     exception: BaseException | None = None
     traceback: str = ""
+    cancelled: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.worker}: {self.cause}"
@@ -63,6 +66,7 @@ class Group(AbstractContextManager["Group", None]):
     id: unique; workers[rank]: where the rank runs (after restarts not always where it was wanted);
     futures[rank]: of what fn returned; failure: of the rank that failed first, None while none has.
     replaced: the processes that nannies were asked to replace because they did not react, pid by address.
+    cancelled: ranks whose tasks somebody else has cancelled. They run on until they return, as long as poll is called.
     """
 
     def __init__(
@@ -84,7 +88,10 @@ class Group(AbstractContextManager["Group", None]):
         self._checked_at = 0.0
         self._listened_at = 0.0
         self._heard: dict[str, tuple[float, float]] = {}
-        self._ended = False
+        self._ended = self._formed = False
+        self.cancelled: set[int] = set()
+        self._left: set[int] = set()  # of those: that have returned
+        self._kept_at = 0.0
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -93,7 +100,7 @@ class Group(AbstractContextManager["Group", None]):
 
     def formed(self) -> None:
         """Remember that every rank has met the others, so that nothing of the forming is left to clean up."""
-        self._server = None
+        self._server, self._formed = None, True
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -109,7 +116,8 @@ class Group(AbstractContextManager["Group", None]):
                 self.abort(str(self.failure))
         if self.failure is not None:
             raise GroupFailed(self.id, self.failure)
-        return all(future.status == "finished" for future in self.futures)
+        self._keep_cancelled()
+        return all(rank in self._left or future.status == "finished" for rank, future in enumerate(self.futures))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether every rank has returned, at the latest after `timeout_s` seconds. Raises as `poll` does."""
@@ -121,11 +129,15 @@ class Group(AbstractContextManager["Group", None]):
         return True
 
     def results(self, timeout_s: float = 30.0) -> list[Any]:
-        """What fn returned on every rank, once all have. Raises ClusterError when they have not in time."""
+        """What fn returned on every rank, once all have; None for those whose tasks were cancelled.
+
+        Raises ClusterError when they have not in time.
+        """
         if not self.wait(timeout_s):
             running = [rank for rank, future in enumerate(self.futures) if future.status != "finished"]
             raise ClusterError(f"{self.id}: ranks {running} still run after {timeout_s:g} s")
-        return [future.result(timeout=timeout_s) for future in self.futures]
+        ranks = enumerate(self.futures)
+        return [None if rank in self.cancelled else future.result(timeout=timeout_s) for rank, future in ranks]
 
     def stop(self) -> None:
         """Ask every rank to finish its step and return: `current_task().stop_requested` becomes true there.
@@ -167,8 +179,18 @@ class Group(AbstractContextManager["Group", None]):
             future.release()
 
     def _unfinished(self) -> set[str]:
-        pairs = zip(self.workers, self.futures, strict=True)
-        return {worker.address for worker, future in pairs if future.status == "pending"}
+        there = self.cancelled - self._left
+        ranks = enumerate(zip(self.workers, self.futures, strict=True))
+        return {worker.address for rank, (worker, future) in ranks if future.status == "pending" or rank in there}
+
+    def _keep_cancelled(self) -> None:
+        """Have ranks whose tasks were cancelled stay until they return, which Dask does not tell."""
+        there = self.cancelled - self._left
+        if there and time.monotonic() - self._kept_at > _KEEP_EVERY_S:
+            self._kept_at = time.monotonic()
+            asked = {self.addresses[rank]: (self.id,) for rank in there}
+            answers = run_each(self._client, keep_rank, asked, _ANSWER_S)
+            self._left |= {rank for rank in there if answers[self.addresses[rank]] is False}
 
     def _await_end(self, timeout_s: float, without: set[str]) -> None:
         deadline = time.monotonic() + timeout_s
@@ -176,6 +198,7 @@ class Group(AbstractContextManager["Group", None]):
             if time.monotonic() >= deadline:
                 return self._replace(sorted(stuck))
             time.sleep(0.02)
+            self._keep_cancelled()
 
     def _replace(self, addresses: list[str]) -> None:
         """Have nannies replace processes that do not react."""
@@ -188,14 +211,15 @@ class Group(AbstractContextManager["Group", None]):
 
     def _find_failure(self) -> RankFailure | None:
         errors = {rank: future for rank, future in enumerate(self.futures) if future.status == "error"}
-        gone = {rank for rank, future in enumerate(self.futures) if future.status in ("cancelled", "lost")}
+        gone = {rank for rank, future in enumerate(self.futures) if future.status == "lost"}
+        cancelled = {rank for rank, future in enumerate(self.futures) if future.status == "cancelled"}
         if errors or gone or time.monotonic() - self._checked_at > _LIVENESS_POLL_S:
             there = alive(self._client, self.addresses)
             self._checked_at = time.monotonic()
             lost = [
                 r
                 for r, w in enumerate(self.workers)
-                if w.address not in there and self.futures[r].status != "finished"
+                if w.address not in there and self.futures[r].status != "finished" and r not in self._left
             ]
             if lost:
                 return RankFailure(lost[0], self.workers[lost[0]], "its worker process died")
@@ -203,7 +227,11 @@ class Group(AbstractContextManager["Group", None]):
             return self._first_error(errors)
         if gone:
             rank = min(gone)
-            return RankFailure(rank, self.workers[rank], "its task was cancelled")
+            return RankFailure(rank, self.workers[rank], "Dask lost its task")
+        if cancelled and not self._formed:
+            rank = min(cancelled)
+            return RankFailure(rank, self.workers[rank], "its task was cancelled", cancelled=True)
+        self.cancelled |= cancelled
         return self._mute() if time.monotonic() - self._listened_at > _HEARD_EVERY_S else None
 
     def _mute(self) -> RankFailure | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 
 @dataclass
 class _Lease:
-    """Until `expires`, or for as long as there is a task."""
+    """Until `expires`, or for as long as there is a task. run: that the group is of, "" for none."""
 
     group: str
     expires: float
+    run: str = ""
     task: Any = None
 
     @property
@@ -27,6 +29,21 @@ class _Lease:
 
 _leases: dict[str, _Lease] = {}  # by address, as a process may hold several Dask workers
 _lock = threading.Lock()
+
+
+def run_key(job: str, workspace: str) -> str:
+    """A unique name for a start of a run, from which parts_of_run reads job and workspace (an absolute path)."""
+    return f"{job}{workspace}#{uuid.uuid4().hex[:12]}"
+
+
+def parts_of_run(key: str) -> tuple[str, str]:
+    """The job and the workspace that a run key names; empty where it is none.
+
+    >>> parts_of_run("digits/home/me/runs/digits#1a2b3c4d5e6f")
+    ('digits', '/home/me/runs/digits')
+    """
+    job, slash, rest = key.partition("/")  # no name of a job holds a slash
+    return (job, slash + rest.rpartition("#")[0]) if slash else ("", "")
 
 
 def server_key(name: str, run: str) -> str:
@@ -47,13 +64,20 @@ def holder(address: str) -> str:
         return held.group if held and held.holds else ""
 
 
-def reserve(address: str, group: str, lease_s: float) -> str:
-    """Reserve the worker for a group; returns the name of another one that has it, "" where it worked."""
+def run_of(address: str) -> str:
+    """The run of the group that has this worker, "" for none."""
+    with _lock:
+        held = _leases.get(address)
+        return held.run if held and held.holds else ""
+
+
+def reserve(address: str, group: str, lease_s: float, run: str = "") -> str:
+    """Reserve the worker for a group of a run; returns the name of another one that has it, "" where it worked."""
     with _lock:
         held = _leases.get(address)
         if held and held.group != group and held.holds:
             return held.group
-        _leases[address] = _Lease(group, time.monotonic() + lease_s)
+        _leases[address] = _Lease(group, time.monotonic() + lease_s, run)
         return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # A rank that was told to abort and has not left after this time is in code that cannot be interrupted.
 GRACE_S = 3.0
+# For so long a rank whose task was cancelled waits for its driver's word: whoever cancelled it may not be the driver.
+_UNHEARD_S = 5.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
@@ -40,7 +43,7 @@ class RankTask:
     """A rank as the code inside it, the watchdog and the driver's calls see it.
 
     abort_event: set when the rank must leave at once; abort_reason: why.
-    told: what the driver has told the rank so far (Group.tell), by name.
+    told: what the driver has told the rank so far (Group.tell), by name. heard_at: when the driver last asked for it.
     """
 
     def __init__(self, plan: RankPlan) -> None:
@@ -49,6 +52,7 @@ class RankTask:
         self.abort_event = threading.Event()
         self.abort_reason = ""
         self.told: dict[str, Any] = {}
+        self.heard_at = -math.inf
         self._comm: Communicator | None = None
         self.formed = False
 
@@ -95,7 +99,7 @@ def current_task() -> RankTask:
 def reserve_worker(group: str, run: str, lease_s: float, dask_worker: Any = None) -> WorkerInfo | str:
     """Reserve this worker for a group; returns what it is, or who has it: another group, or another run's server."""
     others = [key for key in leases.servers(dask_worker.state.actors) if not key.endswith(f"@{run}")]
-    return next(iter(others), "") or leases.reserve(dask_worker.address, group, lease_s) or describe(dask_worker)
+    return next(iter(others), "") or leases.reserve(dask_worker.address, group, lease_s, run) or describe(dask_worker)
 
 
 def release_worker(group: str, dask_worker: Any = None) -> None:
@@ -121,6 +125,15 @@ def tell_rank(group: str, name: str, value: Any, dask_worker: Any = None) -> Non
     task = leases.task_of(dask_worker.address, group)
     if task is not None:
         task.told[name] = value
+
+
+def keep_rank(group: str, dask_worker: Any = None) -> bool:
+    """Whether this worker's rank of the group is still there. A rank whose task was cancelled stays as long as its
+    driver asks."""
+    task = leases.task_of(dask_worker.address, group)
+    if task is not None:
+        task.heard_at = time.monotonic()
+    return task is not None
 
 
 def clean_segments(kvsname: str) -> None:
@@ -191,6 +204,7 @@ class _Watchdog(threading.Thread):
         self._task, self._worker = task, worker
         self._key = worker.get_current_task()
         self._forming_until = time.monotonic() + task.plan.forming_s
+        self._cancelled_at = math.inf
         self._left = threading.Event()
         self.start()
 
@@ -214,7 +228,9 @@ class _Watchdog(threading.Thread):
             return f"the Dask worker is {self._worker.status.name}"
         state = self._worker.state.tasks.get(self._key)
         if state is None or state.state not in ("executing", "long-running"):
-            return "the task was cancelled; the driver or its Dask client is gone"
+            self._cancelled_at = min(self._cancelled_at, time.monotonic())
+            if time.monotonic() - max(self._cancelled_at, self._task.heard_at) > _UNHEARD_S:
+                return "the task was cancelled; the driver or its Dask client is gone"
         if not self._task.formed and time.monotonic() > self._forming_until:
             return f"the group did not form within {self._task.plan.forming_s:g} s"
         return ""

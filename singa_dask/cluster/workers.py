@@ -33,7 +33,7 @@ class WorkerInfo:
 
     address: of its Dask comm; host: the IP address in it; node: equal for processes that can share memory;
     cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none;
-    group: that it belongs to, or a server that it has; "" while it is free.
+    group: that it belongs to, or a server that it has; "" while it is free. run: that either is of (leases.run_key).
     """
 
     address: str
@@ -45,6 +45,7 @@ class WorkerInfo:
     mpi: MpiReport = field(default_factory=MpiReport)
     cpus: frozenset[int] = frozenset()
     group: str = ""
+    run: str = ""
 
     def __str__(self) -> str:
         return f"{self.address} (host {self.node.partition('/')[0] or self.host}, pid {self.pid})"
@@ -71,6 +72,7 @@ class Placement:
 def describe(dask_worker: Any = None) -> WorkerInfo:
     """The worker that this runs on; for Client.run, so it reads and never waits."""
     address = dask_worker.address
+    server = next(iter(leases.servers(dask_worker.state.actors)), "")
     return WorkerInfo(
         address=address,
         host=host_of(address),
@@ -80,7 +82,8 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         cpus=frozenset(os.sched_getaffinity(0)),
         nanny=dask_worker.nanny or "",
         mpi=mpi_report(),
-        group=leases.holder(address) or next(iter(leases.servers(dask_worker.state.actors)), ""),
+        group=leases.holder(address) or server,
+        run=leases.run_of(address) or server.partition("@")[2],
     )
 
 

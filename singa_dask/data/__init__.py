@@ -1,6 +1,6 @@
 """Data: HDF5 shards, the order of samples, and the loader, which reads ahead."""
 
-from singa_dask.data.convert import shard
+from singa_dask.data.convert import shard_files
 from singa_dask.data.dask_submit import dask_submit
 from singa_dask.data.loader import Loader
 from singa_dask.data.manifest import Manifest
@@ -28,7 +28,7 @@ __all__ = [
     "read_small",
     "resolve",
     "resolve_normalisation",
-    "shard",
+    "shard_files",
     "statistics_path",
     "store_info",
     "stream_of",

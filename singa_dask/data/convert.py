@@ -1,19 +1,27 @@
-"""Conversion of raw files to shards, as in `singa-dask shard`."""
+"""Named data sets and files become shards, as by `singa-dask shard`."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
-from singa_dask.data.converters import cifar10, csv, digits, idx, images, npz, text
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.converters import cifar10, digits, idx, text
 from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
 from singa_dask.data.folders import replace_folder
+from singa_dask.data.in_place import index
+from singa_dask.data.ingest.write import write
 from singa_dask.data.manifest import Manifest, warn_of_note
+from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
+from singa_dask.data.sources.source import Block, Source
 from singa_dask.data.writer import write_shards
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
@@ -25,56 +33,86 @@ RECIPE_FORMATS: Mapping[str, Callable[[Recipe, dict[str, Path]], dict[str, Split
     "cifar10": cifar10.load,
     "text": text.load_recipe,
 }
-FILE_FORMATS: Mapping[str, Callable[..., dict[str, Split]]] = {
+# The readers of the user's files. Their keyword arguments are options.
+READERS: Mapping[str, Callable[..., dict[str, Source]]] = {
     "csv": csv.load,
+    "hdf5": hdf5.load,
     "images": images.load,
+    "kvfile": kvfile.load,
+    "netcdf": netcdf.load,
     "npz": npz.load,
-    "text": text.load,
+    "parquet": parquet.load,
+    "zarr": zarr.load,
 }
+# What a file holds, for users who do not know it.
+CONTENTS: Mapping[str, Callable[[str | Path], str]] = {
+    "csv": csv.contents,
+    "hdf5": hdf5.contents,
+    "netcdf": netcdf.contents,
+    "npz": npz.contents,
+    "parquet": parquet.contents,
+    "zarr": zarr.contents,
+}
+TEXT = "text"
+FORMATS = tuple(sorted((*READERS, TEXT)))
+_WRITING = ("client", "seed", "validation", "test", "missing", "encode", "unknown", "max_categories", "progress")
 
 
-def shard(
+def shard_files(
     what: str,
     out: str | Path,
-    nshards: int = 1,
+    nshards: int | None = None,
     *,
     source: str | Path | None = None,
     window: int | None = None,
     shuffle: bool | None = None,
     overwrite: bool = False,
+    in_place: bool = False,
     **options: Any,
 ) -> dict[str, Manifest]:
     """Write a named data set, or files in a known format, as shards. Returns the manifest of each split.
 
-    what: a named data set (digits, mnist, cifar10, ...) or a format (csv, images, npz, text).
+    what: a named data set (digits, mnist, cifar10, ...) or a format (csv, hdf5, parquet, ...).
     out: the folder for the shards; with several splits, they go to out/train, out/test.
-    source: the file or folder to read; a named data set is found or downloaded.
-    window: samples per window; write_shards has a default. shuffle: write the samples in a random, reproducible order;
-        by default only the training split is shuffled, and text keeps its order.
-    options: of the format. csv: label, header, separator. images: resize. text: vocab, unit, vocab_size, validation.
+    source: the files to read: a path, a folder or a pattern; a named data set is found or downloaded.
+    window, nshards: as of `write`. shuffle: write the samples in a random, reproducible order; by default only the
+        training split is shuffled, and text keeps its order.
+    in_place: HDF5 files are not copied; `out` gets a manifest that names them.
+    options: of the reader in `singa_dask.data.sources`, such as x, y, label, target; and of `write`, such as client,
+        validation, test, missing. text: vocab, unit, vocab_size, validation.
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
-    writing: dict[str, Any] = {"window": window, "shuffle": shuffle, "overwrite": overwrite}
-    if what in FILE_FORMATS:
-        load = FILE_FORMATS[what]
-        _check_options(what, options, load)
-        if source is None:
-            raise ConfigError(Problem("source", f"is missing: {what} needs a file or folder to read", "nothing"))
-        splits = load(Path(source).expanduser().absolute(), **options)
-        return _write(splits, Path(out), nshards, **writing)
+    out = Path(out).expanduser().absolute()
+    if what in FORMATS and source is None:
+        raise ConfigError(Problem("source", f"is missing: {what} needs a file or folder to read", "nothing"))
+    if in_place and what != "hdf5":
+        raise ConfigError(Problem("in_place", "is for hdf5 only", what, "Leave it out, or write the data as HDF5."))
+    if what in READERS:
+        _check_options(what, options, READERS[what], () if in_place else _WRITING)
+        reading = {key: value for key, value in options.items() if key not in _WRITING}
+        sources = READERS[what](source, **reading)
+        if in_place:
+            return _index(sources, out, window, overwrite)
+        writing = {key: value for key, value in options.items() if key in _WRITING}
+        return _write_sources(sources, out, nshards, shuffle, window=window, overwrite=overwrite, **writing)
+    if what == TEXT:
+        _check_options(what, options, text.load)
+        splits = text.load(Path(source or "").expanduser().absolute(), **options)
+        return _write(splits, out, nshards or 1, window, shuffle, overwrite)
     names = recipe_names()
     if what not in names:
-        valid = [*names, *FILE_FORMATS]
         message = "is neither a named data set nor a format"
-        raise ConfigError(Problem("shard", message, repr(what), nearest(what, valid)))
+        raise ConfigError(Problem("shard", message, repr(what), nearest(what, [*names, *FORMATS])))
     _check_options(what, options, None)
-    return shard_recipe(load_recipe(what), Path(out), nshards, source, **writing)
+    return shard_recipe(
+        load_recipe(what), out, nshards or 1, source, window=window, shuffle=shuffle, overwrite=overwrite
+    )
 
 
 def shard_recipe(
     recipe: Recipe, out: Path, nshards: int, source: str | Path | None = None, **writing: Any
 ) -> dict[str, Manifest]:
-    """Write a named data set as shards to out/<split>. writing: window, shuffle and overwrite of `shard`.
+    """Write a named data set as shards to out/<split>. writing: window, shuffle and overwrite of `shard_files`.
 
     Raises DataError.
     """
@@ -83,15 +121,84 @@ def shard_recipe(
             f"{recipe.name}.toml: format {recipe.format!r} is unknown. {nearest(recipe.format, RECIPE_FORMATS)}"
         )
     splits = RECIPE_FORMATS[recipe.format](recipe, raw_files(recipe, source))
-    return _write(splits, out, nshards, **writing)
+    return _write(splits, out.absolute(), nshards, **writing)
 
 
-def _check_options(what: str, options: Mapping[str, Any], load: Callable[..., Any] | None) -> None:
-    valid = list(inspect.signature(load).parameters)[1:] if load else []
+def _check_options(
+    what: str, options: Mapping[str, Any], load: Callable[..., Any] | None, more: Sequence[str] = ()
+) -> None:
+    valid = [*list(inspect.signature(load).parameters)[1:], *more] if load else []
     for key, value in options.items():
         if key not in valid:
             hint = nearest(key, valid) or f"{what} has no options."
             raise ConfigError(Problem(key, f"is not an option of {what}", f"{key}={value!r}", hint))
+
+
+def _write_sources(
+    sources: Mapping[str, Source],
+    out: Path,
+    nshards: int | None,
+    shuffle: bool | None,
+    overwrite: bool,
+    **writing: Any,
+) -> dict[str, Manifest]:
+    if "" in sources:
+        mixed = not sources[""].ordered if shuffle is None else shuffle
+        return write(sources[""], out, nshards=nshards, shuffle=mixed, overwrite=overwrite, **writing)
+    for share in ("validation", "test"):
+        if writing.get(share):
+            message = f"is a share of all samples, but the source has the splits {', '.join(sources)} already"
+            hint = "Leave it out, name one split with --x and --y, or set store_conf.validation_share in the job."
+            raise ConfigError(Problem(share, message, str(writing[share]), hint))
+    with replace_folder(out, overwrite) as folder:
+        columns: tuple[Column, ...] = ()
+        for split in sources:  # "train" is the first
+            source = _like(sources[split], columns)
+            mixed = split == "train" if shuffle is None else shuffle
+            (made,) = write(source, folder / split, nshards=nshards, shuffle=mixed, **writing).values()
+            columns = columns or made.columns
+    return {split: Manifest.load(out / split) for split in sources}
+
+
+def _like(source: Source, columns: Sequence[Column]) -> Source:
+    """A source whose y has the roles and classes of the training samples."""
+    answers = [column for column in columns if column.role in (Role.LABEL, Role.TARGET)]
+    classes, roles, named = dict(source.classes), dict(source.roles), []
+    for name, column in zip(source.y, answers, strict=False):
+        roles[name] = column.role
+        if isinstance(column.classes, int):
+            classes[name] = tuple(map(str, range(column.classes)))
+        elif column.classes is not None and name not in classes:
+            classes[name] = column.classes
+            named.append(name)
+    blocks = [_NamedLabels(block, tuple(named)) for block in source.blocks]
+    return replace(source, classes=classes, roles=roles, blocks=blocks)
+
+
+@dataclass(frozen=True)
+class _NamedLabels:
+    """A block whose labels are texts: if the training labels are 3 and 5, these are the names of the classes."""
+
+    block: Block
+    labels: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.block.key
+
+    def read(self) -> dict[str, Any]:
+        found = dict(self.block.read())
+        return found | {name: np.asarray(found[name]).astype(str) for name in self.labels}
+
+
+def _index(sources: Mapping[str, Source], out: Path, window: int | None, overwrite: bool) -> dict[str, Manifest]:
+    """Manifests of HDF5 files as they lie."""
+    (split, source), *others = sources.items()
+    if others:
+        message = f"needs one split, but the source has {', '.join(sources)}"
+        raise ConfigError(Problem("in_place", message, "true", "Name one split with --x and --y."))
+    files, datasets, channels = hdf5.lying(source)
+    return {split: index(files, out / split, datasets, channels=channels, window=window, overwrite=overwrite)}
 
 
 def _write(
@@ -102,7 +209,6 @@ def _write(
     shuffle: bool | None = None,
     overwrite: bool = False,
 ) -> dict[str, Manifest]:
-    out = out.absolute()
     if shuffle and any(split.ordered for split in splits.values()):
         raise ConfigError(Problem("shuffle", "text cannot be shuffled", "true", "Leave it out."))
     with replace_folder(out, overwrite) as folder:

@@ -22,6 +22,7 @@ from singa_dask.data.resolve import resolve
 from singa_dask.data.shards import read_small
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
+from singa_dask.layers.normalisation import Normalisation, given_numbers
 
 _CACHED_VALUES = 1 << 14
 
@@ -84,11 +85,8 @@ class Normaliser:
 
     def reference(self, x_ND: np.ndarray, rows_R: np.ndarray) -> np.ndarray:
         """The reference of `gather` in plain NumPy: (R, D)."""
-        y_RD = x_ND[rows_R].astype(self.dtype)
-        if self.mean is not None:
-            y_RD = y_RD - np.asarray(self.mean, self.dtype)
-        if self.std is not None:
-            y_RD = y_RD / np.asarray(self.std, self.dtype)
+        mean, std = (None if value is None else np.asarray(value) for value in (self.mean, self.std))
+        y_RD = Normalisation(mean, std).apply(np, x_ND[rows_R].astype(self.dtype))
         if self.planes > 1:
             y_RD = y_RD.reshape(len(y_RD), self.planes, -1).transpose(0, 2, 1).reshape(y_RD.shape)
         return y_RD
@@ -116,8 +114,8 @@ def make_target_normaliser(store: StoreProto, column: Column, dtype: Any = np.fl
     """(t - target_mean) / target_std for the layer's targets."""
     dtype = np.dtype(dtype).type
     mean, std = (
-        in_stored_order(given, column).astype(dtype) if given else None
-        for given in (store.target_mean, store.target_std)
+        in_stored_order(values, column).astype(dtype) if values else None
+        for values in (given_numbers(store, "target_mean"), given_numbers(store, "target_std"))
     )
     return Normaliser(mean, std, dtype, _planes(column))
 
@@ -140,6 +138,9 @@ def resolve_normalisation(store: StoreProto, column: Column, fitted: Column, tar
             values = read_statistic(getattr(store, f"{name}_file"), name, column)
             getattr(store, name)[:] = in_net_order(values, column, flat=flat)
             store.ClearField(f"{name}_file")
+        elif flat and getattr(store, name):  # the net does not know the channels of flat samples
+            values = in_stored_order(getattr(store, name), column, flat=True)
+            getattr(store, name)[:] = in_net_order(values, column, flat=True)
     if store.normalise:
         _check_alone(store)
         for name, numbers in (("mean", fitted.mean), ("std", _scales(fitted, constant))):
@@ -200,22 +201,14 @@ def in_net_order(values: np.ndarray, column: Column, *, flat: bool = False) -> l
 
 
 def _statistic(store: StoreProto, name: str, column: Column) -> float | np.ndarray | None:
-    file, value = getattr(store, f"{name}_file"), getattr(store, f"{name}_value")
-    given = getattr(store, name)
-    if given:
-        array = in_stored_order(given, column, flat=len(store.shape) == 1)
-        if name == "std" and not array.all():
-            raise ConfigError(Problem("store_conf.std", "must not contain 0", hint="Use 1 for no change."))
-        return float(given[0]) if len(given) == 1 else array
-    if file and store.HasField(f"{name}_value"):
-        raise ConfigError(
-            Problem(f"store_conf.{name}_file", f"excludes {name}_value", repr(file), "Leave one of them out.")
-        )
-    if store.HasField(f"{name}_value"):
-        if not math.isfinite(value) or (name == "std" and value == 0):
-            key, message = f"store_conf.{name}_value", "must be finite, and not 0 for std"
-            raise ConfigError(Problem(key, message, str(value), "Use 1 for no change."))
-        return float(value)
+    file = getattr(store, f"{name}_file")
+    for other in (name, f"{name}_value") if file else ():
+        if getattr(store, other) if other == name else store.HasField(other):
+            hint = "Leave one of them out."
+            raise ConfigError(Problem(f"store_conf.{name}_file", f"excludes {other}", repr(file), hint))
+    values = given_numbers(store, name)
+    if values:
+        return values[0] if len(values) == 1 else in_stored_order(values, column, flat=len(store.shape) == 1)
     return read_statistic(file, name, column) if file else None
 
 

@@ -16,8 +16,8 @@ from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
-from singa_dask.layers.base import InputLayer
-from singa_dask.net import Net
+from singa_dask.layers.input import InputLayer
+from singa_dask.net import Net, inputs_of
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,23 @@ class KnownData:
             if name in self.texts
         }
 
+    @property
+    def needed(self) -> list[str]:
+        """The input layers whose samples the predictions depend on."""
+        names = {name for output in self.net.predictions() for name in inputs_of(self.net, output)}
+        return [name for name in self.net.input_layers if name in names]
+
+    @property
+    def answering(self) -> list[str]:
+        """The input layers with the labels or targets of the predictions."""
+        names = {self.answered_by(output) for output in self.net.predictions()}
+        return [name for name in self.net.input_layers if name in names]
+
+    @property
+    def read(self) -> list[str]:
+        """The input layers that are needed or answer."""
+        return [name for name in self.net.input_layers if name in {*self.needed, *self.answering}]
+
     def store(self, name: str) -> StoreProto:
         """The store_conf of an input layer."""
         return self.net.layers[name].proto.store_conf
@@ -86,24 +103,33 @@ class KnownData:
 
     def classes(self, output: str) -> tuple[str, ...] | None:
         """The names of the classes of the labels of an output, if they are known."""
-        column = self._answers(output)
-        return column.classes if column is not None and isinstance(column.classes, tuple) else None
+        return class_names(self._answers(output))
 
     def names(self, output: str) -> list[str]:
         """The names of the values of an output: of classes, of the values of the target, or else numbers."""
-        width, column = prod(self.net.shapes[output]), self._answers(output)
-        if self.classifies(output):
-            classes = self.classes(output) or ()
-            return [classes[i] if i < len(classes) else str(i) for i in range(width)]
-        if column is None or column.role is not Role.TARGET or prod(column.shape) != width:
-            return [f"output_{i}" for i in range(width)]
-        if column.shape == ():
-            return [column.name]
-        return list(column.names) or [f"{column.name}_{i}" for i in range(width)]
+        width = prod(self.net.shapes[output])
+        return value_names(self._answers(output), width, classifies=self.classifies(output))
 
     def _answers(self, output: str) -> Column | None:
         known = self.inputs.get(self.answered_by(output) or "")
         return None if known is None else known.answers
+
+
+def class_names(column: Column | None) -> tuple[str, ...] | None:
+    """The names of the classes of labels."""
+    return column.classes if column is not None and isinstance(column.classes, tuple) else None
+
+
+def value_names(column: Column | None, width: int, *, classifies: bool) -> list[str]:
+    """The names of the `width` values of one prediction: of the classes, or of the values of the target."""
+    if classifies:
+        classes = class_names(column) or ()
+        return [classes[i] if i < len(classes) else str(i) for i in range(width)]
+    if column is None or column.role is not Role.TARGET or prod(column.shape) != width:
+        return [f"output_{i}" for i in range(width)]
+    if column.shape == ():
+        return [column.name]
+    return list(column.names) or [f"{column.name}_{i}" for i in range(width)]
 
 
 def numbers(table: Any, names: Sequence[Any]) -> np.ndarray:

@@ -13,10 +13,11 @@ import numpy as np
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.distopt.described import KnownData
+from singa_dask.distopt.feeding import check_normalisation, feed_of, normalised, read_files
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.predicting import is_empty, predict
 from singa_dask.distopt.ranks import Ranks, own_arrays
-from singa_dask.errors import CommTimeout, ConfigError, DataError, Problem, nearest
+from singa_dask.errors import CommTimeout, ConfigError, Problem, nearest
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
@@ -38,6 +39,11 @@ class Model:
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
         loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
         scores = model.predict(x)
+
+    x: one array, or arrays by the names of the input layers; to predict, only those on which the output depends. y:
+    class labels, or targets where the input layer has a target_shape; one array, or arrays by input layer. Both are in
+    the units of the data: the model normalises them by mean, std, target_mean and target_std of its input layers, and
+    predictions are in the units of the data again.
 
     Several threads may predict and evaluate at the same time. A model can be pickled unless it is partitioned.
 
@@ -70,6 +76,7 @@ class Model:
         if partition_dim is not None:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
+        read_files(self._proto)
         self.ops = get_ops(device, dtype, device_id=device_id)
         self.seed = seed
         self.number = 0
@@ -81,6 +88,7 @@ class Model:
         self._allocating = threading.Lock()
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
+        check_normalisation(self._net)
 
     @property
     def net(self) -> Net:
@@ -98,14 +106,13 @@ class Model:
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
-        """Run forward in training; x: one array, or arrays by the names of the input layers. y: labels, targets of an
-        input layer with target_shape, or None.
+        """Run forward in training. x, y: as in `Model`; None for y if no layer reads it.
 
         Raises DataError where x and y do not fit the net or each other.
         """
-        feed, rows = self._feed(x, y)
+        feed, rows = feed_of(self.net, x, y)
         counts = self.ranks.numbers(rows)
-        self.net.forward(feed, self._step(Phase.kTrain, self.number, counts))
+        self.net.forward(normalised(self.net, feed), self._step(Phase.kTrain, self.number, counts))
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
@@ -116,10 +123,10 @@ class Model:
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        measured = self._evaluator(metrics).measure(self._mini_batches(*self._feed(x, y), batchsize))
+        measured = self._evaluator(metrics).measure(self._mini_batches(*feed_of(self._test_net, x, y), batchsize))
         if self.partitioned:
             measured.sums = self.ranks.sum(measured.sums)
-        return measured.numbers | measured.details
+        return measured.numbers | {name: detail.value for name, detail in measured.details.items()}
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -154,20 +161,21 @@ class Model:
             )
         return predict(self, x, output or names[0], batchsize)
 
-    def predict_all(self, x: Any, *, batchsize: int | None = None) -> dict[str, np.ndarray]:
-        """The outputs for every row of arrays x, by the names of `outputs`; see `predict`."""
+    def predict_all(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> dict[str, np.ndarray]:
+        """The outputs for every row of arrays x, by the names of `outputs`; see `predict`. x: what `output` needs, by
+        default the first one; others are there if they need no more."""
         if not self.partitioned and is_empty(x):
             return {name: array[:0] for name, array in self.predict_all(self._row_of_zeros()).items()}
-        feed, rows = self._feed(x, None)
+        feed, rows = feed_of(self._test_net, x, output=output or self.outputs[0])
         found: dict[str, np.ndarray] = {}
         done = 0
         for part, step in self._mini_batches(feed, rows, self._rows_of_a_pass if batchsize is None else batchsize):
             outputs = self._evaluator().predict(part, step)
-            for name, output in outputs.items():
+            for name, y in outputs.items():
                 if name not in found:
-                    found[name] = np.empty((rows, *output.shape[1:]), output.dtype)
-                found[name][done : done + len(output)] = output
-            done += len(output)
+                    found[name] = np.empty((rows, *y.shape[1:]), y.dtype)
+                found[name][done : done + len(y)] = y
+            done += len(y)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -294,7 +302,7 @@ class Model:
                 name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
                 for name, batch in feed.items()
             }
-            yield part, step
+            yield normalised(self._test_net, part), step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:
         if not self.partitioned:
@@ -313,37 +321,6 @@ class Model:
     def _step(self, phase: int, number: int, counts: tuple[int, ...]) -> Step:
         return Step(phase, number, self.seed, sum(counts[: self.ranks.rank]), sum(counts), counts)
 
-    def _feed(self, x: Any, y: Any) -> tuple[dict[str, Batch], int]:
-        names = self.net.input_layers
-        given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(names[:1], x)
-        if set(given) != set(names):
-            raise DataError(f"x must be arrays for the input layers {', '.join(names)}. Received: {', '.join(given)}.")
-        arrays = {name: _array(array) for name, array in given.items()}
-        labels = None if y is None else _array(y)
-        if labels is not None:
-            self._check_read()
-        sizes = {f"x[{name!r}]" if len(names) > 1 else "x": len(array) for name, array in arrays.items()}
-        if labels is not None:
-            sizes["y"] = len(labels)
-        rows = next(iter(sizes.values()))
-        if rows < 1 or len(set(sizes.values())) > 1:
-            told = ", ".join(f"{size} in {name}" for name, size in sizes.items())
-            raise DataError(
-                f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}."
-            )
-        return {name: Batch(array, labels) for name, array in arrays.items()}, rows
-
-    def _check_read(self) -> None:
-        """Raise DataError if no layer would read y."""
-        taken = self.net.features_as_targets()
-        if taken and not self.net.labelled_inputs:
-            loss, source = next(iter(taken.items()))
-            raise DataError(
-                f"layer {loss!r} takes the samples of {source!r} as its target, and y would not be read. Set "
-                f"target_shape of {source!r} to the shape of one target ([1] for one number), or leave y out if the "
-                "net is to reproduce its input."
-            )
-
 
 def _unpickled(
     net: bytes,
@@ -360,10 +337,3 @@ def _unpickled(
     if parameters is not None:
         model.load_state_dict(parameters)
     return model
-
-
-def _array(array: Any) -> Any:
-    array = array if hasattr(array, "shape") else np.asarray(array)
-    if not array.shape:
-        raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
-    return array

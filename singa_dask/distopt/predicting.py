@@ -12,6 +12,7 @@ import numpy as np
 
 from singa_dask.distopt.described import numbers
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.net import inputs_of
 
 if TYPE_CHECKING:
     from singa_dask.distopt.model import Model
@@ -29,7 +30,7 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
         return table(x, model, output, batchsize)
     if lazy[0]:
         return _lazy_array(model, x, output, batchsize)
-    return model.predict_all(x, batchsize=batchsize)[output]
+    return model.predict_all(x, output=output, batchsize=batchsize)[output]
 
 
 def is_empty(x: Any) -> bool:
@@ -44,7 +45,7 @@ def is_table(x: Any) -> bool:
 
 
 def _table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
-    rows = model.predict_all(_features(x, model), batchsize=batchsize)[output]
+    rows = model.predict_all(_features(x, model, output), output=output, batchsize=batchsize)[output]
     return _framed(model, rows, output, x.index)
 
 
@@ -55,12 +56,12 @@ def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
     return pandas.DataFrame(rows.reshape(len(rows), width), index, model.known.names(output))
 
 
-def _features(table: Any, model: Model) -> dict[str, np.ndarray]:
-    """What each input layer reads of a table."""
+def _features(table: Any, model: Model, output: str) -> dict[str, np.ndarray]:
+    """What each input layer that the output needs reads of a table."""
     known = model.known.inputs
     return {
         name: known[name].features(table) if name in known else numbers(table, list(table))
-        for name in model.net.input_layers
+        for name in inputs_of(model.net, output)
     }
 
 
@@ -82,7 +83,7 @@ def _lazy_array(model: Model, x: Any, output: str, batchsize: int | None) -> Any
     given = dict(x) if isinstance(x, Mapping) else {None: x}
     arrays = {name: _by_rows(array) for name, array in given.items()}
     zeros = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-    shape = model.predict_all(zeros.get(None, zeros))[output].shape[1:]
+    shape = model.predict_all(zeros.get(None, zeros), output=output)[output].shape[1:]
     indexed = []
     for i, array in enumerate(arrays.values()):
         indexed += [array, ("rows", *(f"x{i}.{axis}" for axis in range(1, array.ndim)))]
@@ -104,16 +105,14 @@ def _by_rows(array: Any) -> Any:
         received = f"shape {array.shape}"
         hint = "Its first axis counts the samples, whose sizes must be known; compute_chunk_sizes() finds them."
         raise ConfigError(Problem("x", "must be a Dask array of samples", received, hint))
-    return (
-        array
-        if all(count == 1 for count in array.numblocks[1:])
-        else array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
-    )
+    if all(count == 1 for count in array.numblocks[1:]):
+        return array
+    return array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
 
 
 def _block(*blocks: Any, model: Model, names: Sequence[str | None], output: str, batchsize: int | None) -> np.ndarray:
     arrays = {name: _only(block) for name, block in zip(names, blocks, strict=True)}
-    return model.predict_all(arrays.get(None, arrays), batchsize=batchsize)[output]
+    return model.predict_all(arrays.get(None, arrays), output=output, batchsize=batchsize)[output]
 
 
 def _only(block: Any) -> Any:
@@ -124,7 +123,7 @@ def _only(block: Any) -> Any:
 
 
 def _lazy_table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
-    _features(x._meta, model)
+    _features(x._meta, model, output)
     rows = model.predict_all(dict.fromkeys(model.net.input_layers, ()))[output]
     meta = _framed(model, rows, output, x._meta.index[:0])
     return x.map_partitions(_table, _sent(model), output, batchsize, meta=meta)

@@ -1,7 +1,8 @@
 """A net with its parameters as an ONNX model (opset 17).
 
-The model takes raw samples in the shape that the job declares: images as channels, height, width. It includes the
-normalisation of the loader and the evaluation behaviour of the layers. A user layer is exported by a method
+The model takes samples in the units of the data, in the shape that the job declares: channels first. It includes the
+normalisation, of samples and back from that of targets, and the evaluation behaviour of the layers. Its inputs are
+those on which the outputs depend. A user layer is exported by a method
 
     def to_onnx(self, graph, *inputs):            # names of ONNX tensors, images as (batch, channels, height, width)
         return graph.add("Relu", inputs)          # the name of its output
@@ -29,7 +30,7 @@ from singa_dask.layers import Layer
 from singa_dask.layers.batch_norm import EPSILON
 from singa_dask.layers.connection import piece_bounds
 from singa_dask.layers.param import Shape
-from singa_dask.net import Net
+from singa_dask.net import Net, layers_of, units
 from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
     for output in outputs:
         tensor, shape = tensors[output], as_onnx(net.shapes[output])
         rows = tensor if isinstance(tensor, str) else tensor[0]
+        if (found := units(net, output)) is not None:
+            rule, applied = found
+            operations = _operations(("Mul", "Add"), (rule.std, rule.mean), applied, net.shapes[output])
+            rows = _applied(graph, output, rows, operations)
         if output in timed:
             turn = [1, 0, *range(2, len(shape) + 2)]
             graph.give(output, graph.add("Transpose", [graph.by_step(rows, shape)], perm=turn), [*TIMED, *shape])
@@ -83,12 +88,7 @@ def _needed(net: Net, outputs: Sequence[str]) -> set[str]:
     for output in outputs:
         if output not in net.layers or output in net.input_layers:
             raise ConfigError(Problem("output", "unknown layer", output, nearest(output, net.layers.keys())))
-    needed, open_ = set(), list(outputs)
-    while open_:
-        name = open_.pop()
-        if name not in needed:
-            needed.add(name)
-            open_ += _features(net.layers[name]).values()
+    needed = {layer for output in outputs for layer in layers_of(net, output)}
     _refuse_unrolled([layer for name, layer in net.layers.items() if name in needed])
     return needed
 
@@ -107,8 +107,7 @@ def _refuse_unrolled(layers: Sequence[Layer]) -> None:
 
 def _features(layer: Layer) -> dict[int, str]:
     """The sources whose features the layer's output depends on, by position."""
-    others = {1} if isinstance(layer, kinds.EuclideanLoss) else layer.label_positions
-    return {i: source for i, source in enumerate(layer.proto.srclayers) if i not in others}
+    return {i: layer.proto.srclayers[i] for i in sorted(layer.output_positions)}
 
 
 def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
@@ -131,12 +130,16 @@ def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequenc
             "is read both as whole rows and step by step, so the number of steps cannot be free", names
         )
     sample = shape[1:] if any(stepwise) else shape
-    operations = _normalisation(layer, (shape[1:] or (1,)) if layer.proto.store_conf.sequence else shape)
+    record = (shape[1:] or (1,)) if layer.proto.store_conf.sequence else shape
+    rule = graph.net.input_layer(layer.name).normalisation
+    operations = _operations(("Sub", "Div"), (rule.mean, rule.std), record, record)
     symbols = not operations and _are_symbols(layer, wanted, outputs)
-    name = graph.take(layer.name, [*(TIMED if any(stepwise) else ("batch",)), *as_onnx(sample)], symbols=symbols)
-    for op, array in operations:
-        name = graph.add(op, [name, graph.constant(f"{layer.name}_{op}", array)])
-    return name
+    volume = len(sample) == 4 and record == shape
+    given = (sample[-1], *sample[:-1]) if volume else as_onnx(sample)
+    name = graph.take(layer.name, [*(TIMED if any(stepwise) else ("batch",)), *given], symbols=symbols)
+    if volume:  # inside, as images at several depths
+        name = graph.add("Transpose", [name], perm=[0, 2, 1, 3, 4])
+    return _applied(graph, layer.name, name, operations)
 
 
 def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> bool:
@@ -149,21 +152,27 @@ def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) 
     )
 
 
-def _normalisation(layer: Layer, shape: Shape) -> list[tuple[str, np.ndarray]]:
-    """The loader's (x - mean) / std: operators and their second operands. shape: of a record, channels last."""
-    store = layer.proto.store_conf
+def _operations(
+    ops: Sequence[str], values: Sequence[np.ndarray | None], applied: Shape, shape: Shape
+) -> list[tuple[str, np.ndarray]]:
+    """Operators and their second operands. values: in the net's order, for samples of shape `applied`, as which those
+    of `shape` are seen."""
     operations = []
-    for op, name, neutral in (("Sub", "mean", 0), ("Div", "std", 1)):
-        value = getattr(store, f"{name}_value")
-        given = getattr(store, name) or ([value] if store.HasField(f"{name}_value") else [neutral])
-        array = np.asarray(given, np.float32)
-        if np.all(array == neutral):
+    for op, value in zip(ops, values, strict=True):
+        if value is None or np.all(value == (0 if op in ("Sub", "Add") else 1)):
             continue
+        array = np.asarray(value, np.float32)
         if array.size > 1:
-            array = np.broadcast_to(array.reshape(shape) if array.size == prod(shape) else array, shape)
-            array = np.moveaxis(array, -1, 0)
+            array = np.broadcast_to(array, applied).reshape(shape)
+            array = np.moveaxis(array, -1, -3) if array.ndim >= 3 else array
         operations.append((op, array if array.size > 1 else array.reshape(())))
     return operations
+
+
+def _applied(graph: Graph, layer: str, tensor: str, operations: Sequence[tuple[str, np.ndarray]]) -> str:
+    for op, array in operations:
+        tensor = graph.add(op, [tensor, graph.constant(f"{layer}_{op}", array)])
+    return tensor
 
 
 # One function per layer: (graph, layer, names of the sources) -> name or names of its outputs.

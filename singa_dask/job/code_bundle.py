@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import distributions
 from pathlib import Path
 from threading import Lock
@@ -82,8 +82,11 @@ def pack(job: JobProto | NetProto, folder: Path | None = None) -> CodeBundle | N
 
 def not_kept(job: JobProto, folder: Path | None = None) -> list[Problem]:
     """The modules of a job's user code that `pack` leaves out, though they are not installed."""
+    named = list(named_code(job))
+    if not named:  # looking through all modules takes a second
+        return []
     local, faults = _local_modules(folder), {}
-    for name, key in named_code(job):
+    for name, key in named:
         module = name.partition(":")[0]
         file = getattr(sys.modules.get(module), "__file__", None)
         if file and not _is_local(name, local) and not _is_installed(os.path.realpath(file)):
@@ -150,8 +153,12 @@ def _local_modules(folder: Path | None) -> dict[str, ModuleType]:
 
 
 def _in_environment(path: str) -> bool:
-    standard = os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
-    return path.startswith(standard) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+    return path.startswith(_standard_library()) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+
+
+@cache
+def _standard_library() -> str:
+    return os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
 
 
 def _is_installed(path: str) -> bool:

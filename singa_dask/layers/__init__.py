@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
-from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
+from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step
@@ -11,7 +11,7 @@ from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.inner_product import InnerProduct
-from singa_dask.layers.input import CharRNN, CSVInput, RecordInput
+from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput
 from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
 from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput

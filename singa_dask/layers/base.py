@@ -17,17 +17,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
-from singa_dask.job.stores import net_shape
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Param, Shape, param_message
 from singa_dask.layers.partition import Form, LayerPartition, Portion
-from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
@@ -50,6 +46,7 @@ class Layer(Description):
     multiple_outputs: whether forward returns a tuple with one array per destination (Slice, Split). Backward then gets
     a tuple, and setup may return a tuple of shapes.
     num_sources: minimum and maximum number of srclayers; None for no maximum.
+    output_sources: positions of the sources that its output depends on; None for all but labels and targets.
     rowwise: whether each output row depends only on the same input row (for `recurrent` layers also on its earlier
     time steps). The time steps of an unrolled net can then be rows of one call.
     keeps_order: whether y = f(x) is elementwise and monotonic, and backward needs only y. A net may then compute it
@@ -77,6 +74,7 @@ class Layer(Description):
     passes_labels: ClassVar[bool] = False
     multiple_outputs: ClassVar[bool] = False
     num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
+    output_sources: ClassVar[tuple[int, ...] | None] = None
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
@@ -185,6 +183,13 @@ class Layer(Description):
         """The positions among the actual srclayers from which the layer reads a target if the source has one."""
         return self._positions((*self.label_sources, *self.target_sources))
 
+    @property
+    def output_positions(self) -> set[int]:
+        """The positions among the actual srclayers of those that its output depends on."""
+        if self.output_sources is not None:
+            return self._positions(self.output_sources)
+        return set(range(len(self.proto.srclayers))) - self.target_positions
+
     def _positions(self, declared: tuple[int, ...]) -> set[int]:
         count = len(self.proto.srclayers)
         return {position % count for position in declared if -count <= position < count}
@@ -259,7 +264,7 @@ class Layer(Description):
         if not flow or not isinstance(flow[-1], Layer):
             hint = "Start the list with an input layer, call the layer on its sources, or name them in srclayers."
             raise self.problem("has no sources, and no layer precedes it", hint=hint)
-        labelled = [layer for layer in before if isinstance(layer, InputLayer) or _labels_only(layer)]
+        labelled = [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
         if least <= 1:
             return (flow[-1],)
         if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
@@ -325,44 +330,6 @@ class Layer(Description):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
-
-
-class InputLayer(Layer):
-    """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
-
-    num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
-
-    @property
-    def sample_shape(self) -> Shape:
-        """The sample shape from store_conf.shape: (C, ...) -> (..., C), (H, W) -> (H, W, 1), (D,) -> (D,).
-
-        Raises ConfigError if it is missing or not positive.
-        """
-        return self._net_shape("shape", "Set it, or take it from the shards: check without --no-data.")
-
-    @property
-    def target_shape(self) -> Shape | None:
-        """The shape of a sample's target in the net; None where the labels are classes."""
-        return None
-
-    def labels(self, ops: Ops, labels: Array) -> Array:
-        """The labels on the device: class labels as they are given, targets in their shape in the net.
-
-        Raises DataError if targets have another shape.
-        """
-        return ops.asarray(labels)
-
-    def no_labels(self, rows: int) -> np.ndarray:
-        """Zeros in place of the labels or targets of `rows` rows."""
-        return np.zeros(rows, np.int64)
-
-    def _net_shape(self, field: str, hint: str) -> Shape:
-        shape = tuple(getattr(self.proto.store_conf, field))
-        if not 1 <= len(shape) <= 4 or min(shape) < 1:
-            message = f"store_conf.{field} must be values; height, width; or channels and 2 or 3 positive dimensions"
-            raise self.problem(message, list(shape) or "none", hint)
-        return net_shape(shape)
 
 
 class LossLayer(Layer):

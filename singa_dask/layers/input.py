@@ -5,19 +5,83 @@ B samples of sample shape S.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from singa_dask.errors import DataError
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.stores import row_shape, store_of
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.job.stores import net_shape, row_shape, store_of
+from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
+from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
+
+
+class InputLayer(Layer):
+    """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
+
+    num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    @property
+    def sample_shape(self) -> Shape:
+        """The sample shape from store_conf.shape: (C, ...) -> (..., C), (H, W) -> (H, W, 1), (D,) -> (D,).
+
+        Raises ConfigError if it is missing or not positive.
+        """
+        return self._net_shape("shape", "Set it, or take it from the shards: check without --no-data.")
+
+    @property
+    def target_shape(self) -> Shape | None:
+        """The shape of a sample's target in the net; None where the labels are classes."""
+        return None
+
+    def labels(self, ops: Ops, labels: Array) -> Array:
+        """The labels on the device: class labels as they are given, targets in their shape in the net.
+
+        Raises DataError if targets have another shape.
+        """
+        return ops.asarray(labels)
+
+    def no_labels(self, rows: int) -> np.ndarray:
+        """Zeros in place of the labels or targets of `rows` rows."""
+        return np.zeros(rows, np.int64)
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """That of samples in their shape in the net."""
+        return Normalisation()
+
+    @cached_property
+    def target_normalisation(self) -> Normalisation:
+        """That of targets in their shape in the net."""
+        return Normalisation()
+
+    def normalised(self, ops: Ops, x: Array) -> Array:
+        """Samples in the units of the data, (B, ...), as the loader would give them to `forward`.
+
+        Raises DataError if they have another shape.
+        """
+        return self.normalisation.apply(ops.xp, self.forward(Context(ops), x))
+
+    def normalised_labels(self, ops: Ops, labels: Array) -> Array:
+        """Labels, or targets in the units of the data, as the loader would give them."""
+        labels = self.labels(ops, labels)
+        return labels if self.target_shape is None else self.target_normalisation.apply(ops.xp, labels)
+
+    def _net_shape(self, field: str, hint: str) -> Shape:
+        shape = tuple(getattr(self.proto.store_conf, field))
+        if not 1 <= len(shape) <= 4 or min(shape) < 1:
+            message = f"store_conf.{field} must be values; height, width; or channels and 2 or 3 positive dimensions"
+            raise self.problem(message, list(shape) or "none", hint)
+        return net_shape(shape)
 
 
 class RecordInput(InputLayer):
@@ -66,6 +130,22 @@ class RecordInput(InputLayer):
     def labels(self, ops: Ops, labels: Array) -> Array:
         shape = self.target_shape
         return super().labels(ops, labels) if shape is None else self._arranged(ops, labels, "target_shape", shape)
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        return self._normalisation("shape", target=False)
+
+    @cached_property
+    def target_normalisation(self) -> Normalisation:
+        return self._normalisation("target_shape", target=True)
+
+    def _normalisation(self, field: str, *, target: bool) -> Normalisation:
+        store = self.proto.store_conf
+        shape = net_shape(tuple(getattr(store, field)))
+        try:
+            return Normalisation.of(store, shape, target=target) if shape else Normalisation()
+        except ConfigError as error:
+            raise ConfigError([replace(p, key=f"layer {self.name!r}.{p.key}") for p in error.problems]) from None
 
     def _arranged(self, ops: Ops, x: Array, field: str, shape: Shape) -> Array:
         x = ops.asarray(x, ops.dtype)

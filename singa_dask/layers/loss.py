@@ -33,6 +33,7 @@ class SoftmaxLoss(LossLayer):
     compares: ClassVar[str] = "classes"
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     undivided_sources: ClassVar[tuple[int, ...]] = (2,)
     rowwise: ClassVar[bool] = True
 
@@ -133,13 +134,14 @@ class EuclideanLoss(LossLayer):
     t, or per position of an image. Where w is 0, t may be NaN.
     Gradient for x: w (x - t) / T, as in SINGA, whose reported loss is twice ours; target and weights get none.
     Metric: loss, the sum over the samples divided by their number.
-    Raises DataError if a weight is negative or not finite.
+    Raises DataError if a target is missing, or a weight is negative or not finite.
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
     target_sources: ClassVar[tuple[int, ...]] = (1,)
     compares: ClassVar[str] = "values"
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:

@@ -10,8 +10,9 @@ from math import prod
 from typing import Any, ClassVar
 
 from singa_dask.errors import DataError
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array

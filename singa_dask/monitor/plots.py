@@ -60,8 +60,10 @@ def plot_confusion(
             text.set_rotation_mode("anchor")
     axes.tick_params(length=0, labelsize=9 if size <= WRITTEN_CLASSES else 7)
     axes.set(xlabel="predicted class", ylabel="actual class")
-    correct = counts.trace() / counts.sum() if counts.sum() else float("nan")
-    axes.set_title(f"{title}\n{100 * correct:.2f} % of {_count(counts.sum())} samples are correct", fontsize=11)
+    samples = float(counts.sum())
+    correct = 100 * counts.trace() / samples if samples else float("nan")
+    what = f"% of {samples:,.0f} samples are correct" if samples.is_integer() else "% are correct, by weight"
+    axes.set_title(f"{title}\n{correct:.2f} {what}", fontsize=11)
     if size <= WRITTEN_CLASSES:
         _write_counts(axes, counts, shares)
     for spine in axes.spines.values():
@@ -90,7 +92,7 @@ def plot_parity(
         raise DataError(f"names must have one entry per target, {count}. Received: {len(names)}.")
     ncolumns = 2 if count == 4 else min(count, PANELS_PER_ROW)
     nrows = -(-count // ncolumns)
-    figure = _figure(3.9 * ncolumns + 0.4, 3.9 * nrows + (0.4 if title else 0))
+    figure = _figure(3.9 * ncolumns + 0.4, 4.2 * nrows + (0.5 if title else 0.1))
     if title:
         figure.suptitle(title)
     axes = figure.subplots(nrows, ncolumns, squeeze=False).flatten()
@@ -136,7 +138,7 @@ def _write_counts(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
     for i, j in np.ndindex(counts.shape):
         if counts[i, j]:
             colour = "white" if shares[i, j] > 0.3 else "#222222"
-            text = _count(counts[i, j])
+            text = _count(float(counts[i, j]))
             size = 9 if len(text) <= 4 else 7 if len(text) <= 6 else 5.5
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=size)
 

@@ -6,6 +6,7 @@ from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Edge, build_graph
 from singa_dask.net.init import initial_value
 from singa_dask.net.net import LayerRow, Net
+from singa_dask.net.outputs import features_as_targets, in_units, inputs_of, labelled_inputs, layers_of, units
 from singa_dask.net.passes import Batch
 
 __all__ = [
@@ -15,5 +16,11 @@ __all__ = [
     "LayerRow",
     "Net",
     "build_graph",
+    "features_as_targets",
+    "in_units",
     "initial_value",
+    "inputs_of",
+    "labelled_inputs",
+    "layers_of",
+    "units",
 ]

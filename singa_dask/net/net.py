@@ -13,9 +13,10 @@ from singa_dask.errors import ConfigError, Problem, SingaError, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
-from singa_dask.layers.base import InputLayer, Layer, LossLayer, OutputLayer
+from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.group import Group
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.rbm import RBM
 from singa_dask.layers.transition import Transition
@@ -253,28 +254,18 @@ class Net:
     def labels_from(self, name: str) -> list[Layer]:
         """The layers whose labels the layer `name` reads, directly or through others."""
         layer = self.layers[name]
-        return [_labels_from(self.layers, layer.proto.srclayers[i]) for i in layer.label_positions]
+        return [labels_from(self.layers, layer.proto.srclayers[i]) for i in layer.label_positions]
+
+    @property
+    def parameter_net(self) -> Net:
+        """The net whose parameters this one uses: the training net."""
+        return self._parameter_net or self
 
     def input_layer(self, name: str) -> InputLayer:
         """The input layer with this name."""
         layer = self.layers[name]
         assert isinstance(layer, InputLayer)
         return layer
-
-    @property
-    def labelled_inputs(self) -> set[str]:
-        """The input layers whose labels or targets some layer reads."""
-        return {first.name for name in self.layers for first in self.labels_from(name)} & set(self.input_layers)
-
-    def features_as_targets(self) -> dict[str, str]:
-        """The layers that read the samples of an input layer as their target, and that input layer, by name."""
-        found = {}
-        for name, layer in self.layers.items():
-            for position in layer.target_positions - layer.label_positions:
-                first = _labels_from(self.layers, layer.proto.srclayers[position]).name
-                if first in self.input_layers:
-                    found[name] = first
-        return found
 
     def wrap_calls(self, around: Callable[[str, str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace each layer's `call` in both passes by around(layer, "forward" | "backward", call), for profiling."""
@@ -351,7 +342,7 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
             raise failure(layer, phase, "setup", sources, error) from error
         for position in layer.label_positions:
             source = layer.proto.srclayers[position]
-            first = _labels_from(layers, source)
+            first = labels_from(layers, source)
             # User layers may provide any labels.
             if not (isinstance(first, InputLayer) or first.makes_labels or first.type == "kUserLayer"):
                 hint = "Name the layer that reads the data. The order of srclayers matters."
@@ -373,7 +364,7 @@ def _target(layer: Layer, targets: Mapping[str, Shape | None]) -> Shape | None:
     return None if passed is None else layer.passed_target(passed)
 
 
-def _labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
+def labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
     """The layer whose labels a source provides or passes on."""
     first = layers[source]
     while first.passes_labels and not first.makes_labels:

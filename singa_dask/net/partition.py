@@ -13,7 +13,8 @@ from typing import Any
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.unroll import origin
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.base import Layer
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.net.graph import Edge, Graph
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import InputLayer, Layer
+from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Step
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net.plan import LayerPlan, NetPlan
 from singa_dask.ops import Ops

@@ -1,6 +1,6 @@
-"""Requests to a run from outside: a worker group joins, a worker group leaves.
+"""Requests to a run from outside: a worker group joins, a worker group leaves, the run stops.
 
-A run listens on a topic of its Dask scheduler, where `singa-dask join` and `singa-dask leave` send their requests.
+A run listens on a topic of its Dask scheduler, where `singa-dask join`, `leave` and `stop` send their requests.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from singa_dask.errors import ClusterError
-from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked
+from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked, StopAsked
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -21,8 +24,13 @@ TOPIC = "singa-dask-control"
 _ANSWER_S = 10.0
 # A join waits for a survey of all Dask workers, of which some may not answer.
 _DONE_S = 30.0
+_WHO_S = 2.0
 _OTHERS_S = 0.5
 _LOOK_S = 0.05
+
+
+# A client has one handler per topic, and may have several runs.
+_receivers: WeakKeyDictionary[Client, list[Callable[[Any], Any]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -31,44 +39,66 @@ def listening(
 ) -> Iterator[None]:
     """Take requests to a run while the context is open. post: of its Supervisor."""
 
-    def receive(stamped: tuple[float, dict[str, Any]]) -> None:
+    def receive(stamped: tuple[float, dict[str, Any]]) -> Any:
         message = stamped[1]
-        if "reply" not in message or message.get("run") not in (None, name, workspace):
-            return
+        if "reply" not in message or not {None, name, workspace} & {*message.get("run", [None])}:
+            return None
 
-        def reply(text: str) -> None:
-            client.log_event(message["reply"], {"run": name, "workspace": workspace, "answer": text})
+        def reply(text: str) -> Any:
+            return client.log_event(message["reply"], {"run": name, "workspace": workspace, "answer": text})
 
         match message:
             case {"op": "join"}:
                 post(JoinAsked(reply))
             case {"op": "leave", "group": int(group)}:
                 post(LeaveAsked(reply, group))
+            case {"op": "stop"}:
+                post(StopAsked("singa-dask stop"))
+                post(lambda: reply(f"{name} ({workspace}) was asked to stop"))
             case {"op": "who"}:
-                post(lambda: reply(""))
+                return reply("")  # at once, however busy the run is
             case _:  # whoever asks must not end the run
                 post(lambda: reply(f"refused: not a request: {message}"))
+        return None
 
-    client.subscribe_topic(TOPIC, receive)
+    receivers = _receivers.setdefault(client, [])
+    receivers.append(receive)
+    client.subscribe_topic(TOPIC, partial(_receive, receivers))
     try:
         yield
     finally:
-        client.unsubscribe_topic(TOPIC)
+        receivers.remove(receive)
+        if not receivers:
+            client.unsubscribe_topic(TOPIC)
+
+
+async def _receive(receivers: list[Callable[[Any], Any]], stamped: tuple[float, dict[str, Any]]) -> None:
+    """Pass a message on to every run. In the client's event loop, where its calls are coroutines."""
+    for receive in [*receivers]:
+        if (answering := receive(stamped)) is not None:
+            await answering
+
+
+def active_runs(client: Client) -> set[str]:
+    """The workspaces of the runs on the client's cluster that answer."""
+    return {answer["workspace"] for answer in _answers(client, {"op": "who"}, first_s=_WHO_S)}
 
 
 def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str:
-    """Ask the run (its job's name or workspace; None: the only one) on the client's cluster to "join" or "leave".
+    """Ask the run (its job's name or workspace; None: the only one) on the client's cluster for something.
 
-    Returns its answer. Raises ClusterError if there is no such run, if there are several, or if it refuses.
+    op: "join", "leave" or "stop". Returns the run's answer. Raises ClusterError if there is no such run, if there are
+    several, or if it refuses.
     """
-    runs = _answers(client, {"op": "who", "run": run}, first_s=_ANSWER_S)
+    names = [None] if run is None else [run, str(Path(run).absolute())]
+    runs = _answers(client, {"op": "who", "run": names}, first_s=_ANSWER_S)
     found = ", ".join(f"{answer['run']} ({answer['workspace']})" for answer in runs)
     if not runs:
         named = f" of the name {run}" if run else ""
         raise ClusterError(f"no run{named} is under way on this Dask cluster, or it does not answer.")
     if len(runs) > 1:
-        raise ClusterError(f"several runs are under way: {found}. Name one: --run WORKSPACE.")
-    answers = _answers(client, {"op": op, "run": runs[0]["workspace"], **more}, first_s=_DONE_S)
+        raise ClusterError(f"several runs are under way: {found}. Name one by its workspace.")
+    answers = _answers(client, {"op": op, "run": [runs[0]["workspace"]], **more}, first_s=_DONE_S)
     if not answers:
         raise ClusterError(f"the run {found} has not answered within {_DONE_S:g} s.")
     said: str = answers[0]["answer"]

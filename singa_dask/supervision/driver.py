@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
+from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
@@ -77,11 +81,12 @@ class Result:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the run before its last step."""
+        """Whether the run was stopped before its last step; summary["stopped_by"] says by whom."""
         return self.summary["status"] == "interrupted"
 
     def __str__(self) -> str:
-        parts = [f"{'stopped' if self.interrupted else 'done'} at step {self.summary['step']}"]
+        how, by = ("stopped", f" ({self.summary['stopped_by']})") if self.interrupted else ("done", "")
+        parts = [f"{how} at step {self.summary['step']}{by}"]
         for phase in ("test", "validate", "train"):
             if self.summary[phase]:
                 parts.append(f"{phase} {format_metrics(self.summary[phase])}")
@@ -106,6 +111,8 @@ def train(
     job: Job | JobProto | str | Path,
     client: Client | None = None,
     *,
+    data: Any = None,
+    validation: Any = None,
     processes: bool = True,
     workspace: str | Path | None = None,
     resume: bool = False,
@@ -113,17 +120,25 @@ def train(
     patience_s: float = 30.0,
     display: Display | None = None,
     curves: bool = True,
+    callbacks: Sequence[Callback | Callable[[RunEvent], Any]] = (),
+    max_queue_s: float | None = None,
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
-    job: a Job, its message, or the path of a job file. client: is never closed. processes: False trains in this
+    job: a Job, its message, or the path of a job file. client: is never closed. data: what the input layers without
+    a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard` takes them, which become shards in
+    the workspace; the losses count each sample as its weight says. validation: the share of the data that is held
+    out, or a set like data; measured after each epoch unless the job says how often. processes: False trains in this
     process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
     `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
     valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
     its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
-    that has gone silent. display: shows the run's events. curves: whether to draw curves.png.
+    that has gone silent. display: shows the run's events. curves: whether to draw curves.png. callbacks: objects of
+    classes derived from Callback, or functions, that are called with every RunEvent, in this thread. max_queue_s: how
+    long to queue for Dask workers that other runs use; None for as long as these runs live.
 
-    Ctrl-C ends the run after the step in progress, with a checkpoint; a second one aborts it.
+    Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
+    checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.
 
     In a script a call without a client stands below `if __name__ == "__main__":`, as the local workers import it.
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
@@ -142,14 +157,21 @@ def train(
         job = Job.from_proto(job)
     elif isinstance(job, str | Path):
         job = Job.from_file(job)
+    resume = resume or job.proto.resume
+    name = f"{job.name}-{job.topology.framework.name.lower()}"
+    folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
+    if data is not None:
+        job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)
+    elif validation is not None:
+        hint = "Give data too, or set store_conf.validation_share in the job."
+        raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
     prepared = prepare(job)
-    job = prepared.job
     if not processes:
         check_single(prepared.topology)
-    name = f"{job.name}-{prepared.topology.framework.name.lower()}"
-    folder = Workspace(Path(workspace or job.cluster.workspace or Path("runs") / name))
-    run = Run(prepared, folder, display or display_for(), max_restarts, patience_s, processes, curves)
-    return Result(run.to_end(client, resume or job.resume), folder.folder)
+    called = Callbacks(callbacks, prepared.job.name, folder.folder, prepared.job.train_steps)
+    show = display or display_for()
+    run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
+    return Result(run.to_end(client, resume), folder.folder)
 
 
 def _refuse_copies() -> None:

@@ -102,7 +102,9 @@ class LeadTold(Event):
 
 @dataclass(frozen=True)
 class StopAsked(Event):
-    """Somebody wants the run to stop."""
+    """Somebody wants the run to stop. by: who, for the record."""
+
+    by: str = "Ctrl-C"
 
 
 @dataclass(frozen=True)

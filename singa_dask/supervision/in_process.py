@@ -31,7 +31,7 @@ class InProcess:
         cores, step, path = (equal_share(1),), found.step if found else 0, found.path if found else None
         self._plan = replace(plan, group=GroupPlan(resume=path, first=step, cores=cores))
         self._emit = emit
-        self.interrupted = False
+        self.stopped = ""  # by whom
 
     def run(self) -> dict[str, Any]:
         """Train to the end; returns the report. The first Ctrl-C stops the run after the step in progress, with a
@@ -40,11 +40,11 @@ class InProcess:
             services = RankServices(
                 submit=pool.submit,
                 emit=self._emit,
-                stop_requested=lambda: self.interrupted,
+                stop_requested=lambda: bool(self.stopped),
                 cores=self._plan.group.cores[0],
             )
             return train_rank(SoloCommunicator(), self._plan, services)
 
-    def stop(self) -> None:
+    def stop(self, by: str) -> None:
         """Ask the run to end after the step in progress. From any thread."""
-        self.interrupted = True
+        self.stopped = self.stopped or by

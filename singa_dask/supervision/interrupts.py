@@ -10,9 +10,10 @@ from typing import Any
 
 
 @contextmanager
-def interrupts(asked: Callable[[], None]) -> Iterator[None]:
+def interrupts(asked: Callable[[str], None]) -> Iterator[None]:
     """Turn the first KeyboardInterrupt of a signal into a call of `asked`, so that it cannot cut an action in half.
-    The second one raises KeyboardInterrupt. Signals reach the main thread only."""
+    The second one raises KeyboardInterrupt. Signals reach the main thread only. asked: gets "Ctrl-C" or the signal's
+    name."""
     again = False
 
     def wrapped(handler: Callable[..., Any], *args: Any) -> None:
@@ -23,7 +24,7 @@ def interrupts(asked: Callable[[], None]) -> Iterator[None]:
             if again:
                 raise
             again = True
-            asked()
+            asked("Ctrl-C" if args[0] == signal.SIGINT else signal.Signals(args[0]).name)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     main = threading.current_thread() is threading.main_thread()

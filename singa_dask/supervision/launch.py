@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_IN_USE_S = 2.0
+
 
 @dataclass
 class Launched:
@@ -77,6 +79,7 @@ class GroupLauncher:
             name=f"train-{self.prepared.job.name}",
             run=self.topic,
             replaced=launched.replaced,
+            in_use_s=_IN_USE_S if request.plan.generation == 1 else None,  # its workers were free a moment ago
         )
         launched.groups[request.plan.number] = group
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}

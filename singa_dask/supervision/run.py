@@ -5,25 +5,30 @@ from __future__ import annotations
 import logging
 import platform
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster import WorkerInfo, local_cluster
+from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.cluster.leases import run_key
 from singa_dask.cluster.workers import place
 from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
+from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
-from singa_dask.supervision.events import Progress
+from singa_dask.supervision.events import Progress, StopAsked
 from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
-from singa_dask.supervision.members import Members
+from singa_dask.supervision.members import Members, Restart
+from singa_dask.supervision.pictures import Details, draw_pictures, matrices
+from singa_dask.supervision.queue import Queue
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
@@ -49,13 +54,16 @@ class Run:
     prepared: Prepared
     workspace: Workspace
     display: Display
+    callbacks: Callbacks
     max_restarts: int
     patience_s: float
+    max_queue_s: float | None = None
     processes: bool = True
     curves: bool = True
     _started: float = field(default_factory=time.monotonic)
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
+    _heard: bool = False  # anything from a worker group
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
     _checkpoint: str | None = None
@@ -66,27 +74,30 @@ class Run:
         with self.workspace.locked():
             self.workspace.check_own()
             found, faults = self._start_point(resume)
-            if client is not None:  # before anything is moved
-                wait_workers(client, self.prepared.topology.nprocesses, self.patience_s)
-            aside = None if resume else self.workspace.set_aside()
-            self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
-            error: BaseException | None = None
-            try:
-                with self.display, ExitStack() as stack:
-                    for fault in faults:
-                        self.display.note(f"passed over: {fault}")
-                    if aside:
-                        self.display.note(f"the earlier run in this workspace is now {aside}")
-                    if self.processes:
-                        self._train(client or self._local_client(stack))
-                    else:
-                        self._train_in_process(found)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                summary = self._record(error)
-            return summary
+            with ExitStack() as shown:
+                shown.enter_context(self.display)
+                if client is not None:  # before anything is moved
+                    self._free_workers(client)
+                aside = None if resume else self.workspace.set_aside() or self.workspace.aside
+                self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
+                error: BaseException | None = None
+                try:
+                    with shown.pop_all() as stack:
+                        for fault in faults:
+                            self.display.note(f"passed over: {fault}")
+                        if aside:
+                            self.display.note(f"the earlier run in this workspace is now {aside}")
+                        if self.processes:
+                            self._train(client or self._local_client(stack))
+                        else:
+                            self._train_in_process(found)
+                except BaseException as caught:
+                    error = caught
+                    raise
+                finally:
+                    summary = self._record(error)
+                    self._call_at_end(summary, error)
+                return summary
 
     # Where it starts
 
@@ -156,47 +167,109 @@ class Run:
 
     def _train_in_process(self, found: Found | None) -> None:
         self._in_process = InProcess(self._worker_plan, found, self._handle)
-        self._reports = {0: self._in_process.run()}
+        with self._calling():
+            self._reports = {0: self._in_process.run()}
 
     def _train(self, client: Client) -> None:
+        topic = run_key(self.prepared.job.name, str(self.workspace.folder))
+        launcher = GroupLauncher(client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s)
+        with self._calling(), _events(client, topic, self._handle):
+            while True:
+                free = self._free_workers(client)
+                try:
+                    return self._supervise(launcher, free)
+                except WorkersInUse:  # another run was faster
+                    if self._heard:
+                        raise
+
+    def _free_workers(self, client: Client) -> list[WorkerInfo]:
+        queue = Queue(self.prepared.topology.nprocesses, self.display.note, self.patience_s, self.max_queue_s)
+        return queue.wait(client, self.prepared.job.name, str(self.workspace.folder))
+
+    def _supervise(self, launcher: GroupLauncher, free: Sequence[WorkerInfo]) -> None:
         topology = self.prepared.topology
         groups, size = topology.nworker_groups, topology.nworkers_per_group
-        with _events(client, self._handle) as topic:
-            self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
-            placement = place(topology, wait_workers(client, topology.nprocesses, self.patience_s))
-            state = Supervision(
-                Members.placed(topology, placement),
-                steps=self._steps,
-                max_restarts=self.max_restarts,
-                patience_s=self.patience_s,
-            )
-            supervisor = self._supervisor = Supervisor(
-                state,
-                GroupLauncher(client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s),
-                note=self.display.note,
-                newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
-                rewound=self._rewound,
-            )
-            with listening(client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
-                self._reports = supervisor.run()
+        self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
+        state = Supervision(
+            Members.placed(topology, place(topology, free)),
+            steps=self._steps,
+            max_restarts=self.max_restarts,
+            patience_s=self.patience_s,
+        )
+        supervisor = self._supervisor = Supervisor(
+            state,
+            launcher,
+            note=self.display.note,
+            newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
+            rewound=self._rewound,
+            restarted=self._restarted,
+        )
+        with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
+            self._reports |= supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
         self.workspace.rewind(step, groups)
 
+    # Callbacks, in the thread that called the run
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """At the end of the context callbacks know all that happened in it, and the error of one is raised."""
+        try:
+            yield
+        finally:
+            self.callbacks.call()
+        if self.callbacks.error:
+            saved = f" The run ended with the checkpoint {self._checkpoint}." if self._checkpoint else ""
+            raise TrainingError(f"{self.callbacks.error}.{saved}") from self.callbacks.error.__cause__
+
+    def _call(self) -> None:
+        self.callbacks.call()
+        if self.callbacks.error and self._supervisor:
+            self._supervisor.post(StopAsked("a callback failed"))
+        elif self.callbacks.error and self._in_process:
+            self._in_process.stop("a callback failed")
+
+    def _restarted(self, restart: Restart) -> None:
+        for group in restart.groups:
+            self.callbacks.put("restart", group=group, step=restart.step, cause=restart.cause)
+        self._call()
+
+    def _call_at_end(self, summary: Mapping[str, Any], error: BaseException | None) -> None:
+        """Tell callbacks of the end. What one raises then is raised unless the run itself has failed."""
+        before = self.callbacks.error
+        path = self._checkpoint and Path(self._checkpoint)
+        about = {"status": summary["status"], "metrics": summary["test"], "cause": summary["error"] or ""}
+        self.callbacks.put("end", step=summary["step"], path=path, **about)
+        self.callbacks.call()
+        fault = self.callbacks.error
+        if fault is not None and fault is not before:
+            if error is None:
+                raise fault
+            logger.error("%s", fault)
+
     # The record
 
     def _handle(self, event: dict[str, Any]) -> None:
+        self._heard = True
         self._steps[event["group"]] = event["step"]
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
+        if event["kind"] == "end":
+            self._reports[event["group"]] = event["record"]
         if event["kind"] == "metrics":
             if self.curves:
                 load_drawing()
             self.workspace.append(row_of(event))
         self.display.handle(event)
+        if self.callbacks.put_from_worker(event):
+            if self._supervisor:
+                self._supervisor.post(self._call)
+            else:  # the group is in this thread
+                self._call()
 
     def _record(self, error: BaseException | None) -> dict[str, Any]:
         summary = self._summary(error)
@@ -205,26 +278,35 @@ class Run:
             if self.curves:
                 title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
                 draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
+                draw_pictures(self._details, self.prepared.job, self.prepared.described, self.workspace.folder)
         except (OSError, ValueError) as fault:  # must not hide how the run itself ended
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
         return summary
+
+    @property
+    def _details(self) -> Details:
+        details: Details = self._reports.get(0, {}).get("details", {})
+        return details
 
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
         job, topology = self.prepared.job, self.prepared.topology
         lead = self._reports.get(0, {})
         state = self._supervisor and self._supervisor.state
         asked = state or self._in_process
-        interrupted = isinstance(error, KeyboardInterrupt) or bool(asked and asked.interrupted)
-        if error is not None and not interrupted:
+        stopped = "" if self.callbacks.error else asked.stopped if asked else ""
+        if isinstance(error, KeyboardInterrupt):
+            stopped = stopped or "Ctrl-C"
+        if error is not None and not stopped:
             status = "failed"
         else:
-            status = "interrupted" if interrupted and lead.get("interrupted", True) else "completed"
+            status = "interrupted" if stopped and lead.get("interrupted", True) else "completed"
         metrics = lead.get("metrics", {})
         reports = self._reports.values()
         restarts = state.restarts if state else []
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
+            "stopped_by": stopped if status == "interrupted" else None,
             "run": self.workspace.id,
             "job": job.name,
             "framework": topology.framework.name.lower(),
@@ -234,6 +316,7 @@ class Run:
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
+            "confusion": matrices(self._details, job, self.prepared.described),
             "samples_per_s": _rate(reports, bool(restarts)),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
@@ -274,10 +357,9 @@ def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterator[str]:
-    """Dask events of a topic of its own go to `handler` as long as the context is open; what it raises comes out at
+def _events(client: Client, topic: str, handler: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Dask events of the topic go to `handler` as long as the context is open; what it raises comes out at
     the end (in Dask's event loop, where it runs, it would be lost)."""
-    topic = f"singa-dask-{uuid.uuid4().hex[:12]}"
     faults: list[Exception] = []
 
     def receive(stamped: tuple[float, dict[str, Any]]) -> None:
@@ -288,7 +370,7 @@ def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterat
 
     client.subscribe_topic(topic, receive)
     try:
-        yield topic
+        yield
     finally:
         client.unsubscribe_topic(topic)
     if faults:
@@ -297,6 +379,7 @@ def _events(client: Client, handler: Callable[[dict[str, Any]], None]) -> Iterat
         ]
 
 
+@cache
 def _versions() -> dict[str, str]:
     packages = ("singa-dask", "numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -37,8 +37,8 @@ _SURVEY_AGAIN_S = 0.05
 class Supervision:
     """The state of one run. One thread owns it and calls `handle`.
 
-    steps: last known step of every worker group. busy: the operation under way, of which there is one at a time. over:
-    the run has ended, with `error` if it failed.
+    steps: last known step of every worker group. busy: the operation under way, of which there is one at a time.
+    stopped: by whom it was asked to stop. over: the run has ended, with `error` if it failed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Supervision:
         self.max_restarts, self.patience_s = max_restarts, patience_s
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
-        self.interrupted = self.over = False
+        self.stopped, self.over = "", False
         self.error: BaseException | None = None
         self.busy: ev.FormRequest | ev.Close | ev.TellLead | None = None
         self.lead_told = False
@@ -92,8 +92,8 @@ class Supervision:
                 self._flush_fault = fault
                 self._operation_done()
                 self.lead_told = ended if heard else self.lead_told
-            case ev.StopAsked() if not self.interrupted:
-                self._stop()
+            case ev.StopAsked(by) if not self.stopped:
+                self._stop(by)
             case ev.JoinAsked(asker):
                 self._join(asker)
             case ev.LeaveAsked(asker, group):
@@ -162,7 +162,7 @@ class Supervision:
         self.processes.pids.update(event.pids)
         for member in members:
             self.members.move(member, "formed")
-            if isinstance(member, WorkerGroup) and (self.interrupted or member.leaving):
+            if isinstance(member, WorkerGroup) and (self.stopped or member.leaving):
                 self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
@@ -188,15 +188,15 @@ class Supervision:
             if member.phase in (Phase.CLOSING, Phase.DROPPED):
                 self.members.move(member, "closed")
 
-    def _stop(self) -> None:
-        self.interrupted = True
-        self._do(ev.Note("stopping after this step (press Ctrl-C again to abort)"))
+    def _stop(self, by: str) -> None:
+        self.stopped = by
+        self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
         for group in self.members.running():
             self._do(ev.Stop(group.number))
         self._refuse_askers()
 
     def _join(self, asker: Any) -> None:
-        if self.members.synchronous or self.interrupted:
+        if self.members.synchronous or self.stopped:
             synchronous = "one worker group is synchronous, and cannot take in another"
             why = synchronous if self.members.synchronous else "the run is ending"
             return self._do(ev.Reply(asker, f"refused: {why}"))
@@ -257,7 +257,7 @@ class Supervision:
             self._drop(member, f"{member} could not join: {error}")
         elif loss.unless_all_answer and not silent:
             self._end(error)
-        elif self.interrupted:
+        elif self.stopped:
             if workers:
                 self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
             for other in (*workers, *servers):

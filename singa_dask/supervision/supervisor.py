@@ -21,6 +21,7 @@ from singa_dask.supervision.servers import Servers
 from singa_dask.supervision.state import Supervision
 
 if TYPE_CHECKING:
+    from singa_dask.supervision.members import Restart
     from singa_dask.training.checkpoint import Found
 
 logger = logging.getLogger(__name__)
@@ -28,13 +29,14 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _SERVERS_POLL_S = 0.25
 _ANSWER_S = 5.0
+CANCELLED = "cancelled from Dask"
 
 
 class Supervisor:
     """Runs the worker groups and servers of one run to their end.
 
     note: tells the user. newest: finds the newest valid checkpoint. rewound: is told which worker groups go back to
-    which step (None: the start).
+    which step (None: the start). restarted: is told of every restart.
     """
 
     def __init__(
@@ -45,9 +47,10 @@ class Supervisor:
         note: Callable[[str], None],
         newest: Callable[[], Found | None],
         rewound: Callable[[tuple[int, ...], int | None], None],
+        restarted: Callable[[Restart], None],
     ) -> None:
         self.state, self.launcher, self.client = state, launcher, launcher.client
-        self.note, self.newest, self.rewound = note, newest, rewound
+        self.note, self.newest, self.rewound, self.restarted = note, newest, rewound, restarted
         self._reports: dict[int, dict[str, Any]] = {}
         self._groups: dict[int, Group] = {}
         self._servers: dict[int, Servers] = {}
@@ -61,7 +64,7 @@ class Supervisor:
         """Train until every worker group has ended; returns their reports. The first Ctrl-C stops the run after the
         step in progress; the second raises KeyboardInterrupt."""
         try:
-            with interrupts(lambda: self.post(ev.StopAsked())):
+            with interrupts(lambda by: self.post(ev.StopAsked(by))):
                 self._handle(None)
                 while not self.state.over:
                     self._turn()
@@ -102,19 +105,29 @@ class Supervisor:
             return result
         self._groups |= result.groups
         self._servers |= result.servers
-        return result.event
+        event = result.event
+        if isinstance(event, ev.NotFormed) and isinstance(event.error, GroupFailed) and event.error.failure.cancelled:
+            self._handle(ev.StopAsked(CANCELLED))
+        return event
 
     def _handle(self, event: ev.Event | None) -> None:
+        before = len(self.state.restarts)
         for command in self.state.handle(event):
             self._carry_out(command)
+        for restart in self.state.restarts[before:]:
+            self.restarted(restart)
 
     def _poll(self, number: int, generation: int) -> None:
         """Notice that a worker group has ended or failed."""
         group = self._groups[number]
         try:
-            if not group.poll():
+            ended = group.poll()
+            if group.cancelled and not self.state.stopped:
+                self._handle(ev.StopAsked(CANCELLED))
+            if not ended:
                 return
-            self._reports[number] = group.results()[0]
+            if (report := group.results()[0]) is not None:  # else its last event has brought it
+                self._reports[number] = report
         except GroupFailed as error:
             cause, raised = str(error.failure), own_error(error)
             self._handle(ev.WorkerGroupFailed(number, generation, cause, raised, dict(group.replaced)))

@@ -23,7 +23,7 @@ from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers import Frame, Layer, SoftmaxLoss
-from singa_dask.net import LayerRow, Net
+from singa_dask.net import LayerRow, Net, features_as_targets
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
@@ -172,7 +172,7 @@ def _check_labels(nets: Mapping[int, Net]) -> None:
 
 def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
     """Warn where a loss takes samples as its target although their data have labels."""
-    found = {pair for net in nets.values() for pair in net.features_as_targets().items()}
+    found = {pair for net in nets.values() for pair in features_as_targets(net).items()}
     for name, source in sorted(found):
         if any(source in net.layers and _has_labels(net.layers[source]) for net in nets.values()):
             logger.warning(

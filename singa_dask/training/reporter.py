@@ -103,7 +103,7 @@ class Reporter:
             "overflows": int(overflows[0]),
             "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
         }
-        self.emit("end", step=step)
+        self.emit("end", step=step, record=record)
         return record
 
     def _current(self, step: int) -> dict[str, Any]:

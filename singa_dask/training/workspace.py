@@ -4,7 +4,9 @@ job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
+confusion-test.png, parity-test.png   what the last evaluation compared
 checkpoint/       step-00000500.h5 ...
+data/             the shards of arrays that were given to `train`
 .run              the id of the run
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +37,9 @@ class Workspace:
         self.summary = self.folder / "summary.json"
         self.curves = self.folder / "curves.png"
         self.job = self.folder / "job.conf"
+        self.data = self.folder / "data"
         self._id = self.folder / ".run"
+        self.aside: Path | None = None
 
     @property
     def id(self) -> str:
@@ -96,6 +101,20 @@ class Workspace:
             raise self._unwritable(error) from error
         return free
 
+    def new_data(self, *, resume: bool) -> Path:
+        """The folder for the shards of given data, of which a run that does not resume finds none."""
+        with self.locked():
+            self.check_own()
+            try:
+                if not resume:
+                    self.aside = self.set_aside()
+                    shutil.rmtree(self.data, ignore_errors=True)
+                self.checkpoints.mkdir(parents=True, exist_ok=True)  # the folder belongs to a run from now on
+                self.data.mkdir(exist_ok=True)
+            except OSError as error:
+                raise self._unwritable(error) from error
+        return self.data
+
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""
         moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/step-*.h5"))]
@@ -116,7 +135,8 @@ class Workspace:
                 half.unlink(missing_ok=True)
             self.rewind(resume_step)
             self.summary.unlink(missing_ok=True)
-            self.curves.unlink(missing_ok=True)
+            for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
+                picture.unlink(missing_ok=True)
             self.job.write_text(job_text)
             if resume_step is None or not self.id:
                 self._id.write_text(uuid.uuid4().hex[:12])

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 from support.commands import cluster, example, said, sets, started, summary, wait_until
 
 from singa_dask import ClusterTopology, Job, cli, layers, train, updaters
-from singa_dask.cli import run as run_commands
+from singa_dask.cli import options as cli_options
 from singa_dask.errors import ClusterError
 from singa_dask.monitor.progress import Display
 
@@ -107,7 +107,7 @@ def test_two_runs_share_a_cluster(environment, singa_dask, tmp_path, no_leaks):
 
 
 def test_no_scheduler_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_commands, "CONNECT_S", 0.3)  # it is 30 times as long
+    monkeypatch.setattr(cli_options, "CONNECT_S", 0.3)  # it is 30 times as long
     monkeypatch.setattr(sys, "path", list(sys.path))
     options = (["--scheduler-file", tmp_path / "none.json"], ["--scheduler", "tcp://127.0.0.1:9"])
     for option, told in zip(

@@ -112,7 +112,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
         (tmp_path / f"{name}.csv").write_text("kind,x,y,z\n" + "\n".join(lines) + "\n")
         ran = singa_dask("shard", "csv", "--source", f"{name}.csv", "--label", "kind", "--out", name, "--shards", 3)
         assert ran.code == 0, ran.err
-        assert "300 samples of 3 in 3 shards" in ran.out
+        assert "300 samples in 3 shards" in ran.out
     (tmp_path / "job.conf").write_text(
         """
         name: "clouds" train_steps: 60 disp_freq: 20 test_freq: 60 test_steps: 6

@@ -28,6 +28,7 @@ ROOMS = [
     ["training"],
     ["monitor", "supervision"],
     ["export"],
+    ["estimators"],
     ["cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}

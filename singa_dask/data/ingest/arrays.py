@@ -39,7 +39,7 @@ def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels |
                 "channels",
                 f"are unknown: samples of {facts.name!r} do not tell which axis is that of the channels",
                 str(shape),
-                f'Set channels={{{facts.name!r}: "first"}}, "last" or "none".',
+                f'Set channels={{{facts.name!r}: "first"}}, "last" or "none" (--channels).',
             )
         )
     dtype = stored_dtype(np.result_type(*(known.dtype for known in facts.filled)))
@@ -175,10 +175,10 @@ def _check_count(facts: ColumnFacts, distinct: set, source: Source) -> None:
         return
     if len(distinct) > MAX_CLASSES or samples < SAMPLES_OF_CLASS * len(distinct):
         text = Kind.TEXT in facts.kinds
-        way = "" if text else f"For numbers to predict, set targets={facts.name!r}. "
+        way = "" if text else f"For numbers to predict, set targets={facts.name!r} (--target). "
         raise DataError(
             f"column {facts.name!r}: has {len(distinct):,} different {'texts' if text else 'whole numbers'} in "
-            f"{samples:,} samples, which are hardly classes. {way}For classes, set labels={facts.name!r}."
+            f"{samples:,} samples, which are hardly classes. {way}For classes, set labels={facts.name!r} (--label)."
         )
 
 
@@ -188,7 +188,7 @@ def _warn_of_few_values(facts: ColumnFacts) -> None:
         shown = ", ".join(f"{value:g}" for value in sorted(values)[:5])
         logger.warning(
             "column %r: holds only %s different numbers (%s%s), and they are predicted as numbers. For classes, set "
-            "labels=%r.",
+            "labels=%r (--label).",
             facts.name,
             len(values),
             shown,

@@ -67,7 +67,7 @@ def _fit(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts]
     if column.missing and encoding.fill_of(name) == "error":
         raise DataError(
             f"column {name!r}: {column.missing:,} value(s) are missing, the first in sample "
-            f"{column.first_missing:,}. Fill them with the option missing: mean, median, most_frequent, "
+            f"{column.first_missing:,}. Fill them with the option missing (--missing): mean, median, most_frequent, "
             "a number, or by column."
         )
     if kind is Kind.TEXT:
@@ -122,7 +122,8 @@ def _fit_categories(column: ColumnFacts, encoding: Encoding) -> Encoder:
     if fill in ("mean", "median"):
         raise DataError(
             f"column {name!r}: holds texts, so the {fill} cannot replace missing values (the first in sample "
-            f"{column.first_missing:,}). Set missing by column: {{{name!r}: 'most_frequent'}} or a text."
+            f"{column.first_missing:,}). Set missing by column: {{{name!r}: 'most_frequent'}} or a text "
+            f"(--missing {name}=most_frequent)."
         )
     if fill == "most_frequent":
         fill = min(counts, key=lambda value: (-counts[value], value))

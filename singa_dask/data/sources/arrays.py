@@ -95,7 +95,10 @@ def guess(path: Path, layout: Layout) -> dict[str, Wanted]:
             f"{path}: say which datasets are the features (--x) and the labels or targets (--y), "
             f"{example and f'for example {example}'}\n{listing(layout)}"
         )
-    return {split: Wanted(tuple(names["x"]), tuple(names["y"])) for split, names in found.items()}
+    order = ("", *dict.fromkeys(SPLITS.values()))
+    return {
+        split: Wanted(tuple(found[split]["x"]), tuple(found[split]["y"])) for split in sorted(found, key=order.index)
+    }
 
 
 def _split_of(name: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, stamp_of, unreadable
 from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named
+from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, listing
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
@@ -84,6 +84,15 @@ def load(
             notes=chosen.notes,
         )
     }
+
+
+def contents(source: str | Path) -> str:
+    """The columns of the first file, one a line. Raises DataError."""
+    need("pyarrow.csv", "tables", "csv")
+    path = find_files(source, SUFFIXES)[0]
+    dialect = _dialect([path], None, ",")
+    ranges = _ranges(path, dialect.has_header)
+    return listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
 
 
 @dataclass(frozen=True)

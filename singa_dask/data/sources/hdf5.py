@@ -12,10 +12,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources
-from singa_dask.data.sources.files import Rows, find_files, unreadable
+from singa_dask.data.columns import Channels, Role
+from singa_dask.data.sources.arrays import Dataset, array_sources, listing
+from singa_dask.data.sources.files import Rows, RowsBlock, find_files, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.data.writer import MASK, WEIGHT, X, Y
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
@@ -50,8 +52,31 @@ def load(
     return array_sources(source, files, wanted, _list, find, _read)
 
 
+def contents(source: str | Path) -> str:
+    """The datasets of the first file, one a line. Raises DataError."""
+    return listing(_list(find_files(source, SUFFIXES)[0]))
+
+
+def lying(source: Source) -> tuple[list[Path], dict[str, tuple[str, Role]], dict[str, Channels]]:
+    """The files of a source of `load`, the dataset and role of each column of shards, and where its channels are."""
+    blocks = [block for block in source.blocks if isinstance(block, RowsBlock)]
+    files = list(dict.fromkeys(rows.path for block in blocks for rows in block.rows))
+    names = {name: X if len(source.x) == 1 else name for name in source.x}
+    names |= {name: Y if len(source.y) == 1 else name for name in source.y}
+    roles = dict.fromkeys(source.x, Role.FEATURE)
+    for name in source.y:
+        dataset = _find(files[0], blocks[0].columns[name], False)
+        whole = dataset is not None and dataset.dtype.kind in "iu" and len(dataset.shape) == 1
+        roles[name] = source.roles.get(name, Role.LABEL if whole else Role.TARGET)
+    for given, own, role in ((source.weight, WEIGHT, Role.WEIGHT), (source.mask, MASK, Role.MASK)):
+        if given is not None:
+            names[given], roles[given] = own, role
+    datasets = {own: (blocks[0].columns[name], roles[name]) for name, own in names.items()}
+    return files, datasets, {names[name]: channels for name, channels in source.channels.items()}
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[h5py.File]:
+def _opened(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file for reading. Raises DataError, also for errors while reading."""
     try:
         # File systems of clusters often have no locks.
@@ -71,13 +96,13 @@ def _list(path: Path) -> dict[str, Dataset]:
                 {f"{name}/{field}": _describe(member, field) for field in fields} or {name: _describe(member)}
             )
 
-    with opened(path) as file:
+    with _opened(path) as file:
         file.visititems(visit)
     return found
 
 
 def _find(path: Path, name: str, allow_virtual: bool) -> Dataset | None:
-    with opened(path) as file:
+    with _opened(path) as file:
         dataset, field = _resolve(file, name)
         if dataset is None:
             return None
@@ -167,7 +192,7 @@ def _unreadable(dataset: h5py.Dataset, dtype: np.dtype, text: bool) -> str:
 
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
-    with opened(rows.path) as file:
+    with _opened(rows.path) as file:
         return [_read_one(file, rows, name) for name in names]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, plain_texts
+from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
 from singa_dask.data.sources.files import Rows, find_files, need, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -35,6 +35,13 @@ def load(
     need("h5netcdf", "fields", "netcdf")
     wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
     return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
+
+
+def contents(source: str | Path) -> str:
+    """The datasets of the first file, one a line. Raises DataError."""
+    need("xarray", "fields", "netcdf")
+    need("h5netcdf", "fields", "netcdf")
+    return listing(_list(find_files(source, SUFFIXES)[0]))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources
+from singa_dask.data.sources.arrays import Dataset, array_sources, listing
 from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, find_files, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -36,6 +36,11 @@ def load(
     """The arrays `x`, `y`, ... of .npz files; options as of `hdf5.load`. Nothing is unpickled. Raises DataError."""
     wanted = Wanted.of(x, y, label, target, weight, mask, channels)
     return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
+
+
+def contents(source: str | Path) -> str:
+    """The datasets of the first file, one a line. Raises DataError."""
+    return listing(_list(find_files(source, SUFFIXES)[0]))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, stamp_of, unreadable
 from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.tables import TableColumn, choose
+from singa_dask.data.sources.tables import TableColumn, choose, listing
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
@@ -79,6 +79,13 @@ def load(
             notes=chosen.notes,
         )
     }
+
+
+def contents(source: str | Path) -> str:
+    """The columns of the first file, one a line. Raises DataError."""
+    need("pyarrow.parquet", "tables", "parquet")
+    schema = _schema(find_files(source, SUFFIXES)[0])
+    return listing({name: _describe(kind) for name, kind in schema.items()})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, plain_texts
+from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
 from singa_dask.data.sources.files import Rows, need, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -35,6 +35,12 @@ def load(
     need("zarr", "fields", "zarr")
     wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
     return array_sources(source, _find_stores(source), wanted, _list, lambda p, n: _list(p).get(n), _read)
+
+
+def contents(source: str | Path) -> str:
+    """The datasets of the first file, one a line. Raises DataError."""
+    need("zarr", "fields", "zarr")
+    return listing(_list(_find_stores(source)[0]))
 
 
 def _is_store(path: Path) -> bool:

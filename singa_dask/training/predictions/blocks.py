@@ -41,12 +41,13 @@ class Block(Protocol):
 
 @dataclass(frozen=True)
 class ShardInput:
-    """What an input layer reads of a folder of shards. flat: whether the net gets the values in the stored order."""
+    """What an input layer reads of a folder of shards. column: None if no prediction needs its samples. flat: whether
+    the net gets the values in the stored order."""
 
     layer: str
     folder: Path
     digest: str
-    column: Column
+    column: Column | None
     labels: Column | None
     flat: bool
 
@@ -61,8 +62,9 @@ class ShardBlock:
     def read(self, model: Model) -> Samples:
         x, answers = {}, {}
         for one in self.inputs:
-            values = self._rows(one, one.column)
-            x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
+            if one.column is not None:
+                values = self._rows(one, one.column)
+                x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
             if one.labels is not None:
                 answers[one.layer] = channels_last(self._rows(one, one.labels), one.labels)
         return Samples(x, answers, np.concatenate([np.arange(*some) for some in self.ranges]))
@@ -75,7 +77,7 @@ class ShardBlock:
 
 def own_blocks(model: Model) -> list[ShardBlock]:
     """The test data of the job of a trained net. Raises ConfigError, DataError."""
-    folders = {name: resolve(model.known.store(name).path) for name in model.net.input_layers}
+    folders = {name: resolve(model.known.store(name).path) for name in model.known.read}
     if not model.described:  # of a checkpoint of an earlier version
         model.described = {name: Manifest.load(folder).description for name, folder in folders.items()}
     return shard_blocks(model, folders, held_out=True)
@@ -87,11 +89,11 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
     held_out: leave out the samples that a job with a validation_share trains on.
     Raises ConfigError, DataError where the shards do not suit the net or each other.
     """
-    inputs: list[ShardInput] = []
+    known, inputs = model.known, list[ShardInput]()
     counts: dict[str, int] = {}
     ranges: list[tuple[int, int]] = []
     for layer, folder in folders.items():
-        store, manifest = model.known.store(layer), Manifest.load(folder)
+        store, manifest = known.store(layer), Manifest.load(folder)
         if store.sequence:
             what = "reads sequences, but predictions are of single samples"
             hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
@@ -99,7 +101,16 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         ShardFolder(manifest).check()
         column, labels = columns_of(_readable(store, manifest), manifest)
         sample_shapes(tuple(store.shape), column, folder)
-        inputs.append(ShardInput(layer, folder, manifest.digest, column, labels, len(store.shape) == 1))
+        inputs.append(
+            ShardInput(
+                layer,
+                folder,
+                manifest.digest,
+                column if layer in known.needed else None,
+                labels if layer in known.answering else None,
+                len(store.shape) == 1,
+            )
+        )
         counts[layer] = manifest.total
         if not ranges:
             ranges = list(_ranges(manifest, store.validation_share if held_out else 0.0))
@@ -108,7 +119,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         raise DataError(
             f"the input layers read different numbers of samples: {told}. Give folders that belong together."
         )
-    rows = max(1, BLOCK_NBYTES // max(sum(one.column.nbytes for one in inputs), 1))
+    rows = max(1, BLOCK_NBYTES // max(sum(one.column.nbytes for one in inputs if one.column is not None), 1))
     return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(ranges, rows)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.manifest import MANIFEST_FILE
+from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source
@@ -32,11 +32,11 @@ def blocks_of(model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] =
     """
     folder = Path(data).expanduser()
     if data.startswith("dataset:") or (folder / MANIFEST_FILE).is_file():
-        return shard_blocks(model, dict.fromkeys(model.net.input_layers, resolve(data)), held_out=False)
+        return shard_blocks(model, dict.fromkeys(_readable(model, resolve(data)), resolve(data)), held_out=False)
     if not folder.exists() and not any(sign in data for sign in "*?["):
         raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
     source = _source(model, data, _format(folder), x, y)
-    layers = model.net.input_layers
+    layers = model.known.needed
     if not source.table and len(source.x) != len(layers):
         hint = (
             f"Name a dataset for each of the input layers {', '.join(layers)}: {' '.join('--x NAME' for _ in layers)}."
@@ -56,19 +56,18 @@ class FileBlock:
     classes: Mapping[str, Sequence[str]]
 
     def read(self, model: Model) -> Samples:
-        raw, known = self.block.read(), model.known.inputs
+        raw, known = self.block.read(), model.known
+        described, table = known.inputs, {name: raw[name] for name in self.x}
         x, answers = {}, {}
-        for i, layer in enumerate(model.net.input_layers):
-            described = known.get(layer)
-            if self.table:
-                table = {name: raw[name] for name in self.x}
-                x[layer] = described.features(table) if described else numbers(table, self.x)
+        for i, layer in enumerate(known.needed):
+            if not self.table:
+                x[layer] = _arranged(np.asarray(raw[self.x[i]]), described.get(layer))
             else:
-                x[layer] = _arranged(np.asarray(raw[self.x[i]]), described)
-            column = described.answers if described else None
-            name = column.name if column is not None and column.name in self.y else next(iter(self.y), None)
-            if name is not None:
-                answers[layer] = self._answers(name, np.asarray(raw[name]), column)
+                x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
+        for layer in known.answering if self.y else ():
+            column = described[layer].answers if layer in described else None
+            name = column.name if column is not None and column.name in self.y else self.y[0]
+            answers[layer] = self._answers(name, np.asarray(raw[name]), column)
         return Samples(x, answers)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
@@ -104,10 +103,16 @@ def _suffixes(name: str) -> Sequence[str]:
     return importlib.import_module(f"singa_dask.data.sources.{name}").SUFFIXES
 
 
+def _readable(model: Model, folder: Path) -> list[str]:
+    """The input layers that can read these shards: those that only have targets need not."""
+    known, names = model.known, {column.name for column in Manifest.load(folder).columns}
+    return [name for name in known.read if name in known.needed or known.store(name).column in names]
+
+
 def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str]) -> Source:
     load = importlib.import_module(f"singa_dask.data.sources.{kind}").load
     if kind == "images":
-        first = model.known.inputs.get(model.net.input_layers[0])
+        first = model.known.inputs.get(model.known.needed[0])
         splits = load(data, resize=first.column.net_shape[:2] if first else None)
     elif kind in TABLES:
         splits = _table(model, data, load, tuple(x), tuple(y))
@@ -120,11 +125,12 @@ def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[st
 
 
 def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> Mapping[str, Source]:
-    known = model.known.inputs.values()
+    known, described = model.known, model.known.inputs
     if not x:
-        x = tuple(dict.fromkeys(name for described in known for name in described.raw_names))
+        needed = [described[layer] for layer in known.needed if layer in described]
+        x = tuple(dict.fromkeys(name for one in needed for name in one.raw_names))
     if not y:
-        wanted = [described.answers for described in known if described.answers is not None]
+        wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
         y = tuple(column.name for column in wanted if column.role in (Role.LABEL, Role.TARGET))
         try:
             return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")

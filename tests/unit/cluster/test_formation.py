@@ -6,7 +6,7 @@ import pytest
 
 from singa_dask.cluster import formation
 from singa_dask.cluster.bootstrap import MpiReport
-from singa_dask.cluster.formation import form_group, restart_workers
+from singa_dask.cluster.formation import WorkersInUse, form_group, restart_workers
 from singa_dask.cluster.group import GroupFailed, RankFailure
 from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
 from singa_dask.cluster.workers import WorkerInfo, describe
@@ -180,9 +180,11 @@ def test_a_worker_in_use_is_waited_for_and_the_others_are_left_free_meanwhile(pl
 def test_a_worker_that_stays_in_use_is_named_with_its_holder(played):
     client = played(worker(0), worker(1))
     client.holders["w1"] = "other-group"
-    with pytest.raises(ClusterError, match=r"still in use: w1 by other-group\. Wait for that job"):
-        form_group(client, ["w0", "w1"], print, timeout_s=5.0)
-    assert 5.0 <= client.now < 5.3 and not client.submitted
+    for options, seconds in (({"timeout_s": 5.0}, 5.0), ({"timeout_s": 5.0, "in_use_s": 2.0}, 2.0)):
+        began = client.now
+        with pytest.raises(WorkersInUse, match=r"still in use: w1 by other-group\. Wait for it to end"):
+            form_group(client, ["w0", "w1"], print, **options)
+        assert seconds <= client.now - began < seconds + 0.3 and not client.submitted
 
 
 def test_a_worker_that_does_not_answer_ends_the_forming_at_once(played):

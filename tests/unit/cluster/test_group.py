@@ -7,7 +7,7 @@ import pytest
 from singa_dask.cluster import group as grouping
 from singa_dask.cluster.group import Group, GroupFailed
 from singa_dask.cluster.join import RankPlan
-from singa_dask.cluster.rank import abort_rank, clean_segments, tell_rank
+from singa_dask.cluster.rank import abort_rank, clean_segments, keep_rank, tell_rank
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, CommTimeout, DataError, MpiUnusable
 
@@ -40,6 +40,7 @@ class Cluster:
 
     def __init__(self, monkeypatch, nannies=(True, True, True), **options):
         self.now, self.dead, self.mute, self.stubborn = 1000.0, set(), set(), set()
+        self.left: set[str] = set()
         self.seen = {f"w{i}": 1.0 for i in range(3)}
         self.calls, self.killed, self.cancelled, self.looks = [], [], [], 0
         self.workers = [WorkerInfo(f"w{i}", pid=10 + i, nanny="n" if nannies[i] else "") for i in range(3)]
@@ -66,8 +67,12 @@ class Cluster:
         for address, given in args.items():
             self.calls.append((function, address, given))
             answers[address] = TimeoutError() if address in self.mute | self.dead else None
+            if function is keep_rank and answers[address] is None:
+                answers[address] = address not in self.left
             if function is abort_rank and address not in self.mute | self.stubborn | self.dead:
-                self.futures[int(address[1])].fail(ClusterError(given[1]))
+                self.left.add(address)
+                if self.futures[int(address[1])].status == "pending":
+                    self.futures[int(address[1])].fail(ClusterError(given[1]))
         return answers
 
     def kill_processes(self, client, pids):
@@ -142,11 +147,55 @@ def test_the_scheduler_is_asked_every_quarter_of_a_second(cluster):
     assert played.failure().rank == 2
 
 
-def test_a_task_that_dask_cancelled_is_a_failure(cluster):
+def test_a_task_that_dask_lost_is_a_failure(cluster):
     played = cluster()
     played.futures[2].status = "cancelled"
     played.futures[1].status = "lost"
-    assert (played.failure().rank, played.group.failure.cause) == (1, "its task was cancelled")
+    assert (played.failure().rank, played.group.failure.cause) == (1, "Dask lost its task")
+
+
+def test_a_task_that_is_cancelled_while_its_group_forms_is_a_failure(cluster):
+    played = cluster()
+    played.futures[2].status = "cancelled"
+    failure = played.failure()
+    assert (failure.rank, failure.cause, failure.cancelled) == (2, "its task was cancelled", True)
+
+
+def test_ranks_whose_tasks_were_cancelled_are_kept_until_they_return(cluster):
+    played = cluster()
+    played.group.formed()
+    played.futures[0].end("done")
+    for rank in (1, 2):
+        played.futures[rank].status = "cancelled"
+    played.mute.add("w2")
+    assert not played.group.poll() and played.group.cancelled == {1, 2}
+    assert played.called(keep_rank) == [("w1", ("job-1",)), ("w2", ("job-1",))]
+    played.group.poll()
+    assert len(played.called(keep_rank)) == 2, "not in every turn"
+    played.left = {"w1"}
+    played.now += 0.3
+    assert not played.group.poll(), "one that does not answer may be there"
+    played.dead.add("w1")
+    played.mute.clear()
+    played.left.add("w2")
+    played.now += 0.3
+    assert played.group.poll(), "a process that dies after its rank has returned is not lost"
+    assert played.group.results() == ["done", None, None]
+    played.group.close()
+    assert not played.called(abort_rank)
+
+
+def test_a_cancelled_rank_that_is_still_there_is_made_to_leave(cluster):
+    played = cluster()
+    played.group.formed()
+    for future in played.futures:
+        future.status = "cancelled"
+    played.group.poll()
+    played.left = {"w0"}
+    played.now += 0.3
+    played.group.poll()
+    played.group.abort("enough")
+    assert sorted(address for address, _ in played.called(abort_rank)) == ["w1", "w2"] and not played.killed
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,16 @@ def test_a_reservation_holds_until_it_expires(clock):
     assert leases.holder("w1") == "" and leases.reserve("w1", "b", 5.0) == "" and leases.holder("w1") == "b"
 
 
+def test_the_run_of_a_group_is_known_as_long_as_the_group_holds_the_worker(clock):
+    run = leases.run_key("digits", "/runs/digits#1")
+    assert leases.parts_of_run(run) == ("digits", "/runs/digits#1") and leases.parts_of_run("") == ("", "")
+    assert run != leases.run_key("digits", "/runs/digits#1"), "each start has its own"
+    leases.reserve("w1", "a", 5.0, run)
+    assert (leases.run_of("w1"), leases.run_of("w2")) == (run, "")
+    clock[0] = 105.0
+    assert leases.run_of("w1") == ""
+
+
 def test_a_group_may_reserve_again_and_begins_anew(clock):
     leases.reserve("w1", "a", 5.0)
     clock[0] = 103.0

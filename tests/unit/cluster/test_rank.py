@@ -13,6 +13,7 @@ from singa_dask.cluster.rank import (
     RankTask,
     abort_rank,
     current_task,
+    keep_rank,
     rank_formed,
     rank_task,
     release_worker,
@@ -171,11 +172,28 @@ def test_a_watchdog_has_reasons(worker, monkeypatch):
     worker.task.state = "long-running"
     assert watchdog._reason_to_leave() == ""
     worker.task.state = "cancelled"
+    assert watchdog._reason_to_leave() == "", "it may be the driver that asks for it next"
+    now[0] += 5.1
     assert "the task was cancelled" in watchdog._reason_to_leave()
     worker.state.tasks.clear()
     assert "the task was cancelled" in watchdog._reason_to_leave()
     worker.status = Status.closing
     assert watchdog._reason_to_leave() == "the Dask worker is closing"
+
+
+def test_a_cancelled_rank_stays_as_long_as_its_driver_asks(worker, monkeypatch):
+    now = [100.0]
+    task, watchdog = watched(worker, monkeypatch, now)
+    assert not keep_rank("g", worker), "it has no such rank"
+    assert not leases.reserve(worker.address, "g", 5.0)
+    assert leases.take_up(worker.address, "g", task)
+    task.joined(Comm())
+    worker.task.state = "cancelled"
+    for _ in range(5):
+        assert keep_rank("g", worker) and watchdog._reason_to_leave() == ""
+        now[0] += 4.0
+    now[0] += 1.1
+    assert "the task was cancelled" in watchdog._reason_to_leave()
 
 
 @pytest.mark.parametrize("address", ["tcp://w1:1", "inproc://w1"])

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from singa_dask.data import Manifest, ShardFolder, shard
+from singa_dask.data import Manifest, ShardFolder, shard_files
 from singa_dask.data.catalogue import load_recipe, parse_recipe, recipe_names
 from singa_dask.data.converters import cifar10, idx
-from singa_dask.errors import ConfigError, DataError
+from singa_dask.errors import DataError
 
 
 def stored(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +32,7 @@ def stored(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_digits_are_split_by_class_and_always_in_the_same_way(tmp_path):
-    first, second = (shard("digits", tmp_path / name, 3) for name in "ab")
+    first, second = (shard_files("digits", tmp_path / name, 3) for name in "ab")
     assert first["train"].digest == second["train"].digest
     train, test = first["train"], first["test"]
     assert (train.total, test.total, train.features.shape) == (1438, 359, (8, 8, 1))
@@ -67,7 +67,7 @@ def mnist_folder(tmp_path: Path) -> Path:
 
 
 def test_idx_files_become_two_splits_in_the_published_order(tmp_path, mnist_folder, caplog):
-    made = shard("mnist", tmp_path / "out", 2, source=mnist_folder, shuffle=False)
+    made = shard_files("mnist", tmp_path / "out", 2, source=mnist_folder, shuffle=False)
     x, y = stored(made["train"])
     with gzip.open(mnist_folder / "train-images-idx3-ubyte.gz") as file:
         np.testing.assert_array_equal(x[..., 0], np.frombuffer(file.read()[16:], np.uint8).reshape(40, 5, 4))
@@ -104,7 +104,7 @@ def test_damaged_gzip_is_an_error(tmp_path):
 def test_images_without_labels_are_an_error(tmp_path, mnist_folder):
     (mnist_folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(8, np.uint8)))
     with pytest.raises(DataError, match="8 labels for 9 images"):
-        shard("mnist", tmp_path / "out", source=mnist_folder)
+        shard_files("mnist", tmp_path / "out", source=mnist_folder)
     assert not (tmp_path / "out").exists()
 
 
@@ -131,7 +131,7 @@ ALL_FILES = [*cifar10.TRAIN_FILES, cifar10.TEST_FILE]
 
 def test_all_cifar_files_make_the_published_splits(tmp_path, caplog):
     folder = cifar_folder(tmp_path / "raw", ALL_FILES)
-    made = shard("cifar10", tmp_path / "out", source=folder, shuffle=False)
+    made = shard_files("cifar10", tmp_path / "out", source=folder, shuffle=False)
     x, y = stored(made["train"])
     np.testing.assert_array_equal(x, np.concatenate([cifar_records(i)[1] for i in range(5)]))
     np.testing.assert_array_equal(y, np.concatenate([cifar_records(i)[2] for i in range(5)]))
@@ -143,7 +143,7 @@ def test_all_cifar_files_make_the_published_splits(tmp_path, caplog):
 def test_training_images_are_mixed_with_their_labels_and_test_images_keep_their_order(tmp_path):
     folder = cifar_folder(tmp_path / "raw", ALL_FILES)
     published, mixed = (
-        shard("cifar10", tmp_path / name, source=folder, shuffle=shuffle)
+        shard_files("cifar10", tmp_path / name, source=folder, shuffle=shuffle)
         for name, shuffle in (("a", False), ("b", None))
     )
     (x, y), (mixed_x, mixed_y) = stored(published["train"]), stored(mixed["train"])
@@ -163,7 +163,7 @@ def test_the_published_archive_is_read_without_unpacking_it(tmp_path):
             info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    made = shard("cifar10", tmp_path / "out", source=folder)
+    made = shard_files("cifar10", tmp_path / "out", source=folder)
     assert made["train"].total == 30
     np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(5)[1])
     assert [p.name for p in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
@@ -171,7 +171,7 @@ def test_the_published_archive_is_read_without_unpacking_it(tmp_path):
 
 def test_without_the_test_batch_the_last_one_is_held_out_and_this_is_said(tmp_path, caplog):
     folder = cifar_folder(tmp_path / "raw", ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin"])
-    made = shard("cifar10", tmp_path / "out", source=folder)
+    made = shard_files("cifar10", tmp_path / "out", source=folder)
     assert made["train"].total == 12
     np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(2)[1])
     for manifest in made.values():
@@ -193,200 +193,10 @@ def test_damaged_cifar_files_are_errors(tmp_path, names, data, fault):
     if data is not None:
         (folder / names[0]).write_bytes(data)
     with pytest.raises(DataError, match=fault):
-        shard("cifar10", tmp_path / "out", source=folder)
+        shard_files("cifar10", tmp_path / "out", source=folder)
 
 
-# CSV
-
-
-def csv_of(tmp_path: Path, text: str, **options) -> Manifest:
-    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
-    return shard("csv", tmp_path / "out", source=tmp_path / "t.csv", shuffle=False, **options)[""]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "features", "labels", "classes"),
-    [
-        ("1,2,3\n0,4,5\n", {}, [[2, 3], [4, 5]], [1, 0], 2),  # SINGA: the label comes first
-        ("a,b,label\n1,2,1\n3,4,0\n", {}, [[1, 2], [3, 4]], [1, 0], 2),
-        ("a,b,kind\n1,2,x\n3,4,w\n", {"label": "kind"}, [[1, 2], [3, 4]], [1, 0], ("w", "x")),
-        ("1;2;x\r\n3;4;w\r\n", {"label": -1, "separator": ";"}, [[1, 2], [3, 4]], [1, 0], ("w", "x")),
-        ("1,2,9\n3,4,8\n", {"label": 1, "header": True}, [[3, 8]], [4], 5),
-        ("\ufeff1,2\n\n0,-3e2\n", {}, [[2], [-300]], [1, 0], 2),
-        ('"1"," 2"\n"0","3"\n', {"label": "0"}, [[2], [3]], [1, 0], 2),
-    ],
-)
-def test_csv_files_become_one_split(tmp_path, text, options, features, labels, classes):
-    manifest = csv_of(tmp_path, text, **options)
-    x, y = stored(manifest)
-    np.testing.assert_array_equal(x, features)
-    np.testing.assert_array_equal(y, labels)
-    assert manifest.targets.classes == classes
-    assert manifest.folder == tmp_path / "out"
-
-
-def test_csv_without_labels(tmp_path):
-    manifest = csv_of(tmp_path, "1,2\n3,4\n", label="none")
-    assert manifest.targets is None
-    assert manifest.features.shape == (2,)
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "fault"),
-    [
-        ("", {}, "is empty"),
-        ("label,a\n", {"header": True}, "no samples"),
-        ("1,2\n3\n", {}, "line 2 has 1 columns, but the first line has 2"),
-        ("label,a\n1,2\n0,oops\n", {}, "line 3, column 'a': 'oops' is not a number"),
-        ("1,2\n0,\n", {}, "line 2, column 1: '' is not a number"),
-        ("lbl,a\n1,2\n", {"label": "lab"}, r"no column named 'lab'\. Did you mean lbl"),
-        ("1,2\n1,2\n", {"label": "lab"}, "no header line"),
-        ("1,2\n1,2\n", {"label": 2}, "columns 0 to 1. Received: label=2"),
-        ("1\n2\n", {}, "no column besides the label"),
-        ("1,nan\n2,1\n", {}, "not a finite float32"),
-        ("1,2\n", {"separator": "ab"}, "separator"),
-    ],
-)
-def test_faults_of_csv_files_name_the_line(tmp_path, text, options, fault):
-    with pytest.raises(DataError, match=fault):
-        csv_of(tmp_path, text, **options)
-
-
-# Image folders
-
-
-def save_image(path: Path, value: int, mode: str = "RGB", size: tuple[int, int] = (4, 3)) -> None:
-    from PIL import Image
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, (value, 0, 0) if mode == "RGB" else value).save(path)
-
-
-def test_image_folders_have_a_class_per_sub_folder(tmp_path):
-    for i in range(4):
-        save_image(tmp_path / "in" / "ant" / f"{i}.png", i)
-        save_image(tmp_path / "in" / "bee" / f"{i}.png", 100 + i)
-    manifest = shard("images", tmp_path / "out", source=tmp_path / "in")[""]
-    x, y = stored(manifest)
-    assert (manifest.features.shape, manifest.targets.classes) == ((3, 4, 3), ("ant", "bee"))
-    np.testing.assert_array_equal(y, x[:, 0, 0, 0] >= 100)
-    assert sorted(x[:, 2, 3, 0]) == [0, 1, 2, 3, 100, 101, 102, 103]
-    assert list(y) != sorted(y)  # sorted by class they would train badly
-
-
-def test_test_images_get_the_form_and_classes_of_the_training_images(tmp_path):
-    for name in ("ant", "bee"):
-        save_image(tmp_path / "in" / "train" / name / "1.png", 7, "L", (8, 8))
-    save_image(tmp_path / "in" / "test" / "bee" / "1.png", 9, "RGB", (16, 12))
-    made = shard("images", tmp_path / "out", source=tmp_path / "in", resize="4x6")
-    assert made["train"].features.shape == made["test"].features.shape == (4, 6, 1)
-    assert made["test"].targets.classes == ("ant", "bee")
-    assert stored(made["test"])[1].tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    ("make", "fault"),
-    [
-        (lambda d: save_image(d / "bee" / "2.png", 1, size=(5, 3)), "3 x 5 pixels .* --resize"),
-        (lambda d: (d / "ant" / "2.png").write_text("no image"), r"ant/2\.png: is not an image"),
-        (lambda d: (d / "ant" / "1.png").write_bytes((d / "ant" / "1.png").read_bytes()[:45]), r"1\.png"),
-        (lambda d: (d / "cat").mkdir(), "cat: holds no images"),
-        (lambda d: save_image(d / "ant" / "2.tiff", 1, "F"), "mode F"),
-    ],
-)
-def test_faults_of_image_folders_name_the_file(tmp_path, make, fault):
-    for name in ("ant", "bee"):
-        save_image(tmp_path / "in" / name / "1.png", 7)
-    make(tmp_path / "in")
-    with pytest.raises(DataError, match=fault):
-        shard("images", tmp_path / "out", source=tmp_path / "in")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("resize", "shape"), [(5, (5, 5, 3)), ("5", (5, 5, 3)), ("6x2", (6, 2, 3)), ((6, 2), (6, 2, 3))]
-)
-def test_images_are_scaled(tmp_path, resize, shape):
-    save_image(tmp_path / "in" / "ant" / "1.png", 7)
-    manifest = shard("images", tmp_path / "out", source=tmp_path / "in", resize=resize)[""]
-    assert manifest.features.shape == shape
-    assert (stored(manifest)[0][..., 0] == 7).all()
-
-
-@pytest.mark.parametrize("resize", ["0x3", "big", "1x2x3", -4, ""])
-def test_impossible_sizes_are_errors(tmp_path, resize):
-    save_image(tmp_path / "in" / "ant" / "1.png", 7)
-    with pytest.raises(DataError, match="resize: must be HEIGHTxWIDTH"):
-        shard("images", tmp_path / "out", source=tmp_path / "in", resize=resize)
-
-
-# npz
-
-
-@pytest.mark.parametrize(
-    ("x", "shape"),
-    [
-        (np.zeros((6, 5, 4), np.uint8), (5, 4, 1)),
-        (np.zeros((6, 5, 4, 3), np.uint8), (5, 4, 3)),
-        (np.zeros((6, 5, 4)), (20,)),
-        (np.zeros((6, 5), np.int16), (5,)),
-        (np.zeros((6, 3, 5, 3), np.uint8), (3, 5, 3)),
-        (np.zeros((6, 1, 5, 4), np.uint8), (1, 5, 4)),
-        (np.zeros((6, 3, 5, 5)), (75,)),
-    ],
-)
-def test_npz_arrays_become_images_or_flat_samples(tmp_path, x, shape):
-    np.savez(tmp_path / "a.npz", x=x, y=np.array([[0], [2], [1], [0], [0], [1]]))
-    manifest = shard("npz", tmp_path / "out", 2, source=tmp_path / "a.npz")[""]
-    assert (manifest.features.shape, manifest.targets.classes, manifest.total) == (shape, 3, 6)
-
-
-def test_npz_archives_may_hold_two_splits(tmp_path):
-    np.savez(tmp_path / "a.npz", x_train=np.ones((4, 2)), y_train=np.arange(4.0), x_test=np.zeros((2, 2)))
-    made = shard("npz", tmp_path / "out", source=tmp_path / "a.npz")
-    assert {name: m.total for name, m in made.items()} == {"train": 4, "test": 2}
-    assert made["test"].targets is None
-
-
-@pytest.mark.parametrize(
-    ("arrays", "fault"),
-    [
-        ({"a": np.ones(3)}, r"needs the arrays x and y.*Found: a"),
-        ({"x": np.ones((3, 2)), "x_train": np.ones((3, 2))}, "both x and x_train"),
-        ({"x": np.ones((3, 2)), "y": np.ones((3, 2))}, "One-hot labels"),
-        ({"x": np.ones((3, 2)), "y": np.array([0.5, 1, 2])}, "whole numbers"),
-        ({"x": np.array([{}, {}])}, "cannot be read"),
-        ({"x": np.ones((6, 3, 5, 5), np.uint8)}, r"looks channels-first.*transpose\(0, 2, 3, 1\)"),
-        ({"x": np.ones((6, 1, 5, 5), np.uint8)}, "looks channels-first"),
-    ],
-)
-def test_faults_of_npz_files_are_errors(tmp_path, arrays, fault):
-    np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(DataError, match=fault):
-        shard("npz", tmp_path / "out", source=tmp_path / "a.npz")
-
-
-# shard and recipes
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "fault"),
-    [
-        (("minst",), {}, "Did you mean mnist"),
-        (("csv",), {}, "source: is missing: csv needs a file or folder"),
-        (("csv",), {"source": "x", "lable": 1}, r"lable: is not an option of csv.*Did you mean label"),
-        (("digits",), {"resize": 3}, r"resize: is not an option of digits"),
-    ],
-)
-def test_unknown_names_and_options_are_errors_with_the_nearest_name(tmp_path, arguments, options, fault):
-    with pytest.raises(ConfigError, match=fault):
-        shard(*arguments, tmp_path / "out", **options)
-
-
-def test_missing_sources_are_errors(tmp_path):
-    for what in ("csv", "images", "npz"):
-        with pytest.raises(DataError, match="nowhere"):
-            shard(what, tmp_path / "out", source=tmp_path / "nowhere")
+# Recipes
 
 
 def test_every_recipe_can_be_read():
@@ -428,7 +238,7 @@ def test_real_data_sets(tmp_path, name, train, test, shape, counts):
     folder = os.environ.get("SINGA_DASK_DATA")
     if not folder or not (Path(folder) / name).is_dir():
         pytest.skip(f"{name} is not in the folder named by SINGA_DASK_DATA")
-    made = shard(name, tmp_path / "out", 4, source=Path(folder) / name)
+    made = shard_files(name, tmp_path / "out", 4, source=Path(folder) / name)
     assert train is None or made["train"].total == train
     assert made["test"].total == test
     assert made["train"].shape == shape

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.data import Manifest, ShardFolder, resolve, shard
+from singa_dask.data import Manifest, ShardFolder, resolve, shard_files
 from singa_dask.data.converters import text
 from singa_dask.errors import ConfigError, DataError
 
@@ -34,7 +34,7 @@ def spelled(manifest: Manifest) -> str:
 
 def test_characters_keep_their_order_and_are_numbered_in_sorted_order(tmp_path):
     content = "the cat\r\nsat ä€𝄞\n" * 3
-    manifest = shard("text", tmp_path / "out", 4, source=written(tmp_path, content))[""]
+    manifest = shard_files("text", tmp_path / "out", 4, source=written(tmp_path, content))[""]
     assert manifest.features.classes == tuple(sorted(set(content)))
     assert spelled(manifest) == content
     assert (manifest.features.shape, manifest.features.dtype, manifest.targets) == ((1,), "uint8", None)
@@ -43,7 +43,7 @@ def test_characters_keep_their_order_and_are_numbered_in_sorted_order(tmp_path):
 
 def test_more_than_256_symbols_are_stored_exactly_as_floats(tmp_path):
     content = "".join(chr(0x4E00 + i) for i in range(300)) * 2
-    manifest = shard("text", tmp_path / "out", source=written(tmp_path, content))[""]
+    manifest = shard_files("text", tmp_path / "out", source=written(tmp_path, content))[""]
     assert manifest.features.dtype == "float32"
     assert spelled(manifest) == content
 
@@ -57,7 +57,7 @@ def test_any_text_comes_back(tmp_path_factory, content):
 
 def test_a_given_vocabulary_counts_in_its_order(tmp_path):
     vocabulary = written(tmp_path, "\nzab", "vocab.txt")
-    manifest = shard("text", tmp_path / "out", source=written(tmp_path, "ab\nba"), vocab=vocabulary)[""]
+    manifest = shard_files("text", tmp_path / "out", source=written(tmp_path, "ab\nba"), vocab=vocabulary)[""]
     assert manifest.features.classes == ("\n", "z", "a", "b")
     assert numbers(manifest).tolist() == [2, 3, 0, 3, 2]
 
@@ -85,7 +85,7 @@ def test_a_text_may_hold_the_unknown_word_itself(tmp_path):
 
 def test_the_end_of_the_text_is_for_validation(tmp_path):
     content = "abcdefghij" * 10
-    made = shard("text", tmp_path / "out", source=written(tmp_path, content), validation=0.25)
+    made = shard_files("text", tmp_path / "out", source=written(tmp_path, content), validation=0.25)
     assert [spelled(made[split]) for split in ("train", "validation")] == [content[:75], content[75:]]
     assert made["train"].features.classes == made["validation"].features.classes
 
@@ -113,7 +113,7 @@ def test_faults_are_errors(tmp_path, content, options, fault):
     if "vocab" in options:
         options = {**options, "vocab": tmp_path / options["vocab"]}
     with pytest.raises(DataError, match=fault):
-        shard("text", tmp_path / "out", source=written(tmp_path, content), **options)
+        shard_files("text", tmp_path / "out", source=written(tmp_path, content), **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_utf8_is_an_error_that_names_the_byte(tmp_path):
 
 def test_text_is_never_shuffled(tmp_path):
     with pytest.raises(ConfigError, match="shuffle: text cannot be shuffled"):
-        shard("text", tmp_path / "out", source=written(tmp_path, "abc"), shuffle=True)
+        shard_files("text", tmp_path / "out", source=written(tmp_path, "abc"), shuffle=True)
 
 
 def test_tiny_shakespeare(tmp_path, monkeypatch):
@@ -140,11 +140,12 @@ def test_tiny_shakespeare(tmp_path, monkeypatch):
 
 
 def test_texts_share_the_vocabulary_of_shards(tmp_path):
-    shard("text", tmp_path / "train", source=written(tmp_path, "a b b c c c d"), unit="word", vocab_size=3)
-    shard("text", tmp_path / "test", source=written(tmp_path, "c b z", "z"), unit="word", vocab=tmp_path / "train")
+    train, test = tmp_path / "train", tmp_path / "test"
+    shard_files("text", train, source=written(tmp_path, "a b b c c c d"), unit="word", vocab_size=3)
+    shard_files("text", test, source=written(tmp_path, "c b z", "z"), unit="word", vocab=train)
     manifest = Manifest.load(tmp_path / "test")
     assert manifest.features.classes == ("<unk>", "c", "b")
     assert numbers(manifest).tolist() == [1, 2, 0]
-    shard("text", tmp_path / "whole", source=written(tmp_path, "a b"), unit="word")
+    shard_files("text", tmp_path / "whole", source=written(tmp_path, "a b"), unit="word")
     with pytest.raises(DataError, match=r"the word 'c' is not in the vocabulary, which lacks <unk>"):
-        shard("text", tmp_path / "x", source=tmp_path / "z", unit="word", vocab=tmp_path / "whole")
+        shard_files("text", tmp_path / "x", source=tmp_path / "z", unit="word", vocab=tmp_path / "whole")

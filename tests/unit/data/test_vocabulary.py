@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singa_dask.data import first_difference, shard, vocabulary, write_shards
+from singa_dask.data import first_difference, shard_files, vocabulary, write_shards
 from singa_dask.errors import DataError
 
 
 def test_a_vocabulary_comes_from_shards_or_from_a_file(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"c\r\nab")
     (tmp_path / "input.txt").write_text("abca")
-    shard("text", tmp_path / "out", source=tmp_path / "input.txt", vocab=tmp_path / "vocab.txt", validation=0.5)
+    shard_files("text", tmp_path / "out", source=tmp_path / "input.txt", vocab=tmp_path / "vocab.txt", validation=0.5)
     symbols = ("c", "\r", "\n", "a", "b")
     assert vocabulary(tmp_path / "vocab.txt") == vocabulary(str(tmp_path / "out" / "train")) == symbols
 

@@ -1,14 +1,15 @@
-"""What a model does with the arrays that it is called on: targets."""
+"""What a model does with the arrays that it is called on: targets, normalisation, inputs that it can do without."""
 
 from __future__ import annotations
 
+import h5py
 import numpy as np
 import pytest
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt, Model
-from singa_dask.errors import DataError
-from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.layers import EuclideanLoss, InnerProduct, Layer, RecordInput, SoftmaxLoss
 from singa_dask.layers.partition import even_bounds
 from singa_dask.updaters import SGD
 
@@ -67,3 +68,136 @@ def test_numbers_are_not_taken_for_classes():
     model = Model([RecordInput("data", shape=[3]), InnerProduct(num_output=3), SoftmaxLoss("loss")])
     with pytest.raises(DataError, match=r"must be whole numbers.*target_shape.*EuclideanLoss"):
         model(X[:4], Y[:4, 0])
+
+
+MEAN, STD, TARGET_MEAN, TARGET_STD = [1.0, -2.0, 30.0], [2.0, 0.5, 10.0], [100.0, -7.0], [20.0, 3.0]
+STATISTICS = {"mean": MEAN, "std": STD, "target_mean": TARGET_MEAN, "target_std": TARGET_STD}
+RAW, RAW_Y = X * STD + MEAN, Y * TARGET_STD + TARGET_MEAN
+
+
+def same_parameters(model, other):
+    model.load_state_dict(other.state_dict())
+    return model
+
+
+def test_a_model_takes_raw_arrays_and_predicts_in_their_units():
+    plain = linear()
+    model = same_parameters(linear(**STATISTICS), plain)
+    np.testing.assert_allclose(model.predict(RAW), plain.predict(X) * TARGET_STD + TARGET_MEAN)
+    assert model.evaluate(RAW, RAW_Y)["loss"] == pytest.approx(plain.evaluate(X, Y)["loss"])
+    assert float(model(RAW, RAW_Y)) == pytest.approx(float(plain(X, Y)))
+    fit(SoloCommunicator(), model, RAW, RAW_Y)
+    np.testing.assert_allclose(model.predict(RAW), RAW_Y, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_ranks_predict_in_units_too(dim):
+    def ranks(comm):
+        model = linear(dim, **STATISTICS)
+        DistOpt(SGD(lr=0.1), model, comm)
+        return model.predict(RAW[comm.rank :: 3])
+
+    expected = linear(dim, **STATISTICS).predict(RAW)
+    for rank, predicted in enumerate(run_threads(3, ranks)):
+        np.testing.assert_allclose(predicted, expected[rank::3])
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        ({"mean_value": 3, "std_value": 2}, lambda x: (x - 3) / 2),
+        ({"mean": [3], "std": [2]}, lambda x: (x - 3) / 2),
+        ({"mean": [1, 2, 3]}, lambda x: x - [1, 2, 3]),
+        ({"std": list(range(1, 13))}, lambda x: x / np.arange(1, 13).reshape(2, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("order", ["net", "job"])
+def test_images_are_normalised_by_one_value_per_channel_or_per_value_in_the_order_of_the_net(store, expected, order):
+    layers = [RecordInput("data", shape=[3, 2, 2], has_label=False, **store), Same("same")]
+    images = RNG.integers(0, 255, (4, 2, 2, 3)).astype(np.uint8)
+    x = np.moveaxis(images, -1, 1) if order == "job" else images
+    np.testing.assert_allclose(Model(layers, dtype=np.float64).predict(x), expected(images.astype(float)))
+
+
+class Same(Layer):
+    """y = x."""
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+
+def test_a_file_of_statistics_is_read_once(tmp_path):
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file["mean"], file["std"] = np.array(MEAN), np.array(STD)
+    files = dict.fromkeys(("mean_file", "std_file"), str(tmp_path / "s.h5"))
+    model = linear(**files)
+    (tmp_path / "s.h5").unlink()
+    np.testing.assert_allclose(model.predict(RAW), linear().predict(X))
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ({"normalise": True}, "'data'.store_conf.normalise.*read only when a job starts.*store_conf.mean"),
+        ({"normalise_target": True}, "store_conf.normalise_target.*store_conf.target_mean"),
+        ({"mean": [1, 2]}, r"'data'.store_conf.mean: must have one value, one per channel \(3\).*2 values"),
+        ({"target_std": [0, 1]}, "store_conf.target_std.*not 0"),
+        ({"std_value": 0}, "store_conf.std_value.*not 0"),
+        ({"mean_file": "nowhere.h5"}, "nowhere.h5"),
+    ],
+)
+def test_a_model_without_the_numbers_of_its_normalisation_is_refused(store, says):
+    with pytest.raises((ConfigError, DataError), match=says):
+        linear(**store)
+
+
+def test_reproduced_samples_are_in_their_units():
+    layers = [RecordInput("data", shape=[3], has_label=False, mean=MEAN, std=STD), Same("same"), EuclideanLoss()]
+    model = Model(layers, dtype=np.float64)
+    np.testing.assert_allclose(model.predict(RAW), RAW)
+    assert model.evaluate(RAW)["loss"] == 0
+
+
+def two_inputs():
+    layers = [
+        RecordInput("x", shape=[3], has_label=False),
+        RecordInput("y", shape=[2], has_label=False),
+        RecordInput("w", shape=[1], has_label=False),
+        InnerProduct("out", "x", num_output=2, param=[{"init": {"type": "kUniform", "low": -0.5, "high": 0.5}}]),
+        EuclideanLoss("loss", ["out", "y", "w"]),
+    ]
+    return Model(layers, dtype=np.float64)
+
+
+def test_predicting_needs_neither_targets_nor_weights():
+    model, w = two_inputs(), np.ones((40, 1))
+    expected = model.predict({"x": X, "y": Y, "w": w})
+    np.testing.assert_array_equal(model.predict({"x": X}), expected)
+    np.testing.assert_array_equal(model.predict(X), expected)
+    assert model.evaluate({"x": X, "y": expected, "w": w})["loss"] == 0
+    for call in (model.evaluate, model):
+        with pytest.raises(DataError, match=r"input layers x, y, w. Received: x"):
+            call({"x": X})
+    with pytest.raises(DataError, match=r"input layers x. Received: y"):
+        model.predict({"y": Y})
+
+
+def test_several_targets_are_given_by_input_layer():
+    layers = [
+        RecordInput("a", shape=[3], target_shape=[1]),
+        RecordInput("b", shape=[3]),
+        InnerProduct("first", "a", num_output=1),
+        InnerProduct("second", "b", num_output=4),
+        EuclideanLoss("number", ["first", "a"]),
+        SoftmaxLoss("class", ["second", "b"]),
+    ]
+    model = Model(layers)
+    labels = {"a": Y[:, 0], "b": np.arange(40) % 4}
+    assert model({"a": X, "b": X}, labels).metrics.keys() == {"number.loss", "class.loss", "accuracy"}
+    with pytest.raises(DataError, match=r"input layers: a, b. Received: c"):
+        model({"a": X, "b": X}, {"c": Y})
+    with pytest.raises(DataError, match=r"39 in y\['b'\]"):
+        model({"a": X, "b": X}, labels | {"b": np.zeros(39, int)})

@@ -9,10 +9,12 @@ from google.protobuf import text_format
 
 from singa_dask.data import Manifest, write_shards
 from singa_dask.data.normalise import make_normaliser, resolve_normalisation
+from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
+from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import Layer, Step
+from singa_dask.layers import Convolution, EuclideanLoss, InnerProduct, Layer, RecordInput, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
@@ -169,3 +171,51 @@ def test_what_cannot_be_exported_is_named(folder):
         export(made(user("Mystery"), folder), ["x"])
     with pytest.raises(ConfigError, match=r"unknown layer.*loss"):
         export(made(image_net(NET), folder), ["lass"])
+
+
+def ran(model, layers, feed, output):
+    """What ONNX Runtime gives for an output of a Model's net."""
+    net = Net(NetProto(layer=assemble(layers)), Phase.kTest, model.ops, share=model.net)
+    session = onnxruntime.InferenceSession(export(net, [output]).SerializeToString())
+    assert {each.name for each in session.get_inputs()} == feed.keys()
+    return session.run([output], feed)[0]
+
+
+@pytest.mark.parametrize("output", ["loss", "out"])
+def test_regression_from_raw_samples_to_raw_targets(output):
+    store = {"mean": [1, 2, 3], "std": [4, 5, 6], "target_mean": [100, -7], "target_std": [20, 3]}
+    layers = [
+        RecordInput("data", shape=[3], target_shape=[2], **store),
+        RecordInput("weight", shape=[1], has_label=False),
+        InnerProduct("out", "data", num_output=2, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
+        EuclideanLoss("loss", ["out", "data", "weight"]),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 3), scale=9).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, output), model.predict(x), rtol=1e-5)
+
+
+def test_fields_from_raw_samples_to_raw_targets():
+    targets = {"target_mean": [100, -7], "target_std": list(range(1, 41))}
+    layers = [
+        RecordInput("data", shape=[3, 4, 5], target_shape=[2, 4, 5], mean=[1, 2, 3], **targets),
+        Convolution(
+            "out", num_filters=2, kernel=3, pad=1, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]
+        ),
+        EuclideanLoss("loss"),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 3, 4, 5), scale=9).astype(np.float32)
+    expected = model.predict(x)
+    assert expected.shape == (5, 4, 5, 2)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "loss"), np.moveaxis(expected, -1, 1), rtol=1e-4)
+
+
+def test_volumes_are_taken_with_channels_first():
+    layers = [
+        RecordInput("data", shape=[2, 3, 4, 5], has_label=False, mean=[1, 2], std=list(range(1, 121))),
+        InnerProduct("out", num_output=2, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 2, 3, 4, 5), scale=9).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)

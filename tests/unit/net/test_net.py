@@ -22,8 +22,9 @@ from singa_dask.layers import (
     Sigmoid,
     SoftmaxLoss,
 )
-from singa_dask.layers.base import InputLayer, Layer, LossLayer
+from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.context import Metric, Step
+from singa_dask.layers.input import InputLayer
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 

@@ -25,7 +25,7 @@ from singa_dask.layers import (
     Tanh,
 )
 from singa_dask.layers.context import Step
-from singa_dask.net import Batch, Net
+from singa_dask.net import Batch, Net, features_as_targets
 from singa_dask.ops import get_ops
 
 RNG = np.random.default_rng(0)
@@ -98,8 +98,8 @@ def test_without_a_target_shape_the_samples_are_the_target():
     net = build([RecordInput("data", shape=[4]), InnerProduct("out", num_output=4), EuclideanLoss("loss")])
     x = RNG.normal(size=(5, 4))
     assert loss_of(net, x, np.zeros(5, np.int64)) == pytest.approx(0.5 * ((net.output("out") - x) ** 2).sum() / 5)
-    assert net.features_as_targets() == {"loss": "data"}
-    assert build(vectors()).features_as_targets() == {}
+    assert features_as_targets(net) == {"loss": "data"}
+    assert features_as_targets(build(vectors())) == {}
 
 
 def test_other_sizes_are_refused_with_the_way_out():

@@ -1,40 +1,41 @@
 """Requests to a run, over a topic that the test plays."""
 
+import asyncio
+
 import pytest
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import control
-from singa_dask.supervision.control import TOPIC, ask_run, listening
-from singa_dask.supervision.events import JoinAsked, LeaveAsked
+from singa_dask.supervision.control import TOPIC, active_runs, ask_run, listening
+from singa_dask.supervision.events import JoinAsked, LeaveAsked, StopAsked
 
 
 class Client:
-    """Logs events, and brings those of the topic to whoever listens."""
+    """Logs events, and brings those of the topic to its handler, of which it has one."""
 
     def __init__(self):
-        self.events, self.receivers = {}, []
+        self.events, self.receive = {}, None
 
     def log_event(self, topic, message):
         self.events.setdefault(topic, []).append((0.0, message))
-        if topic == TOPIC:
-            for receive in self.receivers:
-                receive((0.0, message))
+        if topic == TOPIC and self.receive:
+            asyncio.run(self.receive((0.0, message)))
 
     def get_events(self, topic):
         return self.events.get(topic, [])
 
     def subscribe_topic(self, topic, receive):
-        self.receivers.append(receive)
+        self.receive = receive
 
     def unsubscribe_topic(self, topic):
-        self.receivers.clear()
+        self.receive = None
 
 
 class Run:
     """Does at once what it is asked."""
 
     def __init__(self):
-        self.left = []
+        self.left, self.stopped = [], []
 
     def post(self, item):
         match item:
@@ -43,6 +44,8 @@ class Run:
             case LeaveAsked(asker, group):
                 self.left.append(group)
                 asker("refused: worker group 0 tests and saves" if group == 0 else f"worker group {group} leaves")
+            case StopAsked(by):
+                self.stopped.append(by)
             case _:
                 item()
 
@@ -70,11 +73,30 @@ def test_a_run_is_asked_and_answers(client):
         ask_run(client, "join")
 
 
+def test_a_run_is_stopped_by_the_name_or_the_folder_that_users_type(client, tmp_path, monkeypatch):
+    first, second = Run(), Run()
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path / "runs" / "b")
+    with listening(client, "digits", "/runs/a", first.post), listening(client, "digits", here, second.post):
+        assert ask_run(client, "stop", "runs/b") == f"digits ({here}) was asked to stop"
+        with pytest.raises(ClusterError, match="several runs"):
+            ask_run(client, "stop", "digits")
+    assert (first.stopped, second.stopped) == ([], ["singa-dask stop"])
+
+
 def test_of_several_runs_one_is_named(client):
     with listening(client, "digits", "/runs/a", Run().post), listening(client, "digits", "/runs/b", Run().post):
-        with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* --run WORKSPACE"):
+        with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* by its workspace"):
             ask_run(client, "join")
         assert ask_run(client, "join", "/runs/b") == "worker group 2 joins on w4"
+
+
+def test_active_runs_answer_however_busy_they_are(client):
+    with listening(client, "digits", "/runs/a", lambda item: None):
+        with listening(client, "digits", "/runs/b", lambda item: None):
+            assert active_runs(client) == {"/runs/a", "/runs/b"}
+        assert active_runs(client) == {"/runs/a"}, "the end of one run does not make another one deaf"
+    assert active_runs(client) == set() and client.receive is None
 
 
 def test_what_is_no_request_ends_nothing(client):

@@ -19,6 +19,7 @@ SUMMARY = {
     "job": "points",
     "run": "1a2b",
     "status": "completed",
+    "stopped_by": None,
     "step": 8,
     "checkpoint": "w/checkpoint/step-00000008.h5",
     "samples_per_s": 1234.5,
@@ -52,11 +53,11 @@ def test_a_result_names_what_was_reached_and_where_it_lies(tmp_path):
 @pytest.mark.parametrize("saved", [True, False])
 def test_only_a_run_that_saved_says_that_it_can_be_resumed(tmp_path, saved):
     nothing = {"samples_per_s": 0.0, "test": {}, "validate": {}, "train": {}}
-    result = recorded(tmp_path, status="interrupted", **nothing)
+    result = recorded(tmp_path, status="interrupted", stopped_by="Ctrl-C", **nothing)
     if not saved:
         result.summary["checkpoint"] = None
     way_out = "go on with --resume; " if saved else ""
-    assert str(result) == f"stopped at step 8; {way_out}2 s; see {tmp_path}"
+    assert str(result) == f"stopped at step 8 (Ctrl-C); {way_out}2 s; see {tmp_path}"
 
 
 def test_a_result_keeps_pointing_at_its_own_run(tmp_path):
@@ -103,9 +104,10 @@ def runs(monkeypatch):
     runs: list = []
 
     class Run:
-        def __init__(self, prepared, workspace, display, max_restarts, patience_s, processes, curves):
-            assert processes and curves
-            settings = {"max_restarts": max_restarts, "patience_s": patience_s}
+        def __init__(self, prepared, workspace, display, callbacks, *settings):
+            names = ("max_restarts", "patience_s", "max_queue_s", "processes", "curves")
+            settings = {**dict(zip(names, settings, strict=True)), "callbacks": callbacks._callbacks}
+            assert settings.pop("processes") and settings.pop("curves")
             self.given = prepared, workspace.folder, display, settings
 
         def to_end(self, client, resume):
@@ -123,11 +125,13 @@ def test_a_job_may_be_given_in_any_form(runs, tmp_path):
     (tmp_path / "job.conf").write_text(JOB)
     job, client = Job.from_text(JOB), SimpleNamespace(subscribe_topic=None)
     for given in (job, job.proto, tmp_path / "job.conf", str(tmp_path / "job.conf")):
-        result = train(given, client, workspace=tmp_path / "run", display="display", max_restarts=1, patience_s=2.0)
+        options = {"display": "display", "max_restarts": 1, "patience_s": 2.0, "callbacks": [print]}
+        options["max_queue_s"] = 5.0
+        result = train(given, client, workspace=tmp_path / "run", **options)
         prepared, folder, display, settings, its, resume = runs.pop()
         assert prepared.job.name == "points" and prepared.shapes["scores_weight"] == (4, 3)
         assert (folder, display, its, resume) == (tmp_path / "run", "display", client, False)
-        assert settings == {"max_restarts": 1, "patience_s": 2.0}
+        assert settings == {"max_restarts": 1, "patience_s": 2.0, "callbacks": [print], "max_queue_s": 5.0}
         assert result.summary is SUMMARY and result.folder == tmp_path / "run"
 
 

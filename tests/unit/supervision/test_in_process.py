@@ -114,3 +114,18 @@ def test_only_a_job_for_one_process_is_taken(job, run):
 def test_with_a_client_it_is_refused(job, run):
     with pytest.raises(ConfigError, match="processes: is False, and a client is given"):
         run(job(), client=object())
+
+
+def test_callbacks_are_called_as_it_goes_on_and_one_that_raises_ends_it_with_a_checkpoint(job, run, tmp_path):
+    told = []
+
+    def boom(event):
+        told.append((event.kind, event.step))
+        if event.kind == "step" and event.step == 4:
+            raise ValueError("boom")
+
+    with pytest.raises(TrainingError, match=r"boom raised ValueError at step 4 .*/run/checkpoint/step-00000004\.h5"):
+        run(job(), callbacks=[boom])
+    assert told == [("test", 0), ("step", 2), ("step", 4), ("end", 4)]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["step"]) == ("failed", 4)

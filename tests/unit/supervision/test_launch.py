@@ -1,5 +1,7 @@
 """How a request is carried out, with groups and servers that only say that they are there."""
 
+from dataclasses import replace
+
 import pytest
 from support.supervised import Run, failed
 
@@ -24,6 +26,19 @@ def test_a_request_is_formed_as_a_whole(run):
     assert launched.groups.keys() == launched.servers.keys() == {0, 1, 2}
     assert launched.event == ev.Formed(1, {}, {"w1": 1, "w2": 2, "w3": 3})
     assert [launched.servers[i].met for i in range(3)] == [1, 1, 0]
+
+
+def test_only_workers_that_were_free_are_not_waited_for_when_another_run_has_them(run, monkeypatch):
+    asked = []
+    form_group = launch.form_group
+    monkeypatch.setattr(
+        launch, "form_group", lambda *args, **o: asked.append(o.pop("in_use_s")) or form_group(*args, **o)
+    )
+    run.launcher.form(run.request, {})
+    assert asked == [launch._IN_USE_S] * 3
+    again = [replace(group, plan=replace(group.plan, generation=2)) for group in run.request.worker_groups]
+    run.launcher.form(replace(run.request, worker_groups=tuple(again)), {})
+    assert asked[3:] == [None] * 3
 
 
 def test_servers_go_where_form_group_has_put_their_processes(run, monkeypatch):

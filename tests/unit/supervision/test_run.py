@@ -2,16 +2,20 @@
 
 import json
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
 from singa_dask.job import Job
+from singa_dask.supervision import queue
 from singa_dask.supervision import run as module
-from singa_dask.supervision.events import Progress
+from singa_dask.supervision.callbacks import Callbacks
+from singa_dask.supervision.events import Progress, StopAsked
 from singa_dask.supervision.members import Restart
 from singa_dask.supervision.run import Run
 from singa_dask.training import checkpoint as checkpoints
@@ -86,9 +90,9 @@ class Played:
         self.prepared = prepare(Job.from_text(JOB), with_data=False)
         self.events, self.ends = [], {0: report(0), 1: report(1)}
         self.posted, self.waited, self.drawn, self.rewinds = [], [], [], []
-        self.interrupted, self.restarts = False, []
+        self.stopped, self.restarts, self.callbacks = "", [], []
         monkeypatch.setattr(module, "Supervisor", self._supervisor)
-        monkeypatch.setattr(module, "wait_workers", self._wait_workers)
+        monkeypatch.setattr(queue, "wait_workers", self._wait_workers)
         monkeypatch.setattr(module, "load_drawing", lambda: None)
         monkeypatch.setattr(module, "draw_curves", lambda rows, path, title: self.drawn.append((rows, path, title)))
         monkeypatch.setattr(module, "local_cluster", self._local_cluster)
@@ -104,22 +108,28 @@ class Played:
         self.local = nworkers
         yield self.client
 
-    def _supervisor(self, state, launcher, *, note, newest, rewound):
+    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted):
         self.state, self.launcher, self.newest = state, launcher, newest
-        state = SimpleNamespace(interrupted=self.interrupted, restarts=self.restarts)
-        return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound))
+        state = SimpleNamespace(stopped=self.stopped, restarts=self.restarts)
+        return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))
 
-    def _run(self, rewound):
+    def _run(self, rewound, restarted):
         for event in self.events:
             self.client.topics[self.launcher.topic]((0.0, event))
         for groups, step in self.rewinds:
             rewound(groups, step)
+        for restart in self.restarts:
+            restarted(restart)
+        for item in self.posted:
+            if callable(item):
+                item()
         if isinstance(self.ends, BaseException):
             raise self.ends
         return self.ends
 
     def to_end(self, *, client=True, resume=False):
-        run = Run(self.prepared, self.workspace, self.display, max_restarts=3, patience_s=7.0)
+        callbacks = Callbacks(self.callbacks, "points", self.workspace.folder, 8)
+        run = Run(self.prepared, self.workspace, self.display, callbacks, max_restarts=3, patience_s=7.0)
         return run.to_end(self.client if client else None, resume)
 
     def save(self, step=4, **more):
@@ -188,22 +198,104 @@ def test_the_record_says_how_a_run_ended(played, error, lead_stopped, status, te
         with pytest.raises(type(error)):
             played.to_end()
     else:
-        played.interrupted = True
+        played.stopped = "SIGTERM"
         played.ends = {0: report(0, interrupted=lead_stopped), 1: report(1)}
         played.to_end()
     summary = json.loads(played.workspace.summary.read_text())
     assert (summary["status"], summary["error"], summary["step"]) == (status, text, 3 if error else 8)
+    by = ("Ctrl-C" if error else "SIGTERM") if status == "interrupted" else None
+    assert summary["stopped_by"] == by
     assert summary["samples_per_s"] == (0.0 if error else pytest.approx(53.3))
 
 
 def test_restarts_are_recorded_and_metrics_measured_again_are_forgotten(played):
     rows = [{"kind": "metrics", "group": g, "step": s, "phase": "test", "metrics": {}} for g in (0, 1) for s in (2, 4)]
     played.events, played.rewinds = rows, [((1,), 3), ((0,), None)]
-    played.restarts = [Restart(1, "its process died", 4)]
+    played.restarts = [Restart((1,), 4, "its process died")]
     summary = played.to_end()
     assert [(row["group"], row["step"]) for row in played.workspace.rows()] == [(1, 2)]
     assert summary["restarts"] == 1 and len(summary["restarted"]) == 1
     assert summary["samples_per_s"] == 80.1, "the sum of the rates since"
+
+
+EVENTS = [
+    {"kind": "metrics", "group": 0, "step": 4, "phase": "train", "metrics": {"loss": 0.5}},
+    {"kind": "checkpoint", "group": 0, "step": 4, "path": "/w/step-4.h5"},
+]
+
+
+def test_callbacks_are_told_of_the_run_to_its_very_end(played):
+    told = []
+
+    def tell(event):
+        there = played.workspace.summary.exists(), len(list(played.workspace.rows()))
+        told.append((event.kind, event.group, event.step, there))
+
+    played.events, played.callbacks, played.restarts = EVENTS, [tell], [Restart((1,), 4, "its process died")]
+    summary = played.to_end()
+    assert told == [
+        ("step", 0, 4, (False, 1)),
+        ("checkpoint", 0, 4, (False, 1)),
+        ("restart", 1, 4, (False, 1)),
+        ("end", 0, 8, (True, 1)),
+    ], "metrics and the record are written before"
+    assert summary["status"] == "completed" and StopAsked("a callback failed") not in played.posted
+
+
+@pytest.mark.parametrize("end", [None, ClusterError("lost too often"), KeyboardInterrupt()])
+def test_callbacks_are_told_how_it_ended(played, end):
+    ends = []
+    played.events, played.callbacks = EVENTS, [lambda event: ends.append(event) if event.kind == "end" else None]
+    if end is None:
+        played.to_end()
+    else:
+        played.ends = end
+        with pytest.raises(type(end)):
+            played.to_end()
+    (event,) = ends
+    expected = {None: ("completed", ""), ClusterError: ("failed", "lost too often")}
+    assert (event.status, event.cause) == expected.get(end and type(end), ("interrupted", "KeyboardInterrupt"))
+    assert event.path == Path("/w/step-4.h5")
+
+
+def test_a_callback_that_raises_ends_the_run_which_is_recorded_as_failed(played):
+    def boom(event):
+        raise ValueError("boom")
+
+    played.events, played.callbacks, played.stopped = EVENTS, [boom], "a callback failed"
+    played.ends = {0: report(0, interrupted=True), 1: report(1)}
+    with pytest.raises(
+        TrainingError, match=r"boom raised ValueError at step 4 .*: boom\..*checkpoint /w/step-4"
+    ) as caught:
+        played.to_end()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert StopAsked("a callback failed") in played.posted
+    summary = json.loads(played.workspace.summary.read_text())
+    assert (summary["status"], summary["stopped_by"], summary["checkpoint"]) == ("failed", None, "/w/step-4.h5")
+    assert summary["error"] == str(caught.value)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_callback_that_raises_at_the_end_hides_nothing(played, caplog, lost):
+    def boom(event):
+        if event.kind == "end":
+            raise ValueError("boom")
+
+    played.callbacks = [boom]
+    if lost:
+        played.ends = ClusterError("lost too often")
+    with pytest.raises(ClusterError if lost else TrainingError, match="lost too often" if lost else "boom"):
+        played.to_end()
+    assert json.loads(played.workspace.summary.read_text())["status"] == ("failed" if lost else "completed")
+    assert ("boom" in caplog.text) == lost
+
+
+def test_a_group_whose_tasks_were_cancelled_reports_with_its_last_event(played):
+    played.events = [{"kind": "end", "group": 0, "step": 5, "record": report(0, step=5, interrupted=True)}]
+    played.ends, played.stopped = {}, "cancelled from Dask"
+    summary = played.to_end()
+    assert (summary["status"], summary["stopped_by"], summary["step"]) == ("interrupted", "cancelled from Dask", 5)
+    assert summary["samples_per_s"] == 40.0 and summary["test"] == {"loss": 0.5}
 
 
 def test_metrics_that_cannot_be_recorded_end_the_run_with_an_error(played, monkeypatch):
@@ -237,6 +329,40 @@ def test_a_fresh_run_moves_an_earlier_one_aside(played):
     aside = played.workspace.folder.with_name("run-1")
     assert played.display.notes[0] == f"the earlier run in this workspace is now {aside}"
     assert checkpoints.path_of(aside / "checkpoint", 4).exists() and played.newest() is None
+
+
+def test_a_run_to_which_another_one_was_faster_queues_again(played, monkeypatch):
+    supervisor, tries = module.Supervisor, []
+
+    def busy_once(*args, **options):
+        tries.append(args)
+        made = supervisor(*args, **options)
+        if len(tries) < 3:
+            made.run = lambda: (_ for _ in ()).throw(WorkersInUse("w1 by other-group"))
+        return made
+
+    monkeypatch.setattr(module, "Supervisor", busy_once)
+    assert played.to_end()["status"] == "completed" and len(tries) == 3
+    assert len(played.waited) == 4, "and before anything is moved"
+
+
+def test_a_run_that_has_begun_does_not_queue_again(played):
+    played.events, played.ends = EVENTS, WorkersInUse("w1 by other-group")
+    with pytest.raises(WorkersInUse):
+        played.to_end()
+
+
+def test_nothing_is_moved_or_written_while_a_run_queues(played, monkeypatch):
+    path = played.save(4)
+
+    def interrupted(*args):
+        assert played.display.open
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue, "wait_workers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        played.to_end()
+    assert path.exists() and not played.workspace.summary.exists() and not played.display.open
 
 
 def test_there_must_be_something_to_resume(played):

@@ -658,7 +658,7 @@ def test_a_stop_reaches_what_runs_and_what_is_formed_later(start):
     while not isinstance(run.state.busy, ev.FormRequest):
         run.answer()
     assert run.handle(ev.StopAsked()) == [
-        ev.Note("stopping after this step (press Ctrl-C again to abort)"),
+        ev.Note("Ctrl-C: stopping after this step (press Ctrl-C again to abort)"),
         ev.Stop(0),
     ]
     assert run.handle(ev.StopAsked()) == []
@@ -683,7 +683,7 @@ def test_servers_without_work_that_are_lost_while_the_run_is_being_stopped_are_n
     run.handle(ev.StopAsked())
     run.lose_servers(2)
     run.settle()
-    assert run.notes == ["stopping after this step (press Ctrl-C again to abort)"]
+    assert run.notes == ["Ctrl-C: stopping after this step (press Ctrl-C again to abort)"]
     assert run.server_groups[2].phase is Phase.ENDED and run.made()[1:] == []
 
 

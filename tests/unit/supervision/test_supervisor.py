@@ -7,6 +7,7 @@ import pytest
 from support.supervised import failed
 
 from singa_dask.cluster import WorkerInfo
+from singa_dask.cluster.group import GroupFailed, RankFailure
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
@@ -22,7 +23,7 @@ class Ranks:
 
     def __init__(self, number, where):
         self.number, self.workers, self.addresses = number, (WorkerInfo(where),), (where,)
-        self.script, self.log, self.replaced = [lambda: False], [], {}
+        self.script, self.log, self.replaced, self.cancelled = [lambda: False], [], {}, set()
 
     def poll(self):
         return (self.script.pop(0) if len(self.script) > 1 else self.script[0])()
@@ -108,14 +109,16 @@ def made(monkeypatch):
     )
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
-    notes, rewound = [], []
+    notes, rewound, restarted = [], [], []
     made = Supervisor(
         Supervision(members),
         Launcher(),
         note=notes.append,
         newest=lambda: None,
         rewound=lambda *given: rewound.append(given),
+        restarted=lambda restart: restarted.append((restart.groups, made.notes[-1])),
     )
+    made.told_restarts = restarted
     made.dead, made.notes, made.back, made.kills = dead, notes, rewound, kills
     return made
 
@@ -153,6 +156,8 @@ def test_a_group_that_fails_is_closed_and_formed_anew_with_the_servers_that_run(
     made.run()
     assert [list(running) for _, running, _ in made.launcher.made] == [[], [0]]
     assert made.launcher.old.log == ["abort", "close"]
+    ((groups, note),) = made.told_restarts
+    assert groups == (1,) and "Restart 1 of 3" in note
     assert made.state.restarts[0].groups == (1,) and ("w1", 7) in made.state.processes.replaced
     assert made.notes[0].startswith("rank 0 on w1 (host 127.0.0.1, pid 0): its process died (step 0). Restart 1 of 3")
 
@@ -277,10 +282,44 @@ def test_ctrl_c_at_any_moment_stops_the_run_in_order(made, monkeypatch, moment):
     else:
         monkeypatch.setattr(made, "_poll_servers", pressing(made._poll_servers))
     assert made.run().keys() == {0, 1}
-    assert made.state.interrupted and pressed
-    assert made.notes == ["stopping after this step (press Ctrl-C again to abort)"]
+    assert made.state.stopped == "Ctrl-C" and pressed
+    assert made.notes == ["Ctrl-C: stopping after this step (press Ctrl-C again to abort)"]
     assert len(made.launcher.made) == 1 and "stop" in made.launcher.groups[0].log
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(("number", "by"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1")])
+def test_a_signal_that_stops_the_run_is_named(made, number, by):
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        made.launcher.before = lambda request: made.post(lambda: signal.raise_signal(number))
+        made.run()
+    finally:
+        signal.signal(number, before)
+    assert made.notes == [f"{by}: stopping after this step (press Ctrl-C to abort)"]
+
+
+def test_cancelled_tasks_stop_the_run_instead_of_restarting_it(made):
+    form = made.launcher.form
+
+    def cancelled(request, running):
+        launched = form(request, running)
+        launched.groups[1].cancelled = {0}
+        launched.groups[1].results = lambda: [None]
+        return launched
+
+    made.launcher.form = cancelled
+    assert made.run().keys() == {0}, "what the cancelled one reports comes with its last event"
+    assert made.state.stopped == "cancelled from Dask" and not made.state.restarts
+    assert made.notes == ["cancelled from Dask: stopping after this step (press Ctrl-C to abort)"]
+    assert all("stop" in group.log for group in made.launcher.groups.values())
+
+
+def test_tasks_that_are_cancelled_while_groups_form_stop_the_run(made):
+    error = GroupFailed("group", RankFailure(0, WorkerInfo("w1"), "its task was cancelled", cancelled=True))
+    made.launcher.form = lambda request, running: Launched(event=ev.NotFormed(request.number, error, lost=True))
+    assert made.run() == {}
+    assert made.state.stopped == "cancelled from Dask" and not made.state.restarts
 
 
 def test_a_second_ctrl_c_aborts(made):
@@ -299,7 +338,7 @@ def test_a_second_ctrl_c_aborts(made):
     made.launcher.form = endless
     with pytest.raises(KeyboardInterrupt):
         made.run()
-    assert made.state.interrupted and made.launcher.groups[0].log[-1] == "close"
+    assert made.state.stopped and made.launcher.groups[0].log[-1] == "close"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -311,7 +350,7 @@ def test_signals_that_interrupt_nothing_stay_as_they_are(made, monkeypatch):
         made.run()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert got == [signal.SIGUSR1] and not made.state.interrupted
+    assert got == [signal.SIGUSR1] and not made.state.stopped
 
 
 def test_what_a_rank_raised_itself_and_what_others_made_it_raise():

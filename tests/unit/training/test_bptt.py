@@ -10,7 +10,7 @@ from support.topologies import run_topology
 from singa_dask import cli
 from singa_dask.comm import SoloCommunicator
 from singa_dask.comm.threads import run_threads
-from singa_dask.data import shard
+from singa_dask.data import shard_files
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
@@ -59,7 +59,7 @@ def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     draw = np.random.default_rng(0)
     (folder / "input.txt").write_text("".join(draw.choice(["abc", "abd", "ef g", "h"], 2000)))
-    shard("text", folder / "shards", source=folder / "input.txt", validation=0.2)
+    shard_files("text", folder / "shards", source=folder / "input.txt", validation=0.2)
     return folder / "shards"
 
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_becomes_an_onnx_model(text, prepared, tmp_path):
 
 def test_texts_of_two_vocabularies_are_refused(text, tmp_path):
     (tmp_path / "other.txt").write_text("abcdefg hx" * 40)
-    shard("text", tmp_path / "other", source=tmp_path / "other.txt")
+    shard_files("text", tmp_path / "other", source=tmp_path / "other.txt")
     job = (JOB % {"folder": text}).replace(f"{text}/validation", str(tmp_path / "other"))
     with pytest.raises(
         ConfigError, match=r"its vocabulary differs from.*symbol 9 is 'x' here and missing there.*--vocab"

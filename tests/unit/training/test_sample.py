@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from singa_dask.data import shard
+from singa_dask.data import shard_files
 from singa_dask.errors import CheckpointError, ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
@@ -62,7 +62,7 @@ def made(tmp_path_factory):
     draw = np.random.default_rng(0)
     (folder / "vocab.txt").write_text(SYMBOLS)
     (folder / "input.txt").write_text("".join(draw.choice(list(SYMBOLS), 500)))
-    shard("text", folder / "shards", source=folder / "input.txt", vocab=str(folder / "vocab.txt"))
+    shard_files("text", folder / "shards", source=folder / "input.txt", vocab=str(folder / "vocab.txt"))
     job = Job.from_text(TRAIN % {"folder": folder / "shards", "layers": LAYERS})
     net = Net(prepare(job).job.neuralnet, Phase.kTrain, get_ops("cpu"))
     parameters = {param.name: draw.normal(0, 1.5, param.shape).astype(np.float32) for param in net.params}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singa_dask.comm.threads import run_threads
-from singa_dask.data import shard, write_shards
+from singa_dask.data import shard_files, write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job, job_to_text, load_job
 from singa_dask.job.job_pb2 import Phase
@@ -35,7 +35,7 @@ neuralnet {
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "input.txt").write_text("to be or not to be, that is\n" * 30)
-    shard("text", tmp_path / "shards", 2, source=tmp_path / "input.txt", window=64, validation=0.2)
+    shard_files("text", tmp_path / "shards", 2, source=tmp_path / "input.txt", window=64, validation=0.2)
     return tmp_path / "shards"
 
 

@@ -1,0 +1,94 @@
+"""From the arrays that a model is called on to what its net is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Column, Role
+from singa_dask.data.normalise import resolve_normalisation
+from singa_dask.errors import DataError
+from singa_dask.job.job_pb2 import LayerProto, NetProto
+from singa_dask.job.stores import net_shape
+from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs
+
+
+def read_files(proto: NetProto) -> None:
+    """Put the numbers of mean_file and std_file into the net's input layers. Raises ConfigError, DataError."""
+    for layer in [*proto.layer, *(layer for group in proto.layer_group for layer in group.layer)]:
+        store = layer.store_conf if layer.HasField("store_conf") else LayerProto().store_conf
+        if (store.mean_file or store.std_file) and store.shape and not store.normalise:
+            shape = net_shape(tuple(store.shape))
+            channels = Channels.LAST if len(shape) > 1 else Channels.NONE
+            column = Column(layer.name, Role.FEATURE, "float32", shape, channels)
+            resolve_normalisation(store, column, column, None)
+
+
+def check_normalisation(net: Net) -> None:
+    """Raise ConfigError if the normalisation of an input layer is wrong or needs training data."""
+    for name in net.input_layers:
+        layer = net.input_layer(name)
+        _ = layer.normalisation, layer.target_normalisation
+
+
+def feed_of(net: Net, x: Any, y: Any = None, *, output: str | None = None) -> tuple[dict[str, Batch], int]:
+    """The arrays by input layer, in the units of the data, and the number of rows.
+
+    x: one array, or arrays by input layer; y: labels or targets, likewise, or None. output: the layer that is to be
+    predicted: other inputs than it depends on may be missing.
+    Raises DataError if the arrays are not those of the net, or differ in the number of rows.
+    """
+    names = net.input_layers
+    needed = names if output is None else inputs_of(net, output)
+    given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(needed[:1], x)
+    if not set(needed) <= set(given) <= set(names):
+        raise DataError(
+            f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
+        )
+    labels = {} if y is None else _labels(net, y, given)
+    features = {name: _array(array) for name, array in given.items()}
+    sizes = {f"x[{name!r}]" if len(features) > 1 else "x": len(array) for name, array in features.items()}
+    sizes |= {f"y[{name!r}]" if len(labels) > 1 else "y": len(array) for name, array in labels.items()}
+    rows = next(iter(sizes.values()))
+    if rows < 1 or len(set(sizes.values())) > 1:
+        told = ", ".join(f"{size} in {name}" for name, size in sizes.items())
+        raise DataError(f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}.")
+    return {name: Batch(array, labels.get(name)) for name, array in features.items()}, rows
+
+
+def normalised(net: Net, feed: Mapping[str, Batch]) -> dict[str, Batch]:
+    """The same mini-batch as the loader would give it. Raises DataError if arrays do not fit their input layers."""
+    found = {}
+    for name, batch in feed.items():
+        layer = net.input_layer(name)
+        labels = None if batch.labels is None else layer.normalised_labels(net.ops, batch.labels)
+        found[name] = Batch(layer.normalised(net.ops, batch.features), labels)
+    return found
+
+
+def _labels(net: Net, y: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The labels by input layer. Raises DataError if no layer would read them."""
+    read = labelled_inputs(net)
+    taken = features_as_targets(net)
+    if taken and not read:
+        loss, source = next(iter(taken.items()))
+        raise DataError(
+            f"layer {loss!r} takes the samples of {source!r} as its target, and y would not be read. Set target_shape "
+            f"of {source!r} to the shape of one target ([1] for one number), or leave y out if the net is to "
+            "reproduce its input."
+        )
+    if not isinstance(y, Mapping):
+        return dict.fromkeys(read or given, _array(y))
+    if set(y) - set(read):
+        readable = ", ".join(read) or "none"
+        raise DataError(f"y must be labels or targets of input layers: {readable}. Received: {', '.join(y)}.")
+    return {name: _array(labels) for name, labels in y.items()}
+
+
+def _array(array: Any) -> Any:
+    array = array if hasattr(array, "shape") else np.asarray(array)
+    if not array.shape:
+        raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
+    return array

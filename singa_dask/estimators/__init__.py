@@ -1,0 +1,1 @@
+"""Training without a job file: scikit-learn's estimators, and a net that suits the data."""

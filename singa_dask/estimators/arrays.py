@@ -1,0 +1,73 @@
+"""NumPy arrays and Dask collections alike, as estimators need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Column, Role, guess_channels
+
+
+def is_lazy(x: Any) -> bool:
+    """Whether x is a Dask collection."""
+    return hasattr(x, "__dask_graph__")
+
+
+def rows_of(x: Any) -> int:
+    """Samples of x. Those of a Dask collection without known sizes are counted."""
+    count = x.shape[0]
+    if is_lazy(count):
+        count = count.compute()
+    elif count != count:
+        count = sum(part.compute() for part in x.map_blocks(_length, dtype=int).to_delayed().ravel())
+    return int(count)
+
+
+def _length(block: np.ndarray) -> int:
+    return len(block)
+
+
+def unique(y: Any) -> np.ndarray:
+    """The different values of y, sorted."""
+    if not is_lazy(y):
+        return np.unique(y)
+    if hasattr(y, "npartitions") and hasattr(y, "drop_duplicates"):
+        return np.unique(y.drop_duplicates().compute())
+    from dask import array
+
+    return np.asarray(array.unique(y).compute())
+
+
+def codes(y: Any, classes: np.ndarray) -> Any:
+    """The place of each value among the classes, int64. Raises ValueError for other values."""
+    if is_lazy(y):
+        mapped = y.map_partitions if hasattr(y, "map_partitions") else y.map_blocks
+        kind = {"meta": ("y", "int64")} if hasattr(y, "map_partitions") else {"dtype": "int64"}
+        return mapped(codes, classes, **kind)
+    values = np.asarray(y)
+    places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
+    unknown = classes[places] != values
+    if unknown.any():
+        raise ValueError(f"y holds {values[unknown][0]!r}, which is not one of the classes: {classes.tolist()}.")
+    if hasattr(y, "index"):  # of a DataFrame's partition
+        return type(y)(places, index=y.index, name="y")
+    return places
+
+
+def feature_column(x: Any) -> Column:
+    """The column of features as shards describe it; images whose shape does not tell have the channels last."""
+    shape = tuple(int(size) for size in x.shape[1:])
+    channels = guess_channels(shape) or Channels.LAST
+    return Column("x", Role.FEATURE, "float32", shape, channels)
+
+
+def scale(x: np.ndarray, column: Column, weight: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of x as shards have them, of the data set in which each sample occurs as often as
+    its weight says. A value that does not vary has a deviation of 1."""
+    axes = (0, *(axis + 1 for axis in column.statistics_axes))
+    weights = np.broadcast_to(weight.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
+    mean = np.average(x, axis=axes, weights=weights, keepdims=True)
+    std = np.sqrt(np.average((x - mean) ** 2, axis=axes, weights=weights))
+    std = np.where(std > 0, std, 1.0)
+    return np.ravel(mean).tolist(), np.ravel(std).tolist()

@@ -1,0 +1,329 @@
+"""What Classifier and Regressor share: from their parameters to a job, and from arrays to a trained model."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from singa_dask.data.columns import Column, stored_dtype
+from singa_dask.distopt import Model
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.estimators.arrays import feature_column, is_lazy, rows_of, scale
+from singa_dask.estimators.nets import layers_for
+from singa_dask.job import Job, runs_in
+from singa_dask.job.fields import assign
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
+from singa_dask.job.topology import cluster_message
+from singa_dask.layers import EuclideanLoss, InputLayer, LossLayer, RecordInput, SoftmaxLoss
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision.driver import train
+from singa_dask.supervision.given import Arrays
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.evaluate import load_model
+from singa_dask.updaters import Adam
+
+EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002
+# Parameters that clones share: a client cannot be copied, and the others are not changed.
+_SHARED = ("net", "updater", "callbacks", "client", "cluster")
+_OWN_SCALE = ("mean_value", "std_value", "mean_file", "std_file", "normalise")
+_SCALE = ("mean", "std", "target_mean", "target_std")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What to train on. data: as `train` takes it. x, y: the arrays or Dask collections in it. scale: fields of
+    store_conf that normalise."""
+
+    data: Any
+    x: Any
+    y: Any
+    scale: Mapping[str, Any]
+
+    @cached_property
+    def rows(self) -> int:
+        return rows_of(self.x)
+
+    @property
+    def column(self) -> Column:
+        return feature_column(self.x)
+
+
+class Estimator(BaseEstimator):
+    """A net with the interface of scikit-learn. Subclasses say what y is.
+
+    Parameters: see Classifier.
+    """
+
+    model_: Model
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        updater: Any = None,
+        validation: Any = None,
+        patience: int | None = None,
+        normalise: bool = True,
+        random_state: Any = None,
+        workspace: str | Path | None = None,
+        callbacks: Any = (),
+        client: Any = None,
+        cluster: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.net = net
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.updater = updater
+        self.validation = validation
+        self.patience = patience
+        self.normalise = normalise
+        self.random_state = random_state
+        self.workspace = workspace
+        self.callbacks = callbacks
+        self.client = client
+        self.cluster = cluster
+        self.verbose = verbose
+
+    def __sklearn_clone__(self) -> Self:
+        given = self.get_params(deep=False)
+        return type(self)(**{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A client belongs to its process.
+        return {**super().__getstate__(), "client": None}
+
+    # What subclasses implement
+
+    def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
+        """NumPy arrays of features and of labels or targets, checked as scikit-learn does."""
+        raise NotImplementedError
+
+    def _answers(self, y: Any) -> Any:
+        """What the shards hold of y: class numbers or targets."""
+        raise NotImplementedError
+
+    def _outputs(self, y: Any) -> tuple[int, bool]:
+        """Outputs of the net, and whether they are classes."""
+        raise NotImplementedError
+
+    def _set_loss(self, proto: JobProto, y: Any) -> None:
+        """Set what the parameters say about the loss layer."""
+
+    _options: Mapping[str, Any] = MappingProxyType({})
+    """How `write_shards` takes y."""
+
+    # Training
+
+    def _train(self, examples: Examples, validation: Any, *, epochs: int | None = None, goes_on: bool = False) -> Self:
+        """Fit to these examples. epochs: instead of the parameter's. goes_on: from the parameters of the model."""
+        with self._folder() as folder:
+            job, batch = self._job(examples, epochs)
+            if goes_on:
+                start = folder.with_name(f"{folder.name}.start.h5")
+                checkpoints.save(checkpoints.Checkpoint(0, job.seed, "", self.model_.state_dict()), start)
+                job.checkpoint_path[:] = [str(start)]
+            self.result_ = train(
+                Job.from_proto(job),
+                self.client,
+                data=examples.data,
+                validation=validation,
+                processes=self.client is not None,
+                workspace=folder,
+                display=None if self.verbose else Display(),
+                curves=self.workspace is not None,
+            )
+            self.history_ = self.result_.history
+            assert self.result_.checkpoint is not None  # every run ends with one
+            self.model_ = load_model(self.result_.checkpoint)
+            net = self.model_.net
+            store = net.layers[net.input_layers[0]].proto.store_conf
+            self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
+        self.n_iter_ = max(1, math.ceil(self.result_.summary["step"] * batch / examples.rows))
+        return self
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """The folder of a run: the workspace, else one that is removed."""
+        if self.workspace is not None:
+            yield Path(self.workspace).absolute()
+            return
+        with tempfile.TemporaryDirectory(prefix="singa_dask-") as folder:
+            yield Path(folder) / "run"
+
+    def _job(self, examples: Examples, epochs: int | None) -> tuple[JobProto, int]:
+        """The job without its data, and its mini-batch."""
+        given = Job.from_file(self.net) if isinstance(self.net, str | Path) else self.net
+        own = isinstance(given, Job)
+        proto = JobProto()
+        if own:
+            proto.CopyFrom(given.proto)
+            if self.updater is not None or self.learning_rate is not None:
+                proto.updater.CopyFrom(self._updater().proto)
+        else:
+            layers, updater = self._layers(examples), self._updater()
+            proto.CopyFrom(Job(name=type(self).__name__.lower(), layers=layers, updater=updater, train_steps=1).proto)
+        _keep_inputs_of_training(proto)
+        batch = max((self._read(layer.store_conf, examples) for layer in _inputs(proto)), default=1)
+        if not own or self.epochs is not None or epochs is not None:
+            wanted = next((number for number in (epochs, self.epochs) if number is not None), EPOCHS)
+            proto.train_steps = max(1, math.ceil(wanted * examples.rows / batch))
+            proto.disp_freq = max(1, examples.rows // batch)
+        self._set_loss(proto, examples.y)
+        self._set_stopping(proto)
+        proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        if self.cluster is not None:
+            proto.cluster.CopyFrom(cluster_message(self.cluster))
+        if self.client is None and Job.from_proto(proto).topology.nprocesses > 1:
+            hint = "Give client=Client(...), or leave out the cluster."
+            raise ConfigError(Problem("cluster", "needs Dask workers, and there is no client", hint=hint))
+        return proto, batch
+
+    def _updater(self) -> Any:
+        if self.updater is None:
+            return Adam(lr=LEARNING_RATE if self.learning_rate is None else self.learning_rate)
+        if self.learning_rate is not None:
+            hint = "Give one of them: the updater has a learning rate of its own."
+            raise ConfigError(Problem("learning_rate", "is given, and an updater too", str(self.learning_rate), hint))
+        return self.updater
+
+    def _layers(self, examples: Examples) -> list[Any]:
+        """All layers, from the input to the loss."""
+        outputs, classify = self._outputs(examples.y)
+        layers: list[Any] = []
+        if self.net is None:
+            layers = layers_for(examples.column.net_shape, outputs, classify=classify)
+        else:
+            layers = list(self.net)
+            if not any(isinstance(layer, LossLayer) for layer in layers):
+                layers.append(SoftmaxLoss() if classify else EuclideanLoss())
+        if not isinstance(layers[0], InputLayer):
+            layers.insert(0, RecordInput("data"))
+        return layers
+
+    def _read(self, store: StoreProto, examples: Examples) -> int:
+        """Let an input layer read these examples. Returns the mini-batch."""
+        store.ClearField("path")
+        store.ClearField("validation_share")
+        batch = self.batch_size
+        if batch is None:
+            batch = store.batchsize[0] if store.batchsize else BATCH_SIZE
+        store.batchsize[:] = [min(batch, examples.rows)]
+        if self.normalise and not any(store.HasField(name) for name in _OWN_SCALE):
+            for name, value in examples.scale.items():
+                assign(store, name, value, f"store_conf.{name}")
+        return store.batchsize[0]
+
+    def _set_stopping(self, proto: JobProto) -> None:
+        if self.patience is None:
+            return
+        if self.validation is None and not proto.early_stopping.metric:
+            hint = "Give validation=0.1, or a set: validation=(X, y)."
+            raise ConfigError(Problem("patience", "is of a validation, and there is none", str(self.patience), hint))
+        proto.early_stopping.patience = self.patience
+        proto.keep_best = proto.keep_best or "validate.loss"
+
+    # Data
+
+    def _examples(self, x: Any, y: Any, weight: Any, *, goes_on: bool = False) -> Examples:
+        """The samples as `train` takes them. goes_on: normalised as those before."""
+        answers = self._answers(y)
+        scale: Mapping[str, Any] = {"normalise": True, "normalise_target": True}
+        if is_lazy(x):
+            data: Any = (x, answers) if weight is None else (x, answers, weight)
+        else:
+            if weight is not None:
+                weight = _check_sample_weight(weight, x, ensure_non_negative=True)
+                if not weight.sum() > 0:
+                    raise ValueError("sample_weight: all samples have a weight of 0.")
+                weight = weight / weight.mean()
+                scale = self._weighted_scale(x, answers, weight)
+            data = self._arrays(x, answers, weight)
+        return Examples(data, x, y, self._scale if goes_on else scale)
+
+    def _arrays(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray | None = None) -> Arrays:
+        channels = feature_column(x).channels
+        return Arrays(
+            x, answers, weight, {"channels": channels, "durable": self.workspace is not None, **self._options}
+        )
+
+    def _weighted_scale(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
+        """Of the data set in which each sample occurs as often as its weight says."""
+        mean, std = scale(x, feature_column(x), weight)
+        return {"mean": mean, "std": std}
+
+    def _validation_set(self) -> Any:
+        if not isinstance(self.validation, tuple):
+            return self.validation
+        x, y = self.validation
+        if is_lazy(x):
+            return x, self._answers(y)
+        x, y = self._checked_answers(x, y, first=False)
+        return self._arrays(x, self._answers(y))
+
+    def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
+        """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
+        if not is_lazy(x):
+            x, y = self._checked_answers(x, y, first=first)
+            if stored_dtype(x.dtype) is None:
+                x = x.astype(np.float64)
+        elif first:
+            self.n_features_in_ = int(x.shape[1])
+            if hasattr(x, "columns"):
+                self.feature_names_in_ = np.asarray(x.columns, dtype=object)
+        if first:
+            self._sample_shape = tuple(map(int, x.shape[1:]))
+        return x, y
+
+    def _checked(self, x: Any) -> Any:
+        """x to predict for. A Dask collection stays lazy."""
+        check_is_fitted(self, "model_")
+        if is_lazy(x):
+            return x
+        x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric")
+        if x.shape[1:] != self._sample_shape:
+            raise ValueError(f"X has samples of shape {x.shape[1:]}, but it was fitted to {self._sample_shape}.")
+        return x
+
+    def _output(self, x: Any) -> Any:
+        """The net's output for every row, lazily for a Dask collection."""
+        checked = self._checked(x)
+        return self.model_.predict(checked)
+
+
+def _inputs(proto: JobProto) -> list[LayerProto]:
+    return [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kRecordInput]
+
+
+def _keep_inputs_of_training(proto: JobProto) -> None:
+    """Remove the input layers of other phases, and the evaluations that read them: the data are given."""
+    kept = [
+        layer
+        for layer in proto.neuralnet.layer
+        if layer.type != LayerType.kRecordInput or runs_in(layer, Phase.kTrain)
+    ]
+    layers = [LayerProto.FromString(layer.SerializeToString()) for layer in kept]
+    for layer in layers:
+        if layer.type == LayerType.kRecordInput:
+            layer.ClearField("include")
+            layer.ClearField("exclude")
+    del proto.neuralnet.layer[:]
+    proto.neuralnet.layer.extend(layers)
+    for field in ("test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_path", "resume"):
+        proto.ClearField(field)

@@ -1,0 +1,130 @@
+"""A classifier with the interface of scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from singa_dask.estimators.arrays import codes, is_lazy, unique
+from singa_dask.estimators.base import Estimator
+from singa_dask.job.job_pb2 import JobProto, LayerType
+
+
+class Classifier(ClassifierMixin, Estimator):
+    """A net that predicts classes, with scikit-learn's interface.
+
+        classifier = Classifier(epochs=20, validation=0.1, patience=5).fit(X, y)
+        classifier.predict(X), classifier.predict_proba(X), classifier.score(X, y)
+
+    net: a list of layers, with or without input layer and loss; a Job, or the path of a job file, whose training
+    inputs get the data; None for one that suits the data. epochs [100], batch_size [64], learning_rate [0.002] of
+    Adam, or an updater; with a job, None means what it says. validation: the share of the data that is held out, or
+    a set (X, y). patience: end after so many validations in a row without a smaller loss; the best parameters are
+    kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per column or
+    channel, inside of the net. random_state: of initial parameters, order of samples and validation share.
+    workspace: folder of the run; None keeps nothing. callbacks: see `train`. client: trains on its Dask workers as
+    the cluster block says; without, in this process. verbose: show the progress.
+
+    X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type. Both
+    may be Dask collections: predictions of these are lazy.
+
+    classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
+    Model), result_ (of `train`).
+    """
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        updater: Any = None,
+        validation: Any = None,
+        patience: int | None = None,
+        class_weight: Any = None,
+        normalise: bool = True,
+        random_state: Any = None,
+        workspace: str | Path | None = None,
+        callbacks: Any = (),
+        client: Any = None,
+        cluster: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            net,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            updater=updater,
+            validation=validation,
+            patience=patience,
+            normalise=normalise,
+            random_state=random_state,
+            workspace=workspace,
+            callbacks=callbacks,
+            client=client,
+            cluster=cluster,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train from new parameters. sample_weight: (N,), how much each sample counts."""
+        X, y = self._taken(X, y, first=True)
+        self.classes_ = unique(y)
+        return self._train(self._examples(X, y, sample_weight), self._validation_set())
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one more epoch, on these samples. classes: all of them, for the first call."""
+        goes_on = hasattr(self, "model_")
+        if not goes_on and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        X, y = self._taken(X, y, first=not goes_on)
+        if not goes_on:
+            self.classes_ = np.unique(classes)
+        return self._train(self._examples(X, y, sample_weight, goes_on=goes_on), None, epochs=1, goes_on=goes_on)
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of each class.   (N, ...) -> (N, classes), in the order of classes_."""
+        return self._output(X)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class.   (N, ...) -> (N,)"""
+        scores = self.predict_proba(X)
+        if is_lazy(scores):
+            return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=1)
+        return _best(scores, self.classes_)
+
+    def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
+        x, y = validate_data(self, x, y, reset=first, allow_nd=True)
+        check_classification_targets(y)
+        return x, y
+
+    def _answers(self, y: Any) -> Any:
+        return codes(y, self.classes_)
+
+    def _outputs(self, y: Any) -> tuple[int, bool]:
+        return len(self.classes_), True
+
+    @property
+    def _options(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"classes": [str(name) for name in self.classes_]}
+
+    def _set_loss(self, proto: JobProto, y: Any) -> None:
+        if self.class_weight is None:
+            return
+        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=np.asarray(y))
+        for layer in proto.neuralnet.layer:
+            if layer.type == LayerType.kSoftmaxLoss:
+                layer.softmaxloss_conf.class_weight[:] = factors
+
+
+def _best(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    return classes[np.argmax(scores, axis=1)]

@@ -1,0 +1,234 @@
+"""`singa-dask new`: a commented job file with a net that suits the shards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from singa_dask.data import Manifest, make_stream, resolve
+from singa_dask.data.catalogue import load_recipe, recipe_names
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.manifest import MANIFEST_FILE
+from singa_dask.data.resolve import SCHEME
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.estimators.nets import layers_for, outputs_for, text_layers
+from singa_dask.job import Job, job_to_text
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers import CharRNN, RecordInput
+from singa_dask.supervision.given import weighed
+from singa_dask.training.prepare import prepare
+from singa_dask.updaters import Adam, RMSProp
+
+EPOCHS, LEAST_STEPS, TEXT_STEPS = 20, 1000, 5000
+BATCH_SIZE, EVALUATED, SHARE = 64, 500, 0.1
+STEPS_IN_TIME, TEXT_ROWS, HIDDEN_STATE = 50, 50, 256
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Shards of one split. path: as the job names them."""
+
+    path: str
+    manifest: Manifest
+
+    def batches(self, batch: int, phase: int, **store: Any) -> int:
+        """Mini-batches of an epoch."""
+        conf = RecordInput(path=self.path, batchsize=batch, **store).proto.store_conf
+        return ceil(make_stream(conf, self.manifest, seed=0, phase=phase).samples / batch)
+
+
+def write_job(shards: str, out: Path) -> Job:
+    """Write a job file for these shards: a folder, one with a folder per split, or a named data set.
+
+    Raises ConfigError if `out` exists, or there is nothing to predict; DataError for bad shards.
+    """
+    if out.exists():
+        raise ConfigError(Problem("out", "exists already", str(out), "Name another file, or remove it."))
+    splits = find_splits(shards)
+    job, comments = new_job(re.sub(r"[^\w-]+", "-", Path(shards.removeprefix(SCHEME)).name or "job"), splits)
+    text = commented(job_to_text(job.proto), {key: said.replace("JOB", out.name) for key, said in comments.items()})
+    made = Job.from_text(text)
+    prepare(made)
+    try:
+        with open(out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        message = f"cannot be written ({error.strerror})"
+        raise ConfigError(Problem("out", message, str(out), "Name a file in another folder.")) from error
+    return made
+
+
+def find_splits(shards: str) -> dict[str, Split]:
+    """The splits of these shards by name; "train" is always there. Raises DataError, ConfigError."""
+    named = shards.removeprefix(SCHEME)
+    if shards.startswith(SCHEME) or (not Path(shards).exists() and named in recipe_names()):
+        name = named.partition("/")[0]
+        paths = {split: f"{SCHEME}{name}/{split}" for split in load_recipe(name).splits}
+    else:
+        folder = Path(shards).expanduser().absolute()
+        inside = {split: str(folder / split) for split in (TRAIN, VALIDATION, TEST)}
+        paths = {split: path for split, path in inside.items() if (Path(path) / MANIFEST_FILE).is_file()}
+        if TRAIN not in paths:
+            paths = {TRAIN: str(folder)}
+    return {split: Split(path, Manifest.load(resolve(path))) for split, path in paths.items()}
+
+
+def new_job(name: str, splits: Mapping[str, Split]) -> tuple[Job, dict[str, str]]:
+    """A job for these splits, and the comments that explain its fields, by the fields' names."""
+    manifest = splits[TRAIN].manifest
+    features, targets = manifest.features, manifest.targets
+    if targets is None and isinstance(features.classes, tuple) and features.values == 1:
+        return _text_job(name, splits, len(features.classes))
+    if targets is None:
+        message = "have neither labels nor targets, so there is nothing to predict"
+        hint = "Write them with labels, or write a job file for an auto-encoder by hand."
+        raise ConfigError(Problem("shards", message, splits[TRAIN].path, hint))
+    if targets.role is Role.LABEL and targets.num_classes is None:
+        hint = "Write them again: shards of today know their classes."
+        raise ConfigError(Problem("shards", "do not say how many classes they have", splits[TRAIN].path, hint))
+    return _columns_job(name, splits, features, targets)
+
+
+def _columns_job(
+    name: str, splits: Mapping[str, Split], features: Column, targets: Column
+) -> tuple[Job, dict[str, str]]:
+    train, validation, test = splits[TRAIN], splits.get(VALIDATION), splits.get(TEST)
+    classify = targets.role is Role.LABEL
+    batch = min(BATCH_SIZE, train.manifest.total)
+    share: dict[str, Any] = {} if validation else {"validation_share": SHARE}
+    common: dict[str, Any] = {"normalise": True} | ({} if classify else {"normalise_target": True})
+    elsewhere = [phase for phase, split in ((Phase.kVal, validation), (Phase.kTest, test)) if split]
+    inputs = [RecordInput("data", path=train.path, batchsize=batch, exclude=elsewhere, **share, **common)]
+    held_out = train.batches(batch, Phase.kVal, **share)
+    steps = train.batches(batch, Phase.kTrain, **share)
+    fields: dict[str, Any] = {}
+    if validation:
+        inputs.append(_other(validation, Phase.kVal, common))
+        held_out = ceil(validation.manifest.total / inputs[-1].proto.store_conf.batchsize[0])
+    if test:
+        inputs.append(_other(test, Phase.kTest, common))
+        fields["test_steps"] = ceil(test.manifest.total / inputs[-1].proto.store_conf.batchsize[0])
+    outputs = outputs_for(targets.num_classes if classify else None, targets.shape)
+    layers = [*inputs, *layers_for(features.net_shape, outputs, classify=classify)]
+    train_steps = max(EPOCHS * steps, LEAST_STEPS)
+    if test:
+        fields["test_freq"] = train_steps
+    job = Job(
+        name=name,
+        layers=layers,
+        updater=Adam(lr=0.001),
+        train_steps=train_steps,
+        disp_freq=max(1, min(steps, 100)),
+        validate_freq=max(steps, 50),
+        validate_steps=held_out,
+        checkpoint_freq=max(steps, 500),
+        metric=["f1"] if classify else ["mae", "r2"],
+        **fields,
+    )
+    job.proto.early_stopping.patience = 10
+    job.proto.keep_best = "validate.accuracy" if classify else "validate.loss"
+    factors = [c.name for c in train.manifest.columns if c.role in (Role.WEIGHT, Role.MASK)]
+    if factors:
+        kept = weighed(list(job.proto.neuralnet.layer), factors[0])
+        del job.proto.neuralnet.layer[:]
+        job.proto.neuralnet.layer.extend(kept)
+    return job, _comments(job, splits, features, targets, steps, factors)
+
+
+def _other(split: Split, phase: int, common: Mapping[str, Any]) -> RecordInput:
+    batch = min(EVALUATED, split.manifest.total)
+    return RecordInput("data", path=split.path, batchsize=batch, include=[phase], **common)
+
+
+def _text_job(name: str, splits: Mapping[str, Split], symbols: int) -> tuple[Job, dict[str, str]]:
+    train, validation = splits[TRAIN], splits.get(VALIDATION)
+    shortest = min(split.manifest.total for split in (train, validation) if split)
+    steps = max(1, min(STEPS_IN_TIME, shortest // 2 - 1))
+
+    def text(split: Split, **phases: Any) -> CharRNN:
+        batch = max(1, min(TEXT_ROWS, split.manifest.total // (steps + 1)))
+        return CharRNN("data", path=split.path, batchsize=batch, unroll_len=steps, **phases)
+
+    inputs = [text(train, exclude=[Phase.kVal] if validation else [])]
+    batch = inputs[0].proto.char_rnn_conf.batchsize
+    fields: dict[str, Any] = {}
+    if validation:
+        inputs.append(text(validation, include=[Phase.kVal]))
+        rows = inputs[1].proto.char_rnn_conf.batchsize
+        fields = {"validate_freq": 500, "validate_steps": max(1, validation.manifest.total // (rows * steps))}
+    job = Job(
+        name=name,
+        layers=[*inputs, *text_layers(symbols, HIDDEN_STATE)],
+        updater=RMSProp(lr=0.002, rho=0.95, clip_low=-5, clip_high=5),
+        alg="kBPTT",
+        train_steps=TEXT_STEPS,
+        disp_freq=100,
+        checkpoint_freq=1000,
+        unroll_len=steps,
+        **fields,
+    )
+    if validation:
+        job.proto.keep_best = "validate.loss"
+    return job, {
+        "name": f"{train.manifest.total:,} symbols, {symbols} different ones. The net predicts the next symbol.\n"
+        "Train: singa-dask train JOB.   Write text: singa-dask sample JOB --checkpoint WORKSPACE.",
+        "train_steps": f"Mini-batches of {batch} rows of {steps} symbols.",
+        "validate_freq": "Measure the validation split, all of it, after so many steps.",
+        "keep_best": "Keep the checkpoint with the smallest loss of the validation.",
+        "clip_low": "Gradients over time can explode: cut them off.",
+        "neuralnet": f"Symbols as one-hot vectors, a GRU with {HIDDEN_STATE} values of state, scores of all symbols.",
+    }
+
+
+def _comments(
+    job: Job, splits: Mapping[str, Split], features: Column, targets: Column, steps: int, factors: Iterable[str]
+) -> dict[str, str]:
+    classify = targets.role is Role.LABEL
+    manifest, proto = splits[TRAIN].manifest, job.proto
+    answer = f"{targets.num_classes} classes" if classify else f"numbers: {_spell(targets.shape) or 'one'}"
+    also = [c.name for c in manifest.columns if c.name not in {features.name, targets.name, *factors}]
+    first = (
+        f"{manifest.total:,} samples: {features.name!r}, {_spell(features.job_shape)} {features.dtype}, to predict "
+        f"{targets.name!r}, {answer}.\nTrain: singa-dask train JOB.   All settings: docs/job.md."
+    )
+    if also:
+        first += f"\nNot read: {', '.join(also)}. Further input layers read them: store_conf {{ column: ... }}."
+    what = "the training data's means and standard deviations, which checkpoints keep"
+    return {
+        "name": first,
+        "train_steps": f"{proto.train_steps / steps:.0f} epochs of {steps} mini-batches.",
+        "disp_freq": "Show the training metrics after so many steps.",
+        "validate_freq": "Measure the validation samples, all of them, after so many steps.",
+        "test_freq": "Measure the test samples, all of them, at the end.",
+        "metric": "Measured of them besides the loss.",
+        "early_stopping": "End after so many validations in a row without a smaller loss.",
+        "keep_best": "Keep the checkpoint that is best by this measure.",
+        "updater": "How gradients change the parameters.",
+        "neuralnet": "The net. More workers: add cluster { nworkers_per_group: 4 }, or --cluster FILE.",
+        "normalise": f"Subtract and divide by {what}.",
+        "normalise_target": "The same for the targets; predictions and metrics are in their units.",
+        "validation_share": "The share of the samples that is never trained on.",
+        "column": "How much each sample counts.",
+        "convolution_conf": "Change the number of filters, or add layers like this.",
+        "innerproduct_conf": "Change the number of values, or add layers like this.",
+    }
+
+
+def commented(text: str, comments: Mapping[str, str]) -> str:
+    """The text of a job with a comment above the first occurrence of each of these fields."""
+    left, lines = dict(comments), []
+    for line in text.splitlines():
+        found = re.match(r"(\s*)(\w+)", line)
+        if found and found[2] in left:
+            lines += [f"{found[1]}# {part}" for part in left.pop(found[2]).splitlines()]
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _spell(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,83 @@
+"""A regressor with the interface of scikit-learn."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
+
+from singa_dask.estimators.arrays import feature_column, is_lazy, scale
+from singa_dask.estimators.base import Estimator
+
+
+class Regressor(RegressorMixin, Estimator):
+    """A net that predicts numbers, with scikit-learn's interface.
+
+        regressor = Regressor(epochs=200, random_state=0).fit(X, y)
+        regressor.predict(X), regressor.score(X, y)
+
+    y: (N,), (N, outputs), or fields (N, ...). normalise: features and targets; predictions are in the units of y. All
+    else is as in Classifier, but for class_weight, classes_ and predict_proba.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train from new parameters. sample_weight: (N,), how much each sample counts."""
+        X, y = self._taken(X, y, first=True)
+        self._target_shape = tuple(map(int, y.shape[1:]))
+        return self._train(self._examples(X, y, sample_weight), self._validation_set())
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train for one more epoch, on these samples."""
+        goes_on = hasattr(self, "model_")
+        X, y = self._taken(X, y, first=not goes_on)
+        if not goes_on:
+            self._target_shape = tuple(map(int, y.shape[1:]))
+        examples = self._examples(X, y, sample_weight, goes_on=goes_on)
+        return self._train(examples, None, epochs=1, goes_on=goes_on)
+
+    def predict(self, X: Any) -> Any:
+        """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)"""
+        predicted = self._output(X)
+        if is_lazy(predicted):
+            return predicted.map_blocks(_shaped, self._target_shape, dtype=np.float64, **_axes(predicted, self))
+        return _shaped(predicted, self._target_shape)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
+        if getattr(y, "ndim", 1) <= 2:
+            x, y = validate_data(self, x, y, reset=first, allow_nd=True, multi_output=True, y_numeric=True)
+        else:
+            x, y = validate_data(self, x, reset=first, allow_nd=True), np.asarray(y)
+            check_consistent_length(x, y)
+            assert_all_finite(y, input_name="y")
+        return x, y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
+
+    def _answers(self, y: Any) -> Any:
+        return y
+
+    def _weighted_scale(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
+        mean, std = scale(answers, feature_column(answers), weight)
+        return {**super()._weighted_scale(x, answers, weight), "target_mean": mean, "target_std": std}
+
+    def _outputs(self, y: Any) -> tuple[int, bool]:
+        return prod(self._target_shape), False
+
+
+def _shaped(predicted: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return predicted.reshape(len(predicted), *shape).astype(np.float64)
+
+
+def _axes(predicted: Any, estimator: Regressor) -> dict[str, Any]:
+    """How `map_blocks` is told the shape of the blocks."""
+    shape = estimator._target_shape
+    return {"chunks": (predicted.chunks[0], *((size,) for size in shape))} | (
+        {"drop_axis": 1} if not shape and predicted.ndim > 1 else {}
+    )

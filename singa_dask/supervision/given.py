@@ -1,0 +1,187 @@
+"""Data that are given to `train`: they become shards, and the job's input layers without a path read them."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singa_dask.data import Manifest, make_stream, resolve, write_shards
+from singa_dask.data.columns import Role
+from singa_dask.data.ingest.collections import shard
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job import Job, runs_in
+from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
+from singa_dask.job.layer_types import LOSSES, type_name
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """NumPy arrays that need no conversion. options: of `write_shards`."""
+
+    x: Any
+    y: Any
+    weight: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Rows of a mini-batch of an evaluation.
+EVALUATED = 500
+WEIGHTS = "sample_weight"
+# Of a store_conf: which samples it reads, besides the batchsize.
+_SAME_SAMPLES = ("backend", "path", "shuffle", "random_skip", "validation_share")
+
+
+def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], client: Client | None) -> Job:
+    """The job whose input layers without a path read the given data.
+
+    data: a folder of shards, a named data set, or (X, y) or (X, y, sample_weight) as `shard` takes them; where they
+    have weights, the losses read these. validation: the same, or the share of the data that is held out.
+    folder: returns where shards are written. Raises ConfigError where the job has no such layer, and what `shard`
+    raises.
+    """
+    if not any(_is_open(layer) and runs_in(layer, Phase.kTrain) for layer in job.proto.neuralnet.layer):
+        hint = "Leave out the path of a kRecordInput: store_conf { batchsize: 64 }."
+        raise ConfigError(Problem("data", "no input layer takes them: all have a path", hint=hint))
+    share = _share(validation)
+    training = _written(data, "data", folder, client)
+    held_out = training if share else None
+    weight = _weight_column(training)
+    if validation is not None and not share:
+        held_out = _written(_as_weighted(validation) if weight else validation, "validation", folder, client)
+    layers: list[LayerProto] = []
+    for layer in job.proto.neuralnet.layer:
+        layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
+    if weight:
+        layers = weighed(layers, weight)
+    given = Job.from_proto(job.proto)
+    given.folder = job.folder
+    del given.proto.neuralnet.layer[:]
+    given.proto.neuralnet.layer.extend(layers)
+    if held_out is not None:
+        _evaluate(given)
+    return given
+
+
+def _is_open(layer: LayerProto) -> bool:
+    return layer.type == LayerType.kRecordInput and not layer.store_conf.path
+
+
+def _copied(layer: LayerProto) -> LayerProto:
+    copied = LayerProto()
+    copied.CopyFrom(layer)
+    return copied
+
+
+def _share(validation: Any) -> float:
+    """The share of the data that is held out, 0.0 if `validation` is not a share."""
+    if not isinstance(validation, int | float) or isinstance(validation, bool):
+        return 0.0
+    if not 0 < validation < 1:
+        hint = "For example 0.1, or a set: (X, y)."
+        raise ConfigError(Problem("validation", "a share must lie between 0 and 1", str(validation), hint))
+    return float(validation)
+
+
+def _weight_column(folder: Path) -> str | None:
+    return next((column.name for column in Manifest.load(folder).columns if column.role is Role.WEIGHT), None)
+
+
+def _as_weighted(validation: Any) -> Any:
+    """A set with a weight of 1 for each sample, if it has none."""
+    if isinstance(validation, Arrays) and validation.weight is None:
+        return replace(validation, weight=np.ones(len(validation.x), np.float32))
+    if isinstance(validation, tuple) and len(validation) == 2:
+        return *validation, np.ones(len(validation[0]), np.float32)
+    return validation
+
+
+def _written(data: Any, what: str, folder: Callable[[], Path], client: Client | None) -> Path:
+    """The folder of shards with these data."""
+    if isinstance(data, str | os.PathLike):
+        return resolve(os.fspath(data))
+    new = folder() / f".{what}.{os.getpid()}"
+    if isinstance(data, Arrays):
+        options = {"shuffle_seed": 0, **data.options}
+        manifest = write_shards(new, data.x, data.y, weight=data.weight, overwrite=True, **options)
+    elif isinstance(data, tuple) and len(data) in (2, 3):
+        x, y, *weight = data
+        options = {"sample_weight": weight[0] if weight else None, "overwrite": True}
+        (manifest,) = shard(x, y, new, client=client, **options).values()
+    else:
+        hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
+        raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
+    # Named after its content: what a job file names cannot become other data.
+    final = new.with_name(f"{what}-{manifest.digest[:12]}")
+    if final.exists():
+        shutil.rmtree(new)
+    else:
+        os.replace(new, final)
+    return final
+
+
+def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: float) -> list[LayerProto]:
+    """An input layer that reads the data of its phases; one for training and validation becomes two."""
+    layer = _copied(layer)
+    trains, validates = runs_in(layer, Phase.kTrain), runs_in(layer, Phase.kVal)
+    layer.store_conf.path = str(training if trains or held_out is None else held_out)
+    layer.store_conf.validation_share = share
+    if not (trains and validates) or held_out is None:
+        return [layer]
+    other = _copied(layer)
+    other.ClearField("exclude")
+    other.include[:] = [Phase.kVal]
+    other.store_conf.path = str(held_out)
+    if not layer.store_conf.sequence:
+        other.store_conf.batchsize[:] = [min(EVALUATED, _rows(other, Phase.kVal))]
+    if layer.include:
+        layer.include.remove(Phase.kVal)
+    else:
+        layer.exclude.append(Phase.kVal)
+    return [layer, other]
+
+
+def _rows(layer: LayerProto, phase: int) -> int:
+    """The rows of all mini-batches of an epoch."""
+    stream = make_stream(layer.store_conf, Manifest.load(Path(layer.store_conf.path)), seed=0, phase=phase)
+    return stream.samples // max(1, layer.store_conf.sequence)
+
+
+def _evaluate(job: Job) -> None:
+    """Validate on the whole set, after every epoch unless the job says how often."""
+    proto = job.proto
+    inputs = [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kRecordInput]
+    steps = {}
+    for phase in (Phase.kTrain, Phase.kVal):
+        layer = next(layer for layer in inputs if runs_in(layer, phase))
+        steps[phase] = _rows(layer, phase) / layer.store_conf.batchsize[0]
+    proto.validate_freq = proto.validate_freq or max(1, round(steps[Phase.kTrain]))
+    proto.validate_steps = proto.validate_steps or math.ceil(steps[Phase.kVal])
+
+
+def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
+    """The layers, whose losses read the weights of the samples from input layers beside the first ones."""
+    first = next(layer.name for layer in layers if layer.type == LayerType.kRecordInput)
+    found: list[LayerProto] = []
+    for layer in layers:
+        found.append(layer)
+        if type_name(layer) in LOSSES and len(layer.srclayers) == 2:
+            layer.srclayers.append(WEIGHTS)
+        if layer.name == first:
+            weights = LayerProto(name=WEIGHTS, type=layer.type, include=layer.include, exclude=layer.exclude)
+            for field in _SAME_SAMPLES:
+                if layer.store_conf.HasField(field):
+                    setattr(weights.store_conf, field, getattr(layer.store_conf, field))
+            weights.store_conf.batchsize[:] = layer.store_conf.batchsize
+            weights.store_conf.column, weights.store_conf.has_label = column, False
+            found.append(weights)
+    return found

@@ -1,0 +1,108 @@
+"""Waiting for Dask workers that other runs use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from singa_dask.cluster.leases import parts_of_run
+from singa_dask.cluster.workers import wait_workers
+from singa_dask.errors import ClusterError
+from singa_dask.supervision import events as ev
+from singa_dask.supervision.control import active_runs, listening
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from singa_dask.cluster import WorkerInfo
+
+_LOOK_S = 0.25
+_ASK_S = 5.0
+
+
+class Queue:
+    """A run in the queue for `count` Dask workers that nobody uses.
+
+    patience_s: for too few workers, free or not, and for the runs that use them when these give no sign of life.
+    max_queue_s: how long to wait for them to end; None for as long as they live.
+    """
+
+    def __init__(self, count: int, note: Callable[[str], None], patience_s: float, max_queue_s: float | None) -> None:
+        self.count, self._note = count, note
+        self.patience_s, self.max_queue_s = patience_s, max_queue_s
+        self._began = self._alive_at = self._asked_at = 0.0
+        self._said = ""
+
+    def wait(self, client: Client, name: str, workspace: str) -> list[WorkerInfo]:
+        """The free workers, once there are enough. Answers requests to the run (name, workspace) meanwhile.
+
+        Raises ClusterError if workers do not come in time, or the run is asked to stop.
+        """
+        inbox: SimpleQueue[Any] = SimpleQueue()
+        with listening(client, name, workspace, inbox.put):
+            while True:
+                workers = wait_workers(client, self.count, self.patience_s)
+                free = [info for info in workers if not info.group]
+                if len(free) >= self.count:
+                    return free
+                self._look(workers, lambda: active_runs(client))
+                _answer(inbox)
+                time.sleep(_LOOK_S)
+
+    def _look(self, workers: Sequence[WorkerInfo], active: Callable[[], set[str]]) -> None:
+        """Tell the user who is in the way. active: asks for the workspaces of the active runs."""
+        now = time.monotonic()
+        taken = [info for info in workers if info.group]
+        lack = self.count - (len(workers) - len(taken))
+        using = _in_words({info.run or info.group for info in taken})
+        if not self._said:
+            self._began = now
+        if using != self._said:
+            self._said, self._alive_at = using, now
+            self._note(f"waiting for {lack} worker{'s' * (lack > 1)}: {using} using {'them' if lack > 1 else 'it'}")
+        if self.max_queue_s is not None and now - self._began >= self.max_queue_s:
+            raise ClusterError(f"gave up after {self.max_queue_s:g} s: {using} still using {lack} of the workers.")
+        if now - self._asked_at > _ASK_S:
+            if {parts_of_run(info.run)[1] for info in taken} & active():
+                self._alive_at = time.monotonic()
+            self._asked_at = time.monotonic()
+        if now - self._alive_at > self.patience_s:
+            raise ClusterError(
+                f"{using} using {lack} of the workers, without a sign of life for {self.patience_s:g} s. "
+                "End its process, or start more Dask workers."
+            )
+
+
+def _answer(inbox: SimpleQueue[Any]) -> None:
+    """Answer what the run was asked meanwhile."""
+    while True:
+        try:
+            item = inbox.get_nowait()
+        except Empty:
+            return
+        if isinstance(item, ev.StopAsked):
+            _answer(inbox)
+            raise ClusterError(f"stopped while it waited for workers, by {item.by}.")
+        if isinstance(item, ev.JoinAsked | ev.LeaveAsked):
+            item.asker("refused: the run waits for workers")
+        else:
+            item()
+
+
+def _in_words(runs: Iterable[str]) -> str:
+    """The runs that have these keys: "'digits' (runs/digits-allreduce) is"."""
+    names = []
+    for key in sorted(runs):
+        job, workspace = parts_of_run(key)
+        names.append(f"{job!r} ({_short(workspace)})" if workspace else key)
+    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
+
+
+def _short(folder: str) -> str:
+    """The folder relative to the working directory if it lies below."""
+    here = Path.cwd()
+    return os.path.relpath(folder, here) if here in Path(folder).parents else folder

@@ -1,0 +1,95 @@
+"""Image folders as a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.sources import read_all
+
+from singa_dask.data.columns import Channels, Role
+from singa_dask.data.sources import images
+from singa_dask.errors import DataError
+
+
+def save_image(path: Path, value: int, mode: str = "RGB", size: tuple[int, int] = (4, 3)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, (value, 0, 0) if mode == "RGB" else value).save(path)
+
+
+def test_image_folders_have_a_class_per_sub_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "BLOCK_NBYTES", 3 * 36)
+    for i in range(4):
+        save_image(tmp_path / "ant" / f"{i}.png", i)
+        save_image(tmp_path / "bee" / f"{i}.png", 100 + i)
+    source = images.load(tmp_path)[""]
+    assert (source.classes, source.roles) == ({"y": ("ant", "bee")}, {"y": Role.LABEL})
+    assert source.channels == {"x": Channels.LAST}
+    assert [len(block.paths) for block in source.blocks] == [3, 3, 2]
+    found = read_all(source)
+    assert found["x"].shape == (8, 3, 4, 3)
+    assert found["x"][:, 2, 3, 0].tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert found["y"].tolist() == [0] * 4 + [1] * 4
+
+
+def test_test_images_get_the_form_and_classes_of_the_training_images(tmp_path):
+    for name in ("ant", "bee"):
+        save_image(tmp_path / "train" / name / "1.png", 7, "L", (8, 8))
+    save_image(tmp_path / "test" / "bee" / "1.png", 9, "RGB", (16, 12))
+    made = images.load(tmp_path, resize="4x6")
+    assert [read_all(made[split])["x"].shape for split in ("train", "test")] == [(2, 4, 6, 1), (1, 4, 6, 1)]
+    assert made["test"].classes == {"y": ("ant", "bee")}
+    assert read_all(made["test"])["y"].tolist() == [1]
+    save_image(tmp_path / "test" / "cat" / "1.png", 9)
+    with pytest.raises(DataError, match="test: has the class 'cat', which the training images lack"):
+        images.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda d: save_image(d / "bee" / "2.png", 1, size=(5, 3)), "3 x 5 pixels .* --resize"),
+        (lambda d: (d / "ant" / "2.png").write_text("no image"), r"ant/2\.png: is not an image"),
+        (lambda d: (d / "ant" / "1.png").write_bytes((d / "ant" / "1.png").read_bytes()[:45]), r"1\.png"),
+        (lambda d: (d / "cat").mkdir(), "cat: holds no images"),
+        (lambda d: save_image(d / "ant" / "2.tiff", 1, "F"), "mode F"),
+    ],
+)
+def test_faults_of_image_folders_name_the_file(tmp_path, make, fault):
+    for name in ("ant", "bee"):
+        save_image(tmp_path / name / "1.png", 7)
+    make(tmp_path)
+    with pytest.raises(DataError, match=fault):
+        read_all(images.load(tmp_path)[""])
+
+
+def test_a_file_has_no_classes(tmp_path):
+    save_image(tmp_path / "1.png", 7)
+    with pytest.raises(DataError, match="is not a folder"):
+        images.load(tmp_path / "1.png")
+    with pytest.raises(DataError, match="has no subfolders"):
+        images.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("resize", "shape"), [(5, (5, 5, 3)), ("5", (5, 5, 3)), ("6x2", (6, 2, 3)), ((6, 2), (6, 2, 3))]
+)
+def test_images_are_scaled(tmp_path, resize, shape):
+    save_image(tmp_path / "ant" / "1.png", 7)
+    found = read_all(images.load(tmp_path, resize=resize)[""])["x"]
+    assert found.shape[1:] == shape
+    assert (found[..., 0] == 7).all()
+
+
+@pytest.mark.parametrize("resize", ["0x3", "big", "1x2x3", -4, ""])
+def test_impossible_sizes_are_errors(tmp_path, resize):
+    save_image(tmp_path / "ant" / "1.png", 7)
+    with pytest.raises(DataError, match="resize: must be HEIGHTxWIDTH"):
+        images.load(tmp_path, resize=resize)
+
+
+def test_keys_change_with_the_size(tmp_path):
+    save_image(tmp_path / "ant" / "1.png", np.uint8(7).item())
+    assert images.load(tmp_path)[""].blocks[0].key != images.load(tmp_path, resize=5)[""].blocks[0].key

@@ -1,0 +1,126 @@
+"""Job files for shards."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from singa_dask.cli import main
+from singa_dask.data import shard_files, write_shards
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.estimators.new import write_job
+from singa_dask.job import Job
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision.driver import train
+
+DRAW = np.random.default_rng(0)
+ROWS = 120
+
+
+def normal(*shape):
+    return DRAW.normal(size=(ROWS, *shape)).astype(np.float32)
+
+
+def types(job):
+    return [layer.type for layer in job.proto.neuralnet.layer]
+
+
+def names(job):
+    return [layer.name for layer in job.proto.neuralnet.layer]
+
+
+def trained(path, tmp_path, **fields):
+    """What the job file reaches after a few steps."""
+    job = Job.from_file(path, [f"{name}={value}" for name, value in ({"train_steps": 4} | fields).items()])
+    return train(job, processes=False, workspace=tmp_path / "run", display=Display(), curves=False)
+
+
+CLASSES = DRAW.integers(0, 3, ROWS)
+DATA = {
+    "vectors, classes": (normal(5), CLASSES, ["hidden1", "hidden2"], {"f1", "accuracy"}),
+    "vectors, a number": (normal(5), normal(), ["hidden1", "hidden2"], {"mae", "r2"}),
+    "vectors, numbers": (normal(5), normal(2), ["hidden1", "hidden2"], {"mae", "r2"}),
+    "images, channels first": (normal(3, 16, 12), CLASSES, ["conv1", "pool1", "conv2", "hidden1"], {"f1"}),
+    "fields without channels": (normal(8, 8), normal(8, 8), ["conv1", "hidden1"], {"mae"}),
+    "volumes": (normal(2, 4, 4, 4), CLASSES, ["hidden1", "hidden2"], {"f1"}),
+    "images too small to convolve": (normal(3, 2, 2), CLASSES, ["hidden1", "hidden2"], {"f1"}),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_a_job_suits_its_data_and_trains(tmp_path, kind):
+    x, y, layers, metrics = DATA[kind]
+    write_shards(tmp_path / "shards", x, y, classes=3 if y.dtype.kind == "i" else None)
+    job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
+    found = [name for name in names(job) if name in {"conv1", "pool1", "conv2", "conv3", "hidden1", "hidden2"}]
+    assert [name for name in found if name in layers] == layers
+    assert ("conv1" in found) == ("conv1" in layers)
+    result = trained(tmp_path / "job.conf", tmp_path)
+    assert metrics <= set(result.summary["validate"])
+    assert Job.from_file(tmp_path / "job.conf") == job
+
+
+def test_the_comments_say_what_the_data_are_and_what_to_do_next(tmp_path):
+    write_shards(tmp_path / "shards", normal(3, 16, 12), CLASSES, classes=3)
+    write_job(str(tmp_path / "shards"), tmp_path / "mine.conf")
+    text = (tmp_path / "mine.conf").read_text()
+    assert "# 120 samples: 'x', 3 x 16 x 12 float32, to predict 'y', 3 classes." in text
+    assert "# Train: singa-dask train mine.conf" in text
+    assert "    # The share of the samples that is never trained on.\n      validation_share: 0.1" in text.replace(
+        "      # The", "    # The"
+    )
+
+
+def test_splits_are_found_and_measured_as_a_whole(tmp_path):
+    for split, rows in (("train", 120), ("validation", 70), ("test", 30)):
+        write_shards(tmp_path / "shards" / split, normal(4)[:rows], CLASSES[:rows], classes=3)
+    job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf").proto
+    stores = [layer.store_conf for layer in job.neuralnet.layer if not layer.srclayers]
+    assert [Path(store.path).name for store in stores] == ["train", "validation", "test"]
+    assert [store.batchsize[0] for store in stores] == [64, 70, 30]
+    assert not any(store.validation_share for store in stores)
+    assert (job.validate_steps, job.test_steps, job.test_freq) == (1, 1, job.train_steps)
+    result = trained(tmp_path / "job.conf", tmp_path, test_freq=4)
+    assert result.test and result.summary["validate"]
+
+
+def test_weights_of_samples_are_read(tmp_path):
+    write_shards(tmp_path / "shards", normal(4), CLASSES, classes=3, weight=np.ones(ROWS))
+    job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf").proto
+    assert list(job.neuralnet.layer[-1].srclayers) == ["output", "data", "sample_weight"]
+    trained(tmp_path / "job.conf", tmp_path)
+
+
+def test_a_text_gets_a_net_that_predicts_the_next_symbol(tmp_path):
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 60)
+    shard_files("text", tmp_path / "shards", source=tmp_path / "text.txt", validation=0.2)
+    job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
+    assert job.proto.neuralnet.unroll_len > 1
+    result = trained(tmp_path / "job.conf", tmp_path)
+    assert 0 < result.summary["validate"]["loss"] < 5
+
+
+def test_a_file_is_never_overwritten(tmp_path):
+    (tmp_path / "job.conf").write_text("mine")
+    done = CliRunner().invoke(main, ["new", str(tmp_path), "--out", str(tmp_path / "job.conf")])
+    assert (done.exit_code, (tmp_path / "job.conf").read_text()) == (2, "mine")
+    assert "out: exists already" in done.output and "Name another file, or remove it." in done.output
+
+
+def test_the_command_names_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_shards("shards", normal(4), CLASSES, classes=3)
+    done = CliRunner().invoke(main, ["new", "shards"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "run `singa-dask train job.conf`" in done.output
+    assert str(tmp_path / "shards") in (tmp_path / "job.conf").read_text()
+
+
+def test_what_has_nothing_to_predict_is_refused(tmp_path):
+    write_shards(tmp_path / "shards", normal(4))
+    with pytest.raises(ConfigError, match="have neither labels nor targets"):
+        write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
+    with pytest.raises(DataError, match="is not a folder of shards"):
+        write_job(str(tmp_path / "nowhere"), tmp_path / "job.conf")
+    assert not (tmp_path / "job.conf").exists()

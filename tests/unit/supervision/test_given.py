@@ -1,0 +1,173 @@
+"""Data that are given to `train`."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from singa_dask.data import Manifest, write_shards
+from singa_dask.errors import CheckpointError, ConfigError, DataError
+from singa_dask.job import Job
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision.driver import train
+from singa_dask.supervision.given import Arrays, with_data
+from singa_dask.training.checkpoint import load
+from singa_dask.updaters import SGD
+
+DRAW = np.random.default_rng(0)
+Y = DRAW.integers(0, 2, 120)
+X = (DRAW.normal(size=(120, 3)) + 2 * Y[:, None]).astype(np.float32)
+
+
+def job(inputs=None, **fields):
+    layers = inputs or [RecordInput("data", batchsize=30)]
+    layers = [*layers, InnerProduct("scores", num_output=2), SoftmaxLoss("loss")]
+    return Job(name="points", layers=layers, updater=SGD(lr=0.1), **{"train_steps": 8, **fields})
+
+
+def given(tmp_path, data, validation=None, job=job):
+    tmp_path.mkdir(exist_ok=True)
+    return with_data(job(), data, validation, lambda: tmp_path, None).proto
+
+
+def inputs(proto, phase):
+    return {
+        layer.name: layer.store_conf
+        for layer in proto.neuralnet.layer
+        if not layer.srclayers and phase not in layer.exclude and (not layer.include or phase in layer.include)
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    def here(job, data, validation=None, **options):
+        options = {"workspace": tmp_path / "run", "display": Display(), "curves": False, **options}
+        return train(job, data=data, validation=validation, processes=False, **options)
+
+    return here
+
+
+def weights_of(result):
+    return np.asarray(load(result.checkpoint).parameters["scores_weight"])
+
+
+def test_arrays_become_shards_in_the_workspace_from_which_the_run_resumes(run, tmp_path):
+    result = run(job(test_freq=4, test_steps=2), (X, Y))
+    assert result.test["accuracy"] > 0.7
+    (folder,) = (tmp_path / "run/data").iterdir()
+    assert Manifest.load(folder).total == 120
+    whole = weights_of(run(job(train_steps=12), (X, Y), workspace=tmp_path / "whole"))
+    np.testing.assert_array_equal(weights_of(run(job(train_steps=12), (X, Y), resume=True)), whole)
+    assert [path.name for path in (tmp_path / "run/data").iterdir()] == [folder.name]
+
+
+def test_a_run_resumes_only_with_the_same_data(run):
+    run(job(), (X, Y))
+    with pytest.raises(CheckpointError, match="was made with other data"):
+        run(job(train_steps=12), (X + 1, Y), resume=True)
+
+
+def test_an_earlier_run_keeps_its_data(run, tmp_path):
+    first = run(job(), (X, Y))
+    second = run(job(), (X + 1, Y))
+    folders = [next((result.workspace / "data").iterdir()).name for result in (first, second)]
+    assert folders[0] != folders[1] and first.workspace == tmp_path / "run-1"
+    assert "run-1" not in json.dumps(second.summary)
+
+
+def test_a_folder_that_is_not_of_a_run_is_left_alone(run, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/thesis.tex").write_text("")
+    with pytest.raises(ConfigError, match="holds files that are not from a run"):
+        run(job(), (X, Y))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_of_shards_is_read_where_it_lies(tmp_path):
+    write_shards(tmp_path / "shards", X, Y)
+    store = inputs(given(tmp_path, tmp_path / "shards"), Phase.kTrain)["data"]
+    assert store.path == str(tmp_path / "shards")
+
+
+def test_a_validation_share_is_held_out_and_measured_as_a_whole_after_each_epoch(tmp_path, run):
+    proto = given(tmp_path / "given", (X, Y), 0.25)
+    held_out = inputs(proto, Phase.kVal)["data"]
+    assert (held_out.validation_share, held_out.batchsize[0]) == (0.25, 30)
+    assert inputs(proto, Phase.kTrain)["data"].batchsize[0] == 30
+    assert (proto.validate_freq, proto.validate_steps) == (3, 1)
+    rows = run(job(), (X, Y), 0.25).history
+    assert set(rows["step"][rows["phase"] == "validate"]) == {0, 3, 6, 8}
+
+
+def test_a_validation_set_is_read_as_a_whole(tmp_path):
+    data = given(tmp_path, (X, Y), (X[:70], Y[:70]), lambda: job(validate_freq=2))
+    assert Manifest.load(inputs(data, Phase.kVal)["data"].path).total == 70
+    assert Manifest.load(inputs(data, Phase.kTrain)["data"].path).total == 120
+    assert inputs(data, Phase.kVal)["data"].batchsize[0] == 70
+    assert (data.validate_freq, data.validate_steps) == (2, 1)
+
+
+def test_a_job_may_have_an_input_layer_for_the_validation(tmp_path):
+    def both():
+        return job(
+            [RecordInput("data", batchsize=30, exclude=["kVal"]), RecordInput("data", batchsize=7, include=["kVal"])]
+        )
+
+    data = given(tmp_path, (X, Y), (X[:70], Y[:70]), both)
+    assert inputs(data, Phase.kVal)["data"].batchsize[0] == 7
+    assert data.validate_steps == 10
+
+
+def test_samples_with_weight_0_are_as_good_as_absent(run, tmp_path):
+    wrong = np.concatenate([X, 9 - X]), np.concatenate([Y, Y]), np.repeat([2.0, 0.0], 120)
+    steps = 6
+    jobs = [job([RecordInput("data", batchsize=size)], train_steps=steps) for size in (240, 120)]
+    weighted = weights_of(run(jobs[0], wrong, workspace=tmp_path / "weighted"))
+    plain = weights_of(run(jobs[1], (X, Y), workspace=tmp_path / "plain"))
+    np.testing.assert_allclose(weighted, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_the_validation_of_weighted_data_weighs_too(run):
+    result = run(job(), (X, Y, np.ones(120)), (X[:50], Y[:50]))
+    assert result.summary["validate"]["accuracy"] > 0.7
+
+
+def test_arrays_may_come_with_the_options_of_the_writer(tmp_path):
+    proto = given(tmp_path, Arrays(X, Y, options={"classes": ["no", "yes"]}))
+    assert Manifest.load(inputs(proto, Phase.kTrain)["data"].path).targets.classes == ("no", "yes")
+
+
+def test_a_layer_with_a_path_is_left_alone(tmp_path):
+    write_shards(tmp_path / "shards", X, Y)
+    closed = job([RecordInput("data", path=str(tmp_path / "shards"), batchsize=30)])
+    with pytest.raises(ConfigError, match="data: no input layer takes them: all have a path"):
+        with_data(closed, (X, Y), None, lambda: tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "validation", "message"),
+    [
+        (X, None, r"data: is not a data set\. Received: ndarray\. Give a folder of shards, \(X, y\)"),
+        ((X, Y), X, "validation: is not a data set"),
+        ((X, Y), 1.5, r"validation: a share must lie between 0 and 1\. Received: 1\.5"),
+        ((X, Y), 0, "validation: a share must lie between 0 and 1"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(tmp_path, data, validation, message):
+    with pytest.raises(ConfigError, match=message):
+        given(tmp_path, data, validation)
+
+
+def test_a_validation_without_data_is_refused(run):
+    with pytest.raises(ConfigError, match=r"validation: is for data that are given.*store_conf\.validation_share"):
+        run(job(), None, 0.1)
+
+
+def test_shards_that_were_removed_are_named(run, tmp_path):
+    run(job(), (X, Y))
+    shutil.rmtree(tmp_path / "run/data")
+    with pytest.raises((ConfigError, DataError), match="run/data"):
+        train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
