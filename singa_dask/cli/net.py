@@ -165,7 +165,7 @@ def export(
     except ImportError as error:
         hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
         raise ConfigError(Problem("--onnx", str(error), hint=hint)) from error
-    ready, path = trained(job, overrides, cluster, Phase.kTest, checkpoint, trust_code=trust_code)
+    ready, path = trained(job, overrides, cluster, None, checkpoint, trust_code=trust_code)
     net = evaluate.restore_net(ready.job, Phase.kTest, path)
     model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], ready.job.name)
     try:

@@ -65,9 +65,8 @@ def predict(
         from singa_dask.training.predictions.sources import blocks_of
 
         check_format(out)
-        ready, path = trained(
-            job, overrides, cluster, Phase.kTest, checkpoint, trust_code=trust_code, with_data=data is None
-        )
+        phase = Phase.kTest if data is None else None
+        ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
         model = evaluate.model_of(ready.job, ready.code, path)
         blocks = own_blocks(model) if data is None else blocks_of(model, data, **columns)
         client = connect(stack, scheduler, scheduler_file)

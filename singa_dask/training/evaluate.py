@@ -14,6 +14,7 @@ from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import Job
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.phases import for_predicting
 from singa_dask.job.unroll import plain
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import OutputLayer
@@ -32,11 +33,12 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     Raises CheckpointError where the checkpoint is damaged or of another net.
     """
     ops = get_ops("gpu", device_id=job.gpu[0]) if job.gpu else get_ops("cpu")
-    train = Net(job.neuralnet, Phase.kTrain, ops)
+    proto = for_predicting(job.neuralnet)
+    train = Net(proto, Phase.kTrain, ops)
     found = checkpoints.load(path)
     check_fits(found, path, {entry.name: entry.shape for entry in train.flat.entries})
     train.flat.values[...] = ops.asarray(train.flat.flattened(found.parameters))
-    return Net(job.neuralnet, phase, ops, share=train)
+    return Net(proto, phase, ops, share=train)
 
 
 def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, trust_code: bool = False) -> Model:

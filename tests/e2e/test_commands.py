@@ -166,7 +166,9 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     assert "inputs data; outputs loss" in ran.out
     raw = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3), dtype=np.float32)
     scores = onnxruntime.InferenceSession(tmp_path / "model" / "clouds.onnx").run(["loss"], {"data": raw})[0]
-    assert np.sort(scores.max(axis=1)) == pytest.approx(np.sort(table["probability"]), abs=1e-5)  # shards deal the rows out
+    assert np.sort(scores.max(axis=1)) == pytest.approx(
+        np.sort(table["probability"]), abs=1e-5
+    )  # shards deal the rows out
     kinds = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=0, dtype=str)
     assert np.mean(scores.argmax(axis=1) == (kinds == "near")) == pytest.approx(rows[-1]["accuracy"])
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "out.csv/clouds.onnx")

@@ -13,8 +13,7 @@ name: "iris" train_steps: 40 disp_freq: 40
 train_one_batch { alg: kBP }
 updater { type: kAdam learning_rate { type: kFixed base_lr: 0.1 } }
 neuralnet {
-  layer { name: "data" type: kCSVInput exclude: kTest store_conf { path: "shards" batchsize: 30 } }
-  layer { name: "data" type: kCSVInput include: kTest store_conf { path: "shards" batchsize: 30 } }
+  layer { name: "data" type: kCSVInput include: kTrain store_conf { path: "shards" batchsize: 30 normalise: true } }
   layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
   layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
 }
@@ -65,6 +64,11 @@ def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, trained, tmp_pat
 
 def test_wrong_calls_say_the_way_out(singa_dask, trained, tmp_path):
     for arguments, code, told in (
+        (
+            ["run"],
+            2,
+            "has no data in this phase. Received: kTest. Predict other data with `singa-dask predict --data`",
+        ),
         (["job.conf"], 2, "is a job file: give --checkpoint"),
         (["run", "--checkpoint", "run"], 2, "leave one out"),
         (["run", "--out", "p.xls"], 2, "--out: must end in .csv, .parquet, .h5, .hdf5"),

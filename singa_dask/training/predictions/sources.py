@@ -131,7 +131,9 @@ def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str,
         x = tuple(dict.fromkeys(name for one in needed for name in one.raw_names))
     if not y:
         wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
-        y = tuple(column.name for column in wanted if column.role in (Role.LABEL, Role.TARGET))
+        y = tuple(
+            column.name for column in wanted if column.role in (Role.LABEL, Role.TARGET) and column.name not in x
+        )
         try:
             return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")
         except DataError:  # new data may have no answers; if anything else is wrong, it shows again
