@@ -15,10 +15,12 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric, Step
+from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.layers.transition import Transition
 from singa_dask.net import Net
+from singa_dask.net.outputs import units
 from singa_dask.ops.arrays import Array
 
 PARITY = "parity"
@@ -87,12 +89,17 @@ class LossMetrics:
         self.kind = self._layer.compares
         self.metrics: dict[str, SetMetric] = {}
         self.source = next((source.name for source in net.labels_from(layers[0])), "")
-        self._scale, self._mean = 1.0, 0.0
         if self.kind == "classes":
-            self.size, self._positions = net.whole_shapes[layers[0]][-1], 1
-        else:
-            shape = net.source_shape(layers[0], 1)
-            self.size, self._positions = (shape[-1] if shape else 1), prod(shape[:-1])
+            self.size = net.whole_shapes[layers[0]][-1]
+            return
+        shape = net.source_shape(layers[0], 1)
+        self.size, self._positions = (shape[-1] if shape else 1), prod(shape[:-1])
+        normalisation, of = units(net, layers[0]) or (Normalisation(), shape)
+        numbers = (
+            1.0 if normalisation.std is None else normalisation.std,
+            0.0 if normalisation.mean is None else normalisation.mean,
+        )
+        self._std, self._mean = (np.broadcast_to(each, of).reshape(-1, self.size) for each in numbers)
 
     def sample(self, rows: int) -> None:
         """Sample what the loss compares, for a parity plot. rows: of the whole set."""
@@ -122,8 +129,11 @@ class LossMetrics:
             return Rows(prediction, target.astype(np.intp), weight, samples)
         weight = np.broadcast_to(np.float64(1) if weight is None else weight.astype(np.float64), target.shape)
         number = samples[:, None] * self._positions + np.arange(self._positions)
-        prediction, target, weight = (array.reshape(-1, self.size) for array in (prediction, target, weight))
-        return Rows(prediction * self._scale, target.astype(np.float64) * self._scale, weight, number.reshape(-1))
+        prediction, target = (
+            (array.reshape(-1, *self._std.shape) * self._std).reshape(-1, self.size)  # the mean makes no difference
+            for array in (prediction, target.astype(np.float64))
+        )
+        return Rows(prediction, target, weight.reshape(-1, self.size), number.reshape(-1))
 
 
 def loss_metrics(net: Net, names: Sequence[str] = (), *, rows: int = 0) -> list[LossMetrics]:

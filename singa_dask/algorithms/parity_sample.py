@@ -12,17 +12,18 @@ from singa_dask.algorithms.metrics import Rows, SetMetric
 class ParitySample(SetMetric):
     """Predictions and targets of at most ROWS random rows of the set and of at most TARGETS targets.
 
-    rows: of the whole set; the draw depends on their number alone. mean: (K,) or one value, added to what is sampled.
-    state: zero where other workers have the row. result: (rows, targets, 2), predictions first; NaN for weight 0.
+    rows: of the whole set; the draw depends on their number alone. mean: (P, K), added to what is sampled: row i has
+    that of position i mod P. state: zero where other workers have the row. result: (rows, targets, 2), predictions
+    first; NaN for weight 0.
     """
 
     ROWS, TARGETS = 5000, 9
     is_number: ClassVar[bool] = False
 
-    def __init__(self, targets: int, rows: int, mean: np.ndarray | float = 0.0) -> None:
+    def __init__(self, targets: int, rows: int, mean: np.ndarray) -> None:
         drawn = np.random.default_rng(rows).choice(rows, min(rows, self.ROWS), replace=False)
         self._drawn, self._targets = np.sort(drawn), min(targets, self.TARGETS)
-        self._mean = np.broadcast_to(mean, (targets,))[: self._targets, None]
+        self._mean = mean[:, : self._targets, None]
         self.state = np.zeros(drawn.size * self._targets * 2)
 
     def update(self, rows: Rows) -> None:
@@ -30,8 +31,8 @@ class ParitySample(SetMetric):
         found = np.flatnonzero(self._drawn[place] == rows.number)
         pairs = np.stack([rows.prediction[found], rows.target[found]], axis=2)[:, : self._targets]
         seen = rows.weight[found, : self._targets, None] > 0
+        pairs += self._mean[rows.number[found] % len(self._mean)]
         self.state.reshape(-1, self._targets, 2)[place[found]] = np.where(seen, pairs, np.nan)
 
     def result(self) -> np.ndarray:
-        pairs: np.ndarray = self.state.reshape(-1, self._targets, 2) + self._mean
-        return pairs
+        return self.state.reshape(-1, self._targets, 2)

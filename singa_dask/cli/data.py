@@ -103,7 +103,9 @@ def _categories(context: click.Context, option: click.Parameter, values: Sequenc
     type=click.IntRange(1),
     help="Samples that are read, hashed and shuffled together [default: from the sample size].",
 )
-@click.option("--shuffle/--no-shuffle", default=None, help="Write samples in random order [default: training data].")
+@click.option(
+    "--shuffle/--no-shuffle", default=None, help="Write samples in random order [default: training data with labels]."
+)
 @click.option("--overwrite", is_flag=True, help="Replace existing shards.")
 @click.option("--workers", type=click.IntRange(1), help="Use so many processes of this machine [default: threads].")
 @scheduler_options
@@ -163,9 +165,10 @@ def shard(
 
 def _files(manifest: Manifest) -> str:
     count = len(manifest.shards)
-    return f"{count} {'file' if manifest.in_place else 'shard'}{'s' if count > 1 else ''}" + (
-        ", read in place" if manifest.in_place else ""
-    )
+    order = "in random order" if manifest.order.startswith("shuffled") else "in the order of the source"
+    if manifest.in_place:
+        return f"{count} file{'s' if count > 1 else ''}, read in place"
+    return f"{count} shard{'s' if count > 1 else ''}, {order}"
 
 
 def _described(manifest: Manifest, channels_given: bool) -> Iterator[str]:

@@ -84,12 +84,12 @@ def test(
 
     JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
     """
+    from singa_dask.job.evaluations import PHASE_NAMES
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.lines import format_metrics
     from singa_dask.supervision.pictures import draw_pictures
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training import evaluate
-    from singa_dask.training.frequencies import PHASE_NAMES
 
     phase = Phase.kVal if validation else Phase.kTest
     ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from singa_dask.errors import ConfigError, Problem, SingaError
+from singa_dask.errors import ConfigError, SingaError
 
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
@@ -114,8 +114,6 @@ def trained(
     job lacks is that of the checkpoint.
     """
     from singa_dask.job import Job
-    from singa_dask.job.job_pb2 import Phase
-    from singa_dask.job.phases import missing_inputs
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training.kept_code import code_of
     from singa_dask.training.prepare import prepare
@@ -131,9 +129,6 @@ def trained(
     job = Job.from_text(found.job, overrides, cluster) if own else load(path, overrides, cluster)
     code = code_of(found, file, trust=trust_code, job=None if own else job)
     kept = click.get_current_context().with_resource(code)
-    if phase is not None and (missing := missing_inputs(job.net, phase)):
-        hint = "Predict other data with `singa-dask predict --data`, or add an input layer for this phase."
-        raise ConfigError(Problem(f"layer {missing[0]!r}", "has no data in this phase", Phase.Name(phase), hint))
     if own and phase is None:
         return TrainedJob(job.proto, kept), file
     prepared = prepare(job, phases=[] if phase is None else [phase])

@@ -76,7 +76,7 @@ def shard_files(
     out: the folder for the shards; with several splits, they go to out/train, out/test.
     source: the files to read: a path, a folder or a pattern; a named data set is found or downloaded.
     window, nshards: as of `write`. shuffle: write the samples in a random, reproducible order; by default only the
-        training split is shuffled, and text keeps its order.
+        training split is shuffled, and text and samples without labels keep their order.
     in_place: HDF5 files are not copied; `out` gets a manifest that names them.
     options: of the reader in `singa_dask.data.sources`, such as x, y, label, target; and of `write`, such as client,
         validation, test, missing. text: vocab, unit, vocab_size, validation.
@@ -143,7 +143,8 @@ def _write_sources(
     **writing: Any,
 ) -> dict[str, Manifest]:
     if "" in sources:
-        mixed = not sources[""].ordered if shuffle is None else shuffle
+        # Without labels, samples are to be predicted: their order tells which is which.
+        mixed = bool(sources[""].y) and not sources[""].ordered if shuffle is None else shuffle
         return write(sources[""], out, nshards=nshards, shuffle=mixed, overwrite=overwrite, **writing)
     for share in ("validation", "test"):
         if writing.get(share):

@@ -74,7 +74,7 @@ class Loader:
     submit: `submit(function, *arguments) -> Future`, for example of a ThreadPoolExecutor or `dask_submit`.
     ahead: chunks that are loaded or loading besides the current one. A chunk is a block of the stream: at least 32
         steps, at most 16 MiB of this worker's rows.
-    stop_step: the first step that is not needed.
+    stop_step: the first step that is not needed; by default the end of the stream, if it has one.
     timeout_s: of one wait. `wait_s` is the total time that `next` has waited.
     Raises ConfigError if the mini-batch has fewer rows than the group has workers.
     """
@@ -100,11 +100,11 @@ class Loader:
         self.stream = stream
         self.rank, self.nranks = rank, nranks
         self.step = start_step
-        self.stop_step = stop_step
+        self.stop_step = stream.steps if stop_step is None else stop_step
         self.timeout_s = timeout_s
         self.wait_s = 0.0
-        self.first_row, last_row = share_rows(stream.batchsize, rank, nranks)
-        self.rows = last_row - self.first_row
+        first_row, last_row = share_rows(stream.batchsize, rank, nranks)
+        self.rows = last_row - first_row  # of a whole mini-batch
         records = stream.row_records if stream.conf.sequence else 0
         column, labels = columns_of(store, stream.manifest)
         self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), column)[1])
@@ -118,8 +118,8 @@ class Loader:
         self._ahead = ahead
         self._asked = start_step  # first step that no task loads yet
         self._pending: deque[tuple[int, int, Future]] = deque()
-        self._chunk_start = start_step
         self._chunk_stop = start_step
+        self._taken = 0  # rows of the current chunk
         self._features: np.ndarray | None = None
         self._labels: np.ndarray | None = None
         self._read_ahead()
@@ -133,14 +133,15 @@ class Loader:
             raise IndexError(f"the loader was asked to stop before step {self.stop_step}")
         if self.step == self._chunk_stop:
             self._take_chunk()
-        rows = slice((self.step - self._chunk_start) * self.rows, (self.step - self._chunk_start + 1) * self.rows)
+        total_rows = self.stream.rows(self.step)
+        first_row, last_row = share_rows(total_rows, self.rank, self.nranks)
+        rows = slice(self._taken, self._taken + last_row - first_row)
+        self._taken = rows.stop
         self.step += 1
         features, labels = self._features, self._labels
         if features is None:
             _closed()
-        return LoadedBatch(
-            features[rows], None if labels is None else labels[rows], self.first_row, self.stream.batchsize
-        )
+        return LoadedBatch(features[rows], None if labels is None else labels[rows], first_row, total_rows)
 
     def close(self) -> None:
         """Cancel pending tasks and free all memory."""
@@ -194,7 +195,7 @@ class Loader:
             self.wait_s += time.perf_counter() - began
         self._features = features.reshape(-1, *self.sample_shape)
         self._labels = None if labels is None else labels.reshape(-1, *self._label_shape)
-        self._chunk_start, self._chunk_stop = start, start + steps
+        self._chunk_stop, self._taken = start + steps, 0
 
 
 def _closed(*_: Any) -> NoReturn:

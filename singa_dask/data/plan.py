@@ -32,7 +32,7 @@ class StreamConf:
 
     sequence: consecutive records in a row of a mini-batch (0: a row is one sample); lookahead: further records at the
     end of a row. validation_share: of the samples, held out of training; held_out: whether to read these or the
-    others. `stream_of` creates the stream.
+    others. once: end after every sample, with a short mini-batch if need be. `stream_of` creates the stream.
     """
 
     batchsize: int
@@ -45,10 +45,11 @@ class StreamConf:
     lookahead: int = 0
     validation_share: float = 0.0
     held_out: bool = False
+    once: bool = False
 
 
 class BaseStream:
-    """The endless sequence of mini-batches of one worker group.
+    """The sequence of mini-batches of one worker group: endless, or one pass with `once`.
 
     Its contents depend on (manifest, conf) only, not on the number of workers. A stream has no state: resuming at a
     step means requesting that step. samples: of the group.
@@ -78,10 +79,11 @@ class BaseStream:
         """What the order of the samples depends on."""
         raise NotImplementedError
 
-    def _share(self) -> list[Any]:
-        """What it depends on if some samples are held out."""
+    def _choice(self) -> list[Any]:
+        """What it depends on if some samples are held out, or all are read once."""
         conf = self.conf
-        return [conf.validation_share, conf.held_out] if conf.validation_share else []
+        share = [conf.validation_share, conf.held_out] if conf.validation_share else []
+        return [*share, "once"] if conf.once else share
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.manifest, self.conf)
@@ -123,19 +125,29 @@ class Stream(BaseStream):
     def _order(self) -> list[Any]:
         conf = self.conf
         fields = [RULE, BLOCK_WINDOWS, self.manifest.digest, conf.batchsize, conf.seed, conf.group, conf.ngroups]
-        return [*fields, conf.shuffle, conf.random_skip, *self._share()]
+        return [*fields, conf.shuffle, conf.random_skip, *self._choice()]
+
+    @property
+    def steps(self) -> int | None:
+        """The steps of one pass; None if the stream is endless."""
+        return self.steps_per_epoch if self.conf.once else None
+
+    def rows(self, step: int) -> int:
+        """The rows of the mini-batch at `step`: the batch size, or what is left of one pass."""
+        left = self.samples - step * self.batchsize
+        return max(0, min(self.batchsize, left)) if self.conf.once else self.batchsize
 
     def batch(self, step: int) -> np.ndarray:
-        """The sample numbers of the group's mini-batch at `step`, in the order of the files: (batchsize,) int64."""
+        """The sample numbers of the group's mini-batch at `step`, in the order of the files: (rows,) int64."""
         start = self.skip + step * self.batchsize
-        return np.sort(self.run(start, start + self.batchsize))
+        return np.sort(self.run(start, start + self.rows(step)))
 
     def share(self, step: int, rank: int, nranks: int) -> tuple[int, np.ndarray]:
         """The first row and the sample numbers of worker `rank`'s contiguous share of the batch at `step`.
 
         A mini-batch is in the order of the files, so each worker reads about 1/nranks of each block.
         """
-        first, last = share_rows(self.batchsize, rank, nranks)
+        first, last = share_rows(self.rows(step), rank, nranks)
         return first, self.batch(step)[first:last]
 
     def run(self, start: int, stop: int) -> np.ndarray:

@@ -23,6 +23,8 @@ class SequenceStream(BaseStream):
         record (skip + start_b + k T + t) mod n
 
     Row b of mini-batch k + 1 thus continues after the first T records of row b of mini-batch k. Nothing is shuffled.
+    One pass has the whole sequences of T records that fit between the starts of two rows: no record is in two of them,
+    and the fewer than T + L that are left of each row are in none.
 
     Raises ConfigError for values out of range, and if the group has fewer than B (T + L) records: a mini-batch would
     contain a record twice.
@@ -49,10 +51,20 @@ class SequenceStream(BaseStream):
         longest = self.samples - int(self._starts[-1])
         return -(-longest // self.conf.sequence)
 
+    @property
+    def steps(self) -> int | None:
+        """The steps of one pass; None if the stream is endless."""
+        last = self.samples - int(self._starts[-1]) - self.conf.lookahead
+        return min(self.samples // self.batchsize, last) // self.conf.sequence if self.conf.once else None
+
+    def rows(self, step: int) -> int:
+        """The rows of the mini-batch at `step`."""
+        return self.batchsize
+
     def _order(self) -> list[Any]:
         conf = self.conf
         fields = ["sequence", RULE, self.manifest.digest, conf.batchsize, conf.sequence, conf.lookahead]
-        return [*fields, conf.group, conf.ngroups, self.skip, *self._share()]
+        return [*fields, conf.group, conf.ngroups, self.skip, *self._choice()]
 
     def batch(self, step: int) -> np.ndarray:
         """The record numbers of the group's mini-batch at `step`: (batchsize, T + L) int64."""

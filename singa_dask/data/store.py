@@ -125,8 +125,9 @@ def make_stream(
     phase: int = Phase.kTrain,
     group: int = 0,
     ngroups: int = 1,
+    once: bool = False,
 ) -> AnyStream:
-    """The stream of mini-batches of worker group `group` of `ngroups` from `store`.
+    """The stream of mini-batches of worker group `group` of `ngroups` from `store`. once: every sample once, in order.
 
     By default training shuffles samples, and other phases keep the order of the files; `shuffle` overrides it.
     Sequences are never shuffled. `batchsize` has one entry for all groups or one per group. Raises ConfigError.
@@ -140,7 +141,7 @@ def make_stream(
         raise ConfigError(Problem("store_conf.batchsize", message, str(sizes), hint))
     shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain and not store.sequence
     batchsize = sizes[group if len(sizes) > 1 else 0]
-    order = shuffle, store.random_skip, store.sequence, store.lookahead
+    order = shuffle and not once, 0 if once else store.random_skip, store.sequence, store.lookahead
     share = store.validation_share
     held_out = share > 0 and phase != Phase.kTrain
-    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order, share, held_out))
+    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order, share, held_out, once))

@@ -23,7 +23,6 @@ from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.job.phases import for_predicting
 from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net
@@ -69,8 +68,11 @@ class Model:
         dtype: Any = np.float32,
         device_id: int = 0,
     ) -> None:
-        given = layers if isinstance(layers, NetProto) else NetProto(layer=assemble(layers))
-        self._proto = for_predicting(given)
+        self._proto = NetProto()
+        if isinstance(layers, NetProto):
+            self._proto.CopyFrom(layers)
+        else:
+            self._proto.layer.extend(assemble(layers))
         if partition_dim is not None:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")

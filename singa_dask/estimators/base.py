@@ -25,8 +25,9 @@ from singa_dask.estimators.nets import layers_for
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
+from singa_dask.job.layer_types import SOURCES, type_name
 from singa_dask.job.topology import cluster_message
-from singa_dask.layers import EuclideanLoss, InputLayer, LossLayer, RecordInput, SoftmaxLoss
+from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays
@@ -67,6 +68,8 @@ class Estimator(BaseEstimator):
     """
 
     model_: Model
+    _dtype: Any = np.float32
+    """In which the model predicts."""
 
     def __init__(
         self,
@@ -151,11 +154,11 @@ class Estimator(BaseEstimator):
             )
             self.history_ = self.result_.history
             assert self.result_.checkpoint is not None  # every run ends with one
-            self.model_ = load_model(self.result_.checkpoint)
+            self.model_ = load_model(self.result_.checkpoint, dtype=self._dtype)
             net = self.model_.net
             store = net.layers[net.input_layers[0]].proto.store_conf
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
-        self.n_iter_ = max(1, math.ceil(self.result_.summary["step"] * batch / examples.rows))
+        self.n_iter_ = max(1, round(self.result_.summary["step"] * batch / examples.rows))
         return self
 
     @contextmanager
@@ -213,7 +216,8 @@ class Estimator(BaseEstimator):
             layers = list(self.net)
             if not any(isinstance(layer, LossLayer) for layer in layers):
                 layers.append(SoftmaxLoss() if classify else EuclideanLoss())
-        if not isinstance(layers[0], InputLayer):
+        first: Any = layers[0] if layers else None
+        if first is None or type_name(getattr(first, "proto", first)) not in SOURCES:
             layers.insert(0, RecordInput("data"))
         return layers
 

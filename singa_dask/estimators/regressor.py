@@ -24,6 +24,9 @@ class Regressor(RegressorMixin, Estimator):
     else is as in Classifier, but for class_weight, classes_ and predict_proba.
     """
 
+    # As scikit-learn's regressors do: the same prediction for a row, whatever rows are beside it.
+    _dtype = np.float64
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from new parameters. sample_weight: (N,), how much each sample counts."""
         X, y = self._taken(X, y, first=True)
@@ -72,7 +75,7 @@ class Regressor(RegressorMixin, Estimator):
 
 
 def _shaped(predicted: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return predicted.reshape(len(predicted), *shape).astype(np.float64)
+    return predicted.reshape(len(predicted), *shape)
 
 
 def _axes(predicted: Any, estimator: Regressor) -> dict[str, Any]:

@@ -28,6 +28,7 @@ _RATE_CONF: dict[int, _Conf] = {
     LRGenProto.kExponential: ("exponential_conf", "exponential_conf { change_freq: 1000 }"),
     LRGenProto.kInverse: ("inverse_conf", "inverse_conf { gamma: 0.0001 pow: 0.75 }"),
     LRGenProto.kInverseT: ("inverset_conf", "inverset_conf { final_lr: 1000 }"),
+    LRGenProto.kReduceOnPlateau: ("reduceonplateau_conf", None),
     LRGenProto.kFixedStep: ("fixedstep_conf", "fixedstep_conf { step: [0, 1000] step_lr: [0.01, 0.001] }"),
 }
 
@@ -56,6 +57,13 @@ def _check_rate(findings: Findings, rate: LRGenProto) -> None:
     _check_conf(findings, rate, LRGenProto.ChangeMethod, _RATE_CONF)
     if rate.type == LRGenProto.kFixedStep and rate.HasField("fixedstep_conf"):
         _check_fixed_steps(findings, list(rate.fixedstep_conf.step), list(rate.fixedstep_conf.step_lr))
+    if rate.type == LRGenProto.kReduceOnPlateau:
+        conf, path = rate.reduceonplateau_conf, (*_RATE, "reduceonplateau_conf")
+        if conf.factor == 0:
+            findings.add((*path, "factor"), "must be above 0 and below 1", "0")
+        if conf.min_lr > rate.base_lr:
+            message = f"must be at most base_lr, {rate.base_lr:g}"
+            findings.add((*path, "min_lr"), message, f"{conf.min_lr:g}")
 
 
 def _check_fixed_steps(findings: Findings, steps: list[int], rates: list[float]) -> None:

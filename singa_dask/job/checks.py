@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from singa_dask.errors import ConfigError
+from singa_dask.job.check_evaluations import check_evaluations
 from singa_dask.job.check_fields import check_fields
 from singa_dask.job.check_graph import check_graph
 from singa_dask.job.check_layers import check_layers
@@ -15,8 +16,9 @@ from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
-from singa_dask.job.phases import active_phases
+from singa_dask.job.phases import active_phases, graph_phase
 from singa_dask.job.topology import ClusterTopology
+from singa_dask.job.unroll import plain
 
 
 def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = True) -> None:
@@ -33,13 +35,17 @@ def check_job(job: JobProto, locate: Locate | None = None, *, training: bool = T
         check_updater(findings)
     elif training:
         findings.missing(("updater",), "updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }")
+    if training:
+        check_evaluations(findings)
     _check_cluster(findings)
     if not (job.neuralnet.layer or job.neuralnet.layer_group):
         findings.missing(("neuralnet",), "neuralnet { layer { ... } }", "has no layers")
     else:
         check_layers(findings)
         check_partition(findings)
-        check_graph(findings, active_phases(job) if training else [Phase.kTest])
+        check_graph(
+            findings, active_phases(job) if training else [graph_phase(plain(job.neuralnet).layer, Phase.kTest)]
+        )
     findings.raise_any()
 
 
@@ -53,10 +59,6 @@ def _check_run(findings: Findings, training: bool) -> None:
         findings.add(("name",), message, job.name, "Rename the job.")
     if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
-    for kind in ("test", "validate"):
-        if getattr(job, f"{kind}_freq") > 0 and not job.HasField(f"{kind}_steps"):
-            why = f"is missing: {kind}_freq is set, so an evaluation needs a number of mini-batches"
-            findings.missing((f"{kind}_steps",), f"{kind}_steps: 10 (0 for no evaluation)", why)
     if job.step and not job.resume:
         hint = "Write resume: true to continue from the newest checkpoint of the workspace."
         findings.add(("step",), "only a resumed run starts at a step other than 0", str(job.step), hint)

@@ -149,7 +149,9 @@ class EuclideanLoss(LossLayer):
         if prod(prediction) != prod(target):
             first, second = self.proto.srclayers[:2]
             hint = f"Let {first!r} have {prod(target)} outputs."
-            if 1 not in self.targets:
+            if 1 in self.targets:
+                hint += f" Or set has_label: false, if the net is to reproduce the samples of {second!r}."
+            else:
                 hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
             raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
         if len(src) > 2:

@@ -69,6 +69,8 @@ class EventLines:
         if kind == "checkpoint":
             head = f"{label}{where}  saved     "
             return [head + _path(event["path"], width - len(head))]
+        if kind == "decision":
+            return [f"{label}{where}  {event['text']}"]
         return [f"{label}{where}  ended"] if kind == "end" and self.several else []
 
     def _measured(self, label: str, where: str, event: Event, width: int) -> list[str]:

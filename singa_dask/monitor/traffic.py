@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from singa_dask.job import runs_in
+from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.job.stores import store_of
 from singa_dask.net import LayerRow
-from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.prepare import Prepared
 
 NBYTES = np.dtype(np.float32).itemsize

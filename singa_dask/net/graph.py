@@ -10,7 +10,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.energy import without_feedback
 from singa_dask.job.job_pb2 import LayerProto, NetProto
 from singa_dask.job.paths import format_path
-from singa_dask.job.phases import runs_in
+from singa_dask.job.phases import graph_phase, runs_in
 from singa_dask.job.unroll import plain
 from singa_dask.job.wiring import WiringFault, circle_fault, circles, faults_in_phase, unknown_sources
 from singa_dask.net.fold import in_time
@@ -37,11 +37,13 @@ class Graph:
 
 
 def build_graph(net: NetProto, phase: int, *, fold: bool = True) -> Graph:
-    """The graph of the layers that run in `phase`, with time steps folded if `fold` is set and the graph allows it.
+    """The graph of the layers that run in `phase` (see graph_phase), with time steps folded if `fold` is set and the
+    graph allows it.
 
     Raises ConfigError for duplicate names, sources missing in this phase, invalid unrolling, and cycles.
     """
     every = plain(net).layer
+    phase = graph_phase(every, phase)
     found = [*unknown_sources(every), *faults_in_phase(every, phase)]
     faults = [fault for fault in found if runs_in(every[fault.layer], phase)]
     if faults:

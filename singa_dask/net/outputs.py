@@ -79,7 +79,7 @@ def in_units(net: Net, name: str, y: Array) -> Array:
     if found is None:
         return y
     normalisation, shape = found
-    xp = np if isinstance(y, np.ndarray) else net.ops.xp
+    xp = np if type(y) is np.ndarray else net.ops.xp
     return normalisation.undo(xp, y.reshape(len(y), *shape)).reshape(y.shape)
 
 

@@ -103,7 +103,8 @@ class ServerActor:
             state = await self._ask(neighbour, OpenAccount(index, _opposite(side), account))
             if not isinstance(state, State):
                 raise ClusterError(f"the server at {neighbour.worker} did not send its parameters: {state}")
-            await asyncio.wrap_future(self.server.call(Put(index, state.values, state.state, state.version)))
+            put = Put(index, state.values, state.state, state.version, reductions=state.reductions)
+            await asyncio.wrap_future(self.server.call(put))
             await self._compute(self.server.open_account, index, side, account)
 
     async def hand_on(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:

@@ -35,7 +35,7 @@ class Origin:
 class Put:
     """Set the initial parameters. Answered by Done. Ignored if the slice has values already.
 
-    state: of the updater; version: updates made so far; step: of the worker groups.
+    state: of the updater; version: updates made so far; step: of the worker groups; reductions: see Update.
     """
 
     slice: int
@@ -43,6 +43,7 @@ class Put:
     state: Mapping[str, Array] = field(default_factory=dict)
     version: int = 0
     step: int = 0
+    reductions: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Coded:
 class Update:
     """Apply the gradient of the origin's step `step` and return the parameters. Answered by Fresh.
 
-    gradient: an array, or Coded. based_on: version of the parameters for which it was computed.
+    gradient: an array, or Coded. based_on: version of the parameters for which it was computed. reductions: how often
+    the learning rate of this step was reduced, the same for all slices. Servers tell the maximum that they know to
+    everybody, so all groups reduce after the one that evaluates.
     """
 
     slice: int
@@ -86,6 +89,7 @@ class Update:
     step: int
     gradient: Array
     based_on: int = 0
+    reductions: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,14 @@ class Inspect:
 class Sync:
     """From the left neighbour: changes that the receiver does not know. Answered by Delta with those of the receiver.
 
-    account: both servers' generations; sequence: number of the exchange between the two.
+    account: both servers' generations; sequence: number of the exchange between the two; reductions: see Update.
     """
 
     slice: int
     account: tuple[int, int]
     sequence: int
     delta: Array
+    reductions: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class Fresh:
 
     version: number of updates that they contain; next_step: the first step of the group that they do not contain;
     clock: next_step plus the steps that a late group is excused from; staleness: updates between `based_on` and the
-    answered update, including one of the same group under way.
+    answered update, including one of the same group under way; reductions: see Update.
     """
 
     values: Array
@@ -152,22 +157,25 @@ class Fresh:
     next_step: int = 0
     clock: int = 0
     staleness: int = 0
+    reductions: int = 0
 
 
 @dataclass(frozen=True)
 class State:
-    """The whole slice."""
+    """The whole slice. reductions: see Update."""
 
     values: Array
     state: Mapping[str, Array]
     version: int
+    reductions: int = 0
 
 
 @dataclass(frozen=True)
 class Delta:
-    """Changes that the left neighbour did not know."""
+    """Changes that the left neighbour did not know. reductions: see Update."""
 
     delta: Array
+    reductions: int = 0
 
 
 @dataclass(frozen=True)

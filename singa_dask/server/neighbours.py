@@ -43,11 +43,11 @@ class Account:
         """Whether an exchange is unanswered."""
         return self._said is not None
 
-    def begin(self, slice_: int, values: Array) -> Sync:
+    def begin(self, slice_: int, values: Array, reductions: int = 0) -> Sync:
         """The left side's next message; the same one until it is answered."""
         if self._said is None:
             self.sequence += 1
-            self._said = Sync(slice_, self.generations, self.sequence, self._tell(values))
+            self._said = Sync(slice_, self.generations, self.sequence, self._tell(values), reductions)
         return self._said
 
     def finish(self, values: Array, said: Sync, answer: Delta) -> None:

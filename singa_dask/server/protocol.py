@@ -126,6 +126,7 @@ class SliceProtocol:
     untold: int = 0  # updates since the last exchange with the right neighbour
     heard: bool = False  # changes from the left neighbour since then
     entered: int = 0  # generations that have started
+    reductions: int = 0  # of the learning rate, the maximum that anybody knows
     arrived: dict[int, int] = field(default_factory=dict)  # clocks including waiting updates, at the start of a pass
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
@@ -162,7 +163,8 @@ class SliceProtocol:
         """The reply with the version of its live arrays after the last request."""
         if isinstance(request, Get | Update) and isinstance(reply, Fresh):
             member = self.members[request.origin.group]
-            return replace(reply, version=self.version, next_step=member.next, clock=member.clock)
+            known = {"version": self.version, "reductions": self.reductions}
+            return replace(reply, next_step=member.next, clock=member.clock, **known)
         if isinstance(request, Inspect) and isinstance(reply, State):
             return replace(reply, version=self.version)
         return reply
@@ -192,7 +194,7 @@ class SliceProtocol:
         if isinstance(request, OpenAccount):
             return self._open(request)
         assert isinstance(request, Inspect)
-        return State(self.values, self.updater.state, self.version)
+        return State(self.values, self.updater.state, self.version, self.reductions)
 
     # Worker groups
 
@@ -202,7 +204,7 @@ class SliceProtocol:
             if put.state:
                 self.updater.load_state(put.state)
             self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
-            self.version = put.version
+            self.version, self.reductions = put.version, put.reductions
             self.members = {group: _GroupClock(-1, put.step) for group in self.groups}
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
@@ -250,7 +252,9 @@ class SliceProtocol:
         if update.step == member.next:
             self._must_fit("gradient", update.gradient)
             entry.staleness = max(0, self.version - update.based_on)
-            self.updater.update(update.step, self.values, self.ops.asarray(update.gradient), made=self.version)
+            gradient, reductions = self.ops.asarray(update.gradient), update.reductions
+            self.updater.update(update.step, self.values, gradient, made=self.version, reductions=reductions)
+            self.reductions = max(self.reductions, reductions)
             self.version += 1
             member.next += 1
             self.untold += 1
@@ -312,20 +316,23 @@ class SliceProtocol:
             if not (force or self.heard or self.untold >= self.sync_freq):
                 return None
             self.untold, self.heard = 0, False
-        return account.begin(self.index, self.values)
+        return account.begin(self.index, self.values, self.reductions)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
         """Take the right neighbour's answer to `sync`. Raises ValueError if it refused."""
         if not isinstance(reply, Delta):
             raise ValueError(f"the right neighbour did not answer the exchange: {reply}")
         self.accounts[RIGHT].finish(self.values, sync, reply)
+        self.reductions = max(self.reductions, reply.reductions)
 
     def _sync(self, sync: Sync) -> Reply:
         if LEFT not in self.accounts:
             return Refused("no neighbour on the left")
         reply = self.accounts[LEFT].answer(self.values, sync)
-        self.heard = self.heard or isinstance(reply, Delta)
-        return reply
+        if not isinstance(reply, Delta):
+            return reply
+        self.heard, self.reductions = True, max(self.reductions, sync.reductions)
+        return replace(reply, reductions=self.reductions)
 
     def _open(self, request: OpenAccount) -> Reply:
         account = self.accounts.get(request.side)
@@ -335,7 +342,7 @@ class SliceProtocol:
             return Refused(f"an opening of the account {request.account}, this one is {account.generations}")
         if request.values is None:
             opening = self.open_account(request.side, request.account)
-            return State(opening, self.updater.state, self.version)
+            return State(opening, self.updater.state, self.version, self.reductions)
         if account is not None and account.generations == request.account:
             return Done()  # repeated
         self._must_fit("values", request.values)

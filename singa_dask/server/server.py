@@ -147,7 +147,7 @@ class Server:
             return replace(reply, values=out)
         if isinstance(reply, State):
             state: dict[str, Any] = {name: array.copy() for name, array in reply.state.items()}
-            return State(reply.values.copy(), state, reply.version)
+            return replace(reply, values=reply.values.copy(), state=state)
         return reply
 
     def _lend(self, index: int, values: Array) -> Array:

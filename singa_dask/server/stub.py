@@ -67,8 +67,9 @@ class Stub:
     slices: the worker's, in order; links: by server. Arrays are flat and of all parameters; the stub reads and writes
     its slices. behind: how many updates may be under way while the next mini-batch is computed. patience_s: maximum
     wait for a reply while the server is alive; aborted: returns a reason to abort, "" if there is none. clock: see
-    `get`. codec: settings of `codecs.codec`, with `name`, for gradients sent to other processes; the next gradient
-    includes the residual. exactly: positions of slices that are not coded.
+    `get`. reductions: of the learning rate, sent with gradients, the same on all workers of the group;
+    known_reductions: the maximum that a server has told. codec: settings of `codecs.codec`, with `name`, for gradients
+    sent to other processes; the next gradient includes the residual. exactly: positions of slices that are not coded.
 
     Waits raise ClusterError if the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
@@ -94,6 +95,7 @@ class Stub:
         self._origin = Origin(group, generation)
         self._aborted = aborted
         self.clock = 0
+        self.reductions = self.known_reductions = 0
         self._versions = [0] * len(self.slices)
         self._under_way: list[_Sent] = []
         self._kept: dict[tuple[int, int], Array] = {}
@@ -101,12 +103,13 @@ class Stub:
         self._exactly = exactly
         self._feedback: dict[int, Any] = {}
 
-    def put(self, values: Array, state: Mapping[str, Array], step: int) -> None:
-        """Offer the initial parameters, after `step` updates."""
+    def put(self, values: Array, state: Mapping[str, Array], step: int, reductions: int = 0) -> None:
+        """Offer the initial parameters, after `step` updates and `reductions` of the learning rate."""
         replies = []
         for s in self.slices:
             own = {name: _part(array, s) for name, array in state.items()}
-            replies.append(self._send(s, Put(s.index, _part(values, s), own, version=step, step=step)))
+            put = Put(s.index, _part(values, s), own, version=step, step=step, reductions=reductions)
+            replies.append(self._send(s, put))
         for reply in replies:
             self._wait(reply)
 
@@ -141,7 +144,7 @@ class Stub:
             if within is not None and s.start not in within:
                 continue
             part = self._outgoing(i, step, gradient, s)
-            update = Update(s.index, self._origin, step, part, self._versions[i])
+            update = Update(s.index, self._origin, step, part, self._versions[i], self.reductions)
             # A reply may come while the parameters are in use, and must not be written to them.
             future = self._send(s, update, None if self.behind else _part(out, s))
             future.add_done_callback(lambda _: sent.ended.append(time.perf_counter()))
@@ -185,7 +188,7 @@ class Stub:
         assert isinstance(reply, Fresh)
         if reply.values is not target:
             target[...] = reply.values
-        self._versions[i] = reply.version
+        self._versions[i], self.known_reductions = reply.version, max(self.known_reductions, reply.reductions)
         return reply
 
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:

@@ -75,6 +75,12 @@ class Result:
         return DataFrame(rows)
 
     @property
+    def best(self) -> dict[str, Any] | None:
+        """The evaluation with the best value of keep_best: metric, value, step, and the path of its checkpoint."""
+        best = self.summary["best"]
+        return best and {**best, "checkpoint": Workspace(self.workspace).checkpoints / Path(best["checkpoint"]).name}
+
+    @property
     def curves(self) -> Path:
         """The picture of the training curves."""
         return Workspace(self.workspace).curves
@@ -91,6 +97,10 @@ class Result:
             if self.summary[phase]:
                 parts.append(f"{phase} {format_metrics(self.summary[phase])}")
                 break
+        if self.summary["ended_early"]:
+            parts.insert(1, self.summary["ended_early"])
+        if best := self.summary["best"]:
+            parts.append(f"best {best['metric']} {best['value']:.4f} at step {best['step']}")
         if self.summary["samples_per_s"]:
             parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")
         if self.interrupted and self.checkpoint:

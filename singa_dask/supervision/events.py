@@ -102,9 +102,10 @@ class LeadTold(Event):
 
 @dataclass(frozen=True)
 class StopAsked(Event):
-    """Somebody wants the run to stop. by: who, for the record."""
+    """Somebody wants the run to stop. by: who, for the record. early: the lead ends by itself, after the others."""
 
     by: str = "Ctrl-C"
+    early: bool = False
 
 
 @dataclass(frozen=True)

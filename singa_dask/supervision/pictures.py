@@ -10,9 +10,9 @@ from singa_dask.algorithms.measured import Detail
 from singa_dask.data.columns import Column
 from singa_dask.distopt.described import Described, class_names, value_names
 from singa_dask.job import runs_in
+from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.plots import plot_confusion, plot_parity
-from singa_dask.training.frequencies import PHASE_NAMES
 
 # By phase, then by name: "confusion", "parity", or "<layer>.confusion" of several losses.
 Details = Mapping[str, Mapping[str, Detail]]

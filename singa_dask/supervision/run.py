@@ -67,6 +67,7 @@ class Run:
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
     _checkpoint: str | None = None
+    _best: dict[str, Any] | None = None
     _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
@@ -256,6 +257,10 @@ class Run:
         self._steps[event["group"]] = event["step"]
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))
+        if event["kind"] == "decision" and event.get("ends") and self._supervisor:
+            self._supervisor.post(StopAsked("early stopping", early=True))
+        if event["kind"] == "best":
+            self._best = event["best"]
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "end":
@@ -313,6 +318,8 @@ class Run:
             "topology": asdict(topology),
             "train_steps": job.train_steps,
             "step": lead.get("step", self._steps.get(0, 0)),
+            "ended_early": lead.get("ended_early"),
+            "best": self._best,
             "train": metrics.get("train", {}),
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),

@@ -53,17 +53,15 @@ class Supervision:
         self.max_restarts, self.patience_s = max_restarts, patience_s
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
-        self.stopped, self.over = "", False
+        self.stopped, self.over, self.lead_told = "", False, False
         self.error: BaseException | None = None
         self.busy: ev.FormRequest | ev.Close | ev.TellLead | None = None
-        self.lead_told = False
         self._commands: list[ev.Command] = []
         self._losses: list[Loss] = []
         self._askers: list[Any] = []  # of a worker group that wants to join
         self._flush_fault = ""
-        self._requests = 0
         self._survey: ev.Survey | None = None  # under way
-        self._surveys = self._outdated = 0
+        self._requests = self._surveys = self._outdated = 0
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
         self._needs_checkpoint = False
         self._replaced_by: float | None = None  # when replacements must have come
@@ -92,8 +90,8 @@ class Supervision:
                 self._flush_fault = fault
                 self._operation_done()
                 self.lead_told = ended if heard else self.lead_told
-            case ev.StopAsked(by) if not self.stopped:
-                self._stop(by)
+            case ev.StopAsked(by, early) if not self.stopped:
+                self._stop(by, early)
             case ev.JoinAsked(asker):
                 self._join(asker)
             case ev.LeaveAsked(asker, group):
@@ -129,7 +127,8 @@ class Supervision:
 
     def _pending(self) -> bool:
         """Whether a decision waits for a survey, and for no operation."""
-        return self.busy is None and bool(self._losses or self._flush_fault or self._batch())
+        batch = self.members.batch(self._may_be_dropped)
+        return self.busy is None and bool(self._losses or self._flush_fault or batch)
 
     # Events
 
@@ -188,11 +187,13 @@ class Supervision:
             if member.phase in (Phase.CLOSING, Phase.DROPPED):
                 self.members.move(member, "closed")
 
-    def _stop(self, by: str) -> None:
+    def _stop(self, by: str, early: bool) -> None:
         self.stopped = by
-        self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
+        if not early:
+            self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
         for group in self.members.running():
-            self._do(ev.Stop(group.number))
+            if group.number > 0 or not early:
+                self._do(ev.Stop(group.number))
         self._refuse_askers()
 
     def _join(self, asker: Any) -> None:
@@ -294,7 +295,7 @@ class Supervision:
     def _place(self, there: Sequence[WorkerInfo], at: float) -> None:
         """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
         under other addresses."""
-        batch = self._batch()
+        batch = self.members.batch(self._may_be_dropped)
         if not batch or (self._checkpoint is None and not self.members.serving()):
             return
         answer = {info.address for info in there}
@@ -355,9 +356,6 @@ class Supervision:
     @property
     def _found(self) -> Found | None:
         return self._checkpoint[0] if self._checkpoint else None
-
-    def _batch(self) -> list[Member]:
-        return self.members.batch(self._may_be_dropped)
 
     def _may_be_dropped(self, group: WorkerGroup) -> bool:
         """Whether it came to a running job and has not done anything for it yet."""

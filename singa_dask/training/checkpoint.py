@@ -9,6 +9,7 @@
     /job                          the job, as text
     /described                    columns and encoders of the input layers, as JSON
     /code                         the user's own code, a CodeBundle
+    /decisions                    what evaluations have decided so far, as JSON
     attributes                    format, step, seed, data (fingerprints, JSON), sha256
 
 The loader's position is the step: the samples of mini-batch k are a function of (data, seed, k) alone.
@@ -35,7 +36,8 @@ from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
 
 FORMAT = "singa_dask checkpoint 1"
-UNFINISHED = ".step-*.tmp"
+BEST = "best.h5"
+UNFINISHED = ".*.h5.*.tmp"
 _NAME = re.compile(r"step-(\d+)\.h5")
 
 
@@ -47,6 +49,7 @@ class Checkpoint:
     state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", of "pushes" to servers, and all
     ranks' "values". Arrays are whole: saved ones if it was loaded, Gathered ones of a group that saves it. described:
     columns and encoders of the data, by input layer, as JSON (`Manifest.description`). code: the user's, of the net.
+    decisions: the state of Decisions.
     """
 
     step: int
@@ -59,6 +62,7 @@ class Checkpoint:
     residuals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     described: Mapping[str, str] = field(default_factory=dict)
     code: CodeBundle | None = None
+    decisions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -134,6 +138,7 @@ def load(path: Path) -> Checkpoint:
         residuals=_by_first(kinds["unsent"]),
         described=json.loads(_bytes(arrays["described"])) if "described" in arrays else {},
         code=CodeBundle.from_bytes(_bytes(arrays["code"])) if "code" in arrays else None,
+        decisions=json.loads(_bytes(arrays["decisions"])) if "decisions" in arrays else {},
     )
 
 
@@ -186,6 +191,7 @@ class Found:
     data: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     updater_state: tuple[str, ...]
+    decisions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -198,21 +204,28 @@ def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int
 
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
-    """The valid checkpoint with the most steps in `folder`, and the faults of newer ones."""
-    found = sorted(
-        (p for p in Path(folder).glob("step-*.h5") if _NAME.fullmatch(p.name)),
-        key=lambda p: int(_NAME.fullmatch(p.name)[1]),  # type: ignore[index]
-        reverse=True,
-    )
+    """The valid checkpoint with the most steps in `folder`, maybe the best one, and the faults of newer ones."""
+    steps = {p: int(name[1]) for p in Path(folder).glob("step-*.h5") if (name := _NAME.fullmatch(p.name))}
     faults: list[str] = []
-    for path in found:
-        try:
-            checkpoint = load(path)
-            shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
-            return Found(path, checkpoint.step, checkpoint.data, shapes, tuple(checkpoint.updater)), faults
-        except CheckpointError as error:
-            faults.append(str(error))
-    return None, faults
+    best = Path(folder) / BEST
+    found = _found(best, faults) if best.is_file() else None
+    for path in sorted(steps, key=lambda path: steps[path], reverse=True):
+        if found is not None and found.step > steps[path]:
+            break
+        if checkpoint := _found(path, faults):
+            return checkpoint, faults
+    return found, faults
+
+
+def _found(path: Path, faults: list[str]) -> Found | None:
+    """A checkpoint, unless it is not valid, which is added to `faults`."""
+    try:
+        checkpoint = load(path)
+    except CheckpointError as error:
+        faults.append(str(error))
+        return None
+    shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
+    return Found(path, checkpoint.step, checkpoint.data, shapes, tuple(checkpoint.updater), checkpoint.decisions)
 
 
 def find(where: Path) -> Path:
@@ -243,7 +256,9 @@ def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
         for name, value in kept.items():
             arrays[f"unsent/{key}/{name}"] = value
     # A long text would exceed HDF5's limit of 64 KB for attributes.
-    texts = {"job": checkpoint.job.encode(), "described": json.dumps(dict(checkpoint.described)).encode()}
+    texts = {"job": checkpoint.job.encode()}
+    for name in ("described", "decisions"):
+        texts[name] = json.dumps(dict(getattr(checkpoint, name))).encode()
     if checkpoint.code:
         texts["code"] = checkpoint.code.to_bytes()
     return arrays | {name: np.frombuffer(text or b" ", np.uint8) for name, text in texts.items()}

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from singa_dask.algorithms import algorithm
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.algorithms.measured import Measured
 from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
-from singa_dask.job import Job
+from singa_dask.job import Job, graph_phase
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.job.phases import for_predicting
 from singa_dask.job.unroll import plain
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import OutputLayer
@@ -33,43 +35,52 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     Raises CheckpointError where the checkpoint is damaged or of another net.
     """
     ops = get_ops("gpu", device_id=job.gpu[0]) if job.gpu else get_ops("cpu")
-    proto = for_predicting(job.neuralnet)
-    train = Net(proto, Phase.kTrain, ops)
+    train = Net(job.neuralnet, Phase.kTrain, ops)
     found = checkpoints.load(path)
     check_fits(found, path, {entry.name: entry.shape for entry in train.flat.entries})
     train.flat.values[...] = ops.asarray(train.flat.flattened(found.parameters))
-    return Net(proto, phase, ops, share=train)
+    return Net(job.neuralnet, phase, ops, share=train)
 
 
-def load_model(where: str | Path, *, device: str = "cpu", device_id: int = 0, trust_code: bool = False) -> Model:
+def load_model(
+    where: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: Any = np.float32,
+    device_id: int = 0,
+    trust_code: bool = False,
+) -> Model:
     """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
 
         model = load_model("runs/mnist-allreduce")
-        probabilities = model.predict(x)              x: as the loader gives it, normalised as store_conf says
+        probabilities = model.predict(x)              x: in the units of the data
 
     `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
-    another user has written.
+    another user has written. dtype: in which the model computes.
     Raises CheckpointError where there is no checkpoint, it is damaged, or it needs code that is not trusted.
     """
     path = checkpoints.find(Path(where))
     found = checkpoints.load(path)
     with code_of(found, path, trust=trust_code) as code:
-        model = Model(Job.from_text(found.job).net, seed=found.seed, device=device, device_id=device_id)
+        net = Job.from_text(found.job).net
+        model = Model(net, seed=found.seed, device=device, dtype=dtype, device_id=device_id)
     model.code, model.described = code, found.described
     model.load_state_dict(found.parameters)
     return model
 
 
 def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
-    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal). job: as `prepare` returns it."""
-    steps = batches_of(job, phase)
-    if steps <= 0:
-        key = "test_steps" if phase == Phase.kTest else "validate_steps"
-        raise ConfigError(Problem(key, "says how many mini-batches to measure", str(steps), f"Add --set {key}=10."))
+    """The metrics over `test_steps` mini-batches (`validate_steps` for kVal), or the whole set if these are not set.
+    job: as `prepare` returns it.
+
+    Raises ConfigError if no input layer reads data for this phase.
+    """
+    if graph_phase(job.neuralnet.layer, phase) != phase:
+        hint = "Add an input layer with include: kTest, or measure the validation data with --validation."
+        raise ConfigError(Problem("neuralnet", "has no test data", "no input layer in phase kTest", hint))
     net = restore_net(job, phase, checkpoint)
-    with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=steps) as feed:
-        rows = steps * feed.batchsize
-        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=rows).measure(feed.first(steps))
+    with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=batches_of(job, phase) or None) as feed:
+        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=feed.rows).measure(feed.all())
     net.close()
     return measured
 

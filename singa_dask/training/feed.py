@@ -12,11 +12,12 @@ from singa_dask.data import AnyStream, Loader, Manifest, make_stream
 from singa_dask.data.loader import Submit
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import DataError
+from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
-from singa_dask.training.frequencies import PHASE_NAMES
+from singa_dask.training.frequencies import batches_of
 
 # A group that joins a running job finds all samples dealt out: it reads its share of another deal.
 _NEXT_DEAL = 1 << 64
@@ -43,7 +44,9 @@ class Feed:
         stop: int | None = None,
         fingerprints: Mapping[str, str] | None = None,
     ) -> Feed:
-        """Read mini-batches `start` to `stop`. fingerprints: of the data when the job was started, by `data_key`.
+        """Read mini-batches `start` to `stop`; None: without end, or to the end of a whole set.
+
+        fingerprints: of the data when the job was started, by `data_key`.
 
         Raises DataError where the data has changed since.
         """
@@ -75,6 +78,17 @@ class Feed:
         """Seconds so far of waiting for data."""
         return sum(loader.wait_s for loader in self._loaders.values())
 
+    @property
+    def count(self) -> int:
+        """The mini-batches of an evaluation."""
+        return max((loader.stop_step or 0 for loader in self._loaders.values()), default=0)
+
+    @property
+    def rows(self) -> int:
+        """The rows of an evaluation, on all workers."""
+        stream, before = next(iter(self._loaders.values())).stream, max(self.count - 1, 0)
+        return before * stream.batchsize + stream.rows(before)
+
     def next(self, number: int) -> tuple[dict[str, Batch], Step]:
         """The next mini-batch of every input layer, and its place in the run: it is number `number`."""
         feed = {}
@@ -92,9 +106,9 @@ class Feed:
         bounds = (share_rows(rows, rank, self._nranks) for rank in range(self._nranks))
         return tuple(last - first for first, last in bounds)
 
-    def first(self, count: int) -> Iterator[tuple[dict[str, Batch], Step]]:
-        """Mini-batches 0 to `count` - 1."""
-        return (self.next(number) for number in range(count))
+    def all(self) -> Iterator[tuple[dict[str, Batch], Step]]:
+        """The mini-batches of an evaluation."""
+        return (self.next(number) for number in range(self.count))
 
     def samples(self, number: int) -> np.ndarray:
         """The positions of the samples of mini-batch `number` in the data of the first input layer."""
@@ -102,9 +116,10 @@ class Feed:
 
 
 def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: int, group: int = 0) -> AnyStream:
-    """The mini-batches of `store` for a worker group: its share of the samples while training, else all of them."""
+    """The mini-batches of `store` for a worker group: its share of the samples while training, else all of them, once
+    if the job does not say how many mini-batches an evaluation has."""
     if phase != Phase.kTrain:
-        return make_stream(store, manifest, seed=job.seed, phase=phase)
+        return make_stream(store, manifest, seed=job.seed, phase=phase, once=batches_of(job, phase) == 0)
     ngroups = job.cluster.nworker_groups
     deal, number = divmod(group, ngroups)
     return make_stream(store, manifest, seed=job.seed + deal * _NEXT_DEAL, phase=phase, group=number, ngroups=ngroups)

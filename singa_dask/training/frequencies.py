@@ -19,8 +19,5 @@ def evaluations_due(job: JobProto, step: int) -> list[int]:
 
 
 def batches_of(job: JobProto, phase: int) -> int:
-    """The number of mini-batches in one evaluation of this phase."""
+    """The number of mini-batches in one evaluation of this phase; 0 for the whole set."""
     return job.test_steps if phase == Phase.kTest else job.validate_steps
-
-
-PHASE_NAMES: dict[int, str] = {Phase.kTrain: "train", Phase.kVal: "validate", Phase.kTest: "test"}

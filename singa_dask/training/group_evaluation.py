@@ -17,17 +17,19 @@ from singa_dask.training.replica import Replica
 ASK_EVERY_S = 0.2
 
 
-def evaluate_group(
-    replica: Replica, phase: int, feed: Feed, count: int, stop_requested: Callable[[], bool]
-) -> Measured | None:
-    """What the group measures of `count` mini-batches; None where a rank was asked to stop. Collective."""
+def evaluate_group(replica: Replica, phase: int, feed: Feed, stop_requested: Callable[[], bool]) -> Measured | None:
+    """What the group measures of all mini-batches of the feed, which ends; None where a rank was asked to stop before.
+    Collective.
+
+    The last mini-batch of a whole set may be short: some ranks then have no row of it, or of any.
+    """
     comm, net, stopped = replica.comm, replica.nets[phase], False
 
     def numbers() -> Iterator[int]:
-        """The numbers from 0 to `count` - 1; they end early, on all ranks at the same number, if a rank is to stop."""
+        """The numbers of the mini-batches; they end early, on all ranks at the same number, if a rank is to stop."""
         nonlocal stopped
         began, ask_at = time.perf_counter(), 0
-        for number in range(count):
+        for number in range(feed.count):
             if number == ask_at:
                 ahead = _mini_batches_ahead(comm, number, time.perf_counter() - began, stop_requested())
                 stopped = not ahead
@@ -37,7 +39,7 @@ def evaluate_group(
             yield number
 
     net.forget()
-    evaluator = Evaluator(net, replica.algorithm, replica.job.metric, rows=count * feed.batchsize)
+    evaluator = Evaluator(net, replica.algorithm, replica.job.metric, rows=feed.rows)
     measured = evaluator.measure(feed.next(number) for number in numbers())
     if stopped:
         return None

@@ -20,6 +20,7 @@ from singa_dask.server import Stub
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, share_carried
 from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
+from singa_dask.training.decisions import reductions_in
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import updater_class
 
@@ -68,7 +69,8 @@ class GroupState:
         self._put(values, own, {}, 0)
 
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
-        """Put the first worker's checkpoint (None on the others) on the servers.
+        """Put the first worker's checkpoint (None on the others) on the servers, with its reductions of the learning
+        rate.
 
         carry: whether the state of recurrent layers and the residuals are those of this group.
         Raises CheckpointError where the checkpoint is of another net or updater.
@@ -88,27 +90,28 @@ class GroupState:
             for name, state in states.items():
                 array = None if checkpoint is None else checkpoint.updater[name][h.name]
                 send_portions(comm, h.portion, array, state[h.elements])
-        step = np.array([checkpoint.step if checkpoint else 0])
-        comm.broadcast(step)
-        self._put(values, own, states, int(step[0]))
+        both = np.array([checkpoint.step, reductions_in(checkpoint.decisions)] if checkpoint else [0, 0])
+        comm.broadcast(both)
+        step, reductions = map(int, both)
+        self._put(values, own, states, step, reductions)
         if not carry:
             return
-        self._restored_step = int(step[0])
+        self._restored_step = step
         kept = {} if checkpoint is None else checkpoint.residuals
         self._residuals = share_residuals(comm, kept, parameters, flat, self._net.own, self._held)
         if self._carries:
             share_carried(self._net, comm, None if checkpoint is None else checkpoint.carried)
 
     def fetch(self, first: int = 0) -> int:
-        """Take the servers' parameters. Returns the step with which the group begins: `first`, or a later one that the
-        servers know of."""
+        """Take the servers' parameters and reductions of the learning rate. Returns the step with which the group
+        begins: `first`, or a later one that the servers know of."""
         stages, stub = self._stages, self._stages.stub
-        steps_and_clocks = np.zeros((2, self._comm.size))
-        steps_and_clocks[:, self._comm.rank] = stub.get(stages.values, first), stub.clock
+        told = np.zeros((3, self._comm.size))
+        told[:, self._comm.rank] = stub.get(stages.values, first), stub.clock, stub.known_reductions
         with stages.patiently():
-            self._comm.all_reduce(steps_and_clocks.reshape(-1))
+            self._comm.all_reduce(told.reshape(-1))
         stages.receive_own()
-        begin, clock = map(int, steps_and_clocks.max(axis=1))
+        begin, clock, stub.reductions = map(int, told.max(axis=1))
         stub.begin(begin, clock)
         residuals, self._residuals = self._residuals, None
         if self._restored_step not in (None, begin):  # the servers have gone on without this group
@@ -121,11 +124,15 @@ class GroupState:
             self._take_over(residuals)
         return begin
 
-    def snapshot(self, step: int, job_text: str, data: Mapping[str, str]) -> Checkpoint:
-        """The group's state, to be saved at once: the first worker saves it while the others contribute."""
+    def snapshot(self, step: int, job_text: str, data: Mapping[str, str], *, own_values: bool = False) -> Checkpoint:
+        """The group's state, to be saved at once: the first worker saves it while the others contribute.
+
+        own_values: save the parameters that this group has, not those that its servers have now, which updates by
+        other groups may have changed.
+        """
         carried = gather_carried(self._net, self._comm) if self._carries else {}
         residuals = self._gather_residuals() if self._has_residuals else {}
-        servers = _Servers(self._stages.stub, self._net.ops)
+        servers = _Servers(self._stages.stub, self._net.ops, self._stages.values if own_values else None)
         parameters, *states = (self._gathered(servers, name) for name in ("", *self._updater_state))
         updater = dict(zip(self._updater_state, states, strict=True))
         return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals)
@@ -154,12 +161,14 @@ class GroupState:
             if faults := misfits({name: array.shape for name, array in arrays.items()}, wanted):
                 raise CheckpointError(f"the checkpoint is of another net: {'; '.join(faults)}.")
 
-    def _put(self, values: np.ndarray, own: np.ndarray, states: Mapping[str, np.ndarray], step: int) -> None:
+    def _put(
+        self, values: np.ndarray, own: np.ndarray, states: Mapping[str, np.ndarray], step: int, reductions: int = 0
+    ) -> None:
         """Begin, here and on the servers, with the first worker's values, and own portions of split parameters."""
         self._comm.broadcast(values)
         self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
-        self._stages.stub.put(self._stages.values, states, step)
+        self._stages.stub.put(self._stages.values, states, step, reductions)
 
     def _gathered(self, servers: _Servers, name: str) -> dict[str, Gathered]:
         """The parameters of all servers, or the updater's state `name`."""
@@ -190,15 +199,20 @@ class GroupState:
 
 
 class _Servers:
-    """What this worker's servers hold, slice by slice: it keeps those of one parameter at a time."""
+    """What this worker's servers hold, slice by slice: it keeps those of one parameter at a time.
 
-    def __init__(self, stub: Stub, ops: Ops) -> None:
-        self._stub, self._ops = stub, ops
+    values: the parameters, where they are not those of the servers.
+    """
+
+    def __init__(self, stub: Stub, ops: Ops, values: Any = None) -> None:
+        self._stub, self._ops, self._values = stub, ops, values
         self._states: dict[int, State] = {}
 
     def elements(self, held: Holding, name: str, first: int, last: int) -> np.ndarray:
         """Elements [first, last) of a holding: of the updater's state `name`, or of the parameter with ""."""
         found = []
+        if self._values is not None and not name:
+            return self._own_values(held.start + first, held.start + last)
         for i in self._inspected(held):
             s, state = self._stub.slices[i], self._states[i]
             begin, end = max(held.start + first, s.start), min(held.start + last, s.stop)
@@ -206,6 +220,12 @@ class _Servers:
                 array = state.state[name] if name else state.values
                 found.append(self._ops.to_host(array[begin - s.start : end - s.start]))
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, self._ops.dtype), *found])
+
+    def _own_values(self, first: int, last: int) -> np.ndarray:
+        """Elements of this worker's slices in the range [first, last) of the flat parameters."""
+        cuts = [(max(first, s.start), min(last, s.stop)) for s in self._stub.slices]
+        found = [self._ops.to_host(self._values[begin:end]) for begin, end in cuts if begin < end]
+        return np.concatenate([np.empty(0, self._ops.dtype), *found])
 
     def _inspected(self, held: Holding) -> Iterable[int]:
         """The positions of a holding's slices."""

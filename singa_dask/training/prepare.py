@@ -18,8 +18,9 @@ from singa_dask.data import (
 )
 from singa_dask.data.store import columns_of
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job import ClusterTopology, Job, active_phases, runs_in
+from singa_dask.job import ClusterTopology, Job, active_phases, graph_phase, reads_data, runs_in
 from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
+from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers import Frame, Layer, SoftmaxLoss
@@ -29,7 +30,6 @@ from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
 from singa_dask.training.feed import data_key
-from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
 from singa_dask.training.resolve_data import resolve_data
@@ -86,6 +86,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         logger.warning(message, ready.cluster.nworkers_per_procs)
     ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
+    if phases is None:
+        _warn_of_unused_data(ready)
     try:
         topology = job.topology
         codec(topology.codec, sparsity=topology.sparsity)
@@ -95,8 +97,9 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         data: dict[str, str] = {}
         described: dict[str, str] = {}
         if with_data:
-            data, described = resolve_data(ready, entered)
-            _check_vocabularies(ready, entered)
+            read = list(dict.fromkeys(graph_phase(ready.neuralnet.layer, phase) for phase in entered))
+            data, described = resolve_data(ready, read)
+            _check_vocabularies(ready, read)
         else:
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
@@ -145,6 +148,14 @@ def training_data(data: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
 
 
+def _warn_of_unused_data(job: JobProto) -> None:
+    """Warn of input layers for the validation only, in a job that does not validate."""
+    for layer in job.neuralnet.layer:
+        if reads_data(layer) and list(layer.include) == [Phase.kVal] and job.validate_freq == 0:
+            why = "validate_freq is 0. Write validate_freq: 100, or another number of steps"
+            logger.warning("layer %r reads validation data, but nothing evaluates them: %s", layer.name, why)
+
+
 def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int, Net]:
     """The net of every phase, as the first of a group's workers will build it; parameters have no memory here."""
     nets = make_nets(job, Ops(), 0, workers, phases=phases, allocate=False)
@@ -178,7 +189,7 @@ def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
             logger.warning(
                 "layer %r takes the samples of %r as its target, not their labels. If this is meant, as in an "
                 "autoencoder, set has_label: false. If the labels are numbers to predict, write the shards with "
-                "`singa-dask shard ... --targets`.",
+                "`singa-dask shard ... --target NAME`.",
                 name,
                 source,
             )

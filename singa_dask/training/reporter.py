@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.layers.context import Metric
-from singa_dask.training.frequencies import PHASE_NAMES
 from singa_dask.training.replica import Replica
 from singa_dask.training.step_metrics import StepMetrics
 
@@ -30,6 +30,7 @@ class Reporter:
         self._measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: after which step, and the means
         self._details: dict[str, Mapping[str, Any]] = {}  # by phase, of its last evaluation
         self._checkpoint: Path | None = None
+        self._best: dict[str, Any] | None = None
         self._last_progress = 0.0
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -81,8 +82,21 @@ class Reporter:
         self._checkpoint = checkpoint
         self.emit("checkpoint", step=step, path=str(checkpoint))
 
-    def end(self, step: int, *, interrupted: bool) -> dict[str, Any]:
-        """Emit the end; returns the record of the run. Collective."""
+    def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
+        """Emit which evaluation is the best so far, after `step` steps."""
+        self._best = {**(best or {}), "checkpoint": str(checkpoint)}
+        self.emit("best", step=step, best=self._best)
+
+    def reduced(self, step: int, rate: float) -> None:
+        """Emit that the learning rate was reduced after `step` steps."""
+        self.emit("decision", step=step, text=f"learning rate reduced to {rate:.4g}")
+
+    def ends_early(self, step: int, why: str) -> None:
+        """Emit that the run ends early after `step` steps: all other groups must end too."""
+        self.emit("decision", step=step, text=why, ends=True)
+
+    def end(self, step: int, *, interrupted: bool, ended_early: str = "") -> dict[str, Any]:
+        """Emit the end; returns the record of the run. ended_early: why, "" if it did not. Collective."""
         replica, whole = self._replica, self._whole
         overflows = np.array([float(replica.overflows)])
         replica.comm.all_reduce(overflows)
@@ -90,6 +104,8 @@ class Reporter:
         record = {
             "step": step,
             "interrupted": interrupted,
+            "ended_early": ended_early or None,
+            "best": self._best,
             "metrics": {phase: means for phase, (at, means) in self._measured.items() if at == step},
             "details": {phase: dict(details) for phase, details in self._details.items() if details},
             "checkpoint": str(self._checkpoint) if self._checkpoint else None,
@@ -103,7 +119,8 @@ class Reporter:
             "overflows": int(overflows[0]),
             "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
         }
-        self.emit("end", step=step, record=record)
+        told = {name: value for name, value in record.items() if name != "details"}  # arrays are too much for an event
+        self.emit("end", step=step, record=told)
         return record
 
     def _current(self, step: int) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from singa_dask.data import (
 from singa_dask.data.columns import Role
 from singa_dask.data.store import StoreInfo
 from singa_dask.errors import ConfigError, DataError, Problem
-from singa_dask.job import runs_in
+from singa_dask.job import reads_data, runs_in
+from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
 from singa_dask.training.feed import data_key, group_stream
-from singa_dask.training.frequencies import PHASE_NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ def resolve_data(job: JobProto, phases: Sequence[int]) -> tuple[dict[str, str], 
     resolver = _Resolver(job)
     for phase in phases:
         resolver.enter(phase)
+    resolver.take_over()
     if resolver.problems:
         raise ConfigError(list(dict.fromkeys(resolver.problems)))  # phases share layers
     return resolver.fingerprints, resolver.described
@@ -84,14 +85,32 @@ class _Resolver:
         self._check_batches({name: stream.batchsize for name, (_, stream) in inputs.items()})
         self._check_pairs(inputs)
 
+    def take_over(self) -> None:
+        """Give input layers of phases that were not entered the shapes and normalisation of the training layer of the
+        same name: a model of this job has them too, and needs no data of theirs."""
+        for layer in self.job.neuralnet.layer:
+            if not layer.HasField("store_conf") or not reads_data(layer):
+                continue
+            store, trained = layer.store_conf, self.trained.get(layer.name, (None, None))[1]
+            if trained is None or store.shape or store.column != trained.column:
+                continue
+            store.shape[:], store.target_shape[:] = trained.shape, trained.target_shape
+            for flag, names in (("normalise", ("mean", "std")), ("normalise_target", ("target_mean", "target_std"))):
+                for name in names if getattr(store, flag) else ():
+                    getattr(store, name)[:] = getattr(trained, name)
+                store.ClearField(flag)
+
     def _resolve_store(self, name: str, store: StoreProto, phase: int) -> tuple[StoreInfo, AnyStream]:
         info = store_info(store)
         stream = group_stream(self.job, store, info.manifest, phase)
         store.path = str(info.path)
         store.shape[:] = info.shape
-        targets = info.labels is not None and info.labels.role is not Role.LABEL
-        store.target_shape[:] = info.labels.job_shape if info.labels is not None and targets else ()
         fitted, _ = self.trained.get(name, (info, store))
+        labels = info.labels or fitted.labels  # what a net predicts without labels is what it was trained for
+        targets = labels is not None and labels.role is not Role.LABEL
+        shape = labels.job_shape if labels is not None and targets else ()
+        _check_target_shape(store, shape, info)
+        store.target_shape[:] = shape
         constant = resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
         if constant and phase == Phase.kTrain:
             logger.warning("%s: constant in the training data, and of no use: %s", info.path, _shortened(constant))
@@ -121,6 +140,18 @@ class _Resolver:
                     hint = "Write both into the same shards, as two columns, and name them in store_conf.column."
                     self.problems.append(Problem(f"layer {name!r}", message, f"{mine} and {its}", hint))
                     break
+
+
+def _check_target_shape(store: StoreProto, shape: Sequence[int], info: StoreInfo) -> None:
+    """Check the target_shape that a job gives. shape: of the targets in the shards, empty if there are none."""
+    given = list(store.target_shape)
+    if given and given != list(shape):
+        has = f"has targets of shape {list(shape)}" if shape else "has labels that are classes, or none"
+        hint = (
+            "Leave it out: it is taken from the shards."
+            + " `singa-dask shard ... --target NAME` writes numbers as targets." * (not shape)
+        )
+        raise ConfigError(Problem("store_conf.target_shape", f"{info.path} {has}", str(given), hint))
 
 
 def _pairing(info: StoreInfo, stream: AnyStream, other: StoreInfo, its: AnyStream) -> list[tuple[str, Any, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from singa_dask.training.replica import Replica
 MEETING_TIMEOUT_S = 300.0
 
 
-def put_parameters(replica: Replica, resume: Path | None, *, carry: bool, servers_are_new: bool) -> None:
-    """Give the servers the checkpoint `resume`, else the initial parameters. Collective.
+def put_parameters(
+    replica: Replica, resume: Path | None, *, carry: bool, servers_are_new: bool
+) -> checkpoints.Checkpoint | None:
+    """Give the servers the checkpoint `resume`, else the initial parameters. Collective. Returns it on the first rank.
 
     carry: see GroupState.restore. A restarted group whose servers are not new needs no checkpoint: they have the
     parameters. Raises CheckpointError where a new group's checkpoint is missing or damaged.
@@ -26,7 +29,7 @@ def put_parameters(replica: Replica, resume: Path | None, *, carry: bool, server
     state, comm = replica.group_state, replica.comm
     if resume is None:
         state.initialise(checkpoints.load_parameters(replica.job.checkpoint_path) if comm.rank == 0 else {})
-        return
+        return None
     checkpoint, found = None, np.ones(1)
     if comm.rank == 0:
         try:
@@ -38,35 +41,44 @@ def put_parameters(replica: Replica, resume: Path | None, *, carry: bool, server
     comm.broadcast(found)
     if found[0]:
         state.restore(checkpoint, carry=carry)
+    return checkpoint
+
+
+def must_save(replica: Replica, path: Path, step: int) -> bool:
+    """Whether a checkpoint of this step is to be saved: there is no intact one. Collective.
+
+    A restarted group may begin at a step that an earlier one saved, or failed to save.
+    """
+    comm = replica.comm
+    there = np.array([float(step == 0 or (comm.rank == 0 and checkpoints.intact(path)))])
+    with comm.patiently(MEETING_TIMEOUT_S):
+        comm.broadcast(there)
+    return not there[0]
 
 
 def save_checkpoint(
     replica: Replica,
-    folder: Path,
+    path: Path,
     step: int,
     data: Mapping[str, str],
-    saved: Callable[[Path, int], None],
     *,
     described: Mapping[str, str],
     code: CodeBundle | None,
+    decisions: Mapping[str, Any],
+    own_values: bool = False,
 ) -> None:
-    """Save the group's state, unless there is an intact checkpoint of this step. Collective.
+    """Save the group's state. Collective.
 
-    A restarted group may begin at a step that an earlier one saved, or failed to save. data, described, code: as
-    `Prepared` has them. saved: called with path and step on the first rank, if the checkpoint was written.
+    data, described, code: as `Prepared` has them. decisions: their state, on the first rank. own_values: see
+    GroupState.snapshot.
     """
-    comm, path = replica.comm, checkpoints.path_of(folder, step)
-    there = np.array([float(step == 0 or (comm.rank == 0 and checkpoints.intact(path)))])
-    with comm.patiently(MEETING_TIMEOUT_S):
-        comm.broadcast(there)
-    if there[0]:
-        return
+    comm = replica.comm
     replica.drain()
-    snapshot = replica.group_state.snapshot(step, job_to_text(replica.job), data)
-    snapshot.described, snapshot.code = described, code
+    snapshot = replica.group_state.snapshot(step, job_to_text(replica.job), data, own_values=own_values)
+    snapshot.described, snapshot.code, snapshot.decisions = described, code, decisions
     with comm.patiently(MEETING_TIMEOUT_S):
         if comm.rank == 0:
-            saved(checkpoints.save(snapshot, path), step)
+            checkpoints.save(snapshot, path)
         else:
             checkpoints.contribute(snapshot)
         comm.barrier()

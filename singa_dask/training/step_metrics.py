@@ -12,15 +12,22 @@ from singa_dask.layers.context import Metric
 from singa_dask.server import ServerTraffic
 
 # What every rank reports of a step, in the order of the message. wait, loading: seconds of waiting for ranks and data.
-_PER_RANK = ("wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes")
+_PER_RANK = ("wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes", "reductions")
 
 
 def sum_over_ranks(
-    comm: Communicator, stop: bool, metrics: Mapping[str, Metric], wait_s: float, loading_s: float, sent: ServerTraffic
+    comm: Communicator,
+    stop: bool,
+    metrics: Mapping[str, Metric],
+    wait_s: float,
+    loading_s: float,
+    sent: ServerTraffic,
+    reductions: int = 0,
 ) -> tuple[bool, dict[str, Metric], np.ndarray]:
     """One small all-reduce after a step, so that all ranks know the same. Collective.
 
-    stop: whether this rank was asked to stop. sent: its traffic with servers. Returns whether any rank was asked to
+    stop: whether this rank was asked to stop. sent: its traffic with servers. reductions: of the learning rate, as its
+    servers told it. Returns whether any rank was asked to
     stop, the metrics of the group's mini-batch, and what each rank reports: (len(_PER_RANK), ranks).
     """
     names = list(metrics)
@@ -31,10 +38,16 @@ def sum_over_ranks(
         row[:] = metric.total, metric.count
     ranks = message[1 + 2 * len(names) :].reshape(-1, comm.size)
     ranks[:, comm.rank] = (
-        wait_s, loading_s, sent.updates, sent.stall_s, sent.update_s, sent.staleness, sent.staleness_max, sent.nbytes
+        wait_s, loading_s, sent.updates, sent.stall_s, sent.update_s, sent.staleness, sent.staleness_max, sent.nbytes,
+        reductions,
     )  # fmt: skip
     comm.all_reduce(message)
     return bool(message[0]), {name: Metric(*row.tolist()) for name, row in zip(names, totals, strict=True)}, ranks
+
+
+def most_reductions(ranks: np.ndarray) -> int:
+    """How often the learning rate was reduced, as far as any rank knows. ranks: see `sum_over_ranks`."""
+    return int(ranks[_PER_RANK.index("reductions")].max())
 
 
 @dataclass

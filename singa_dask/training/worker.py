@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +17,15 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.errors import TrainingError
+from singa_dask.job import active_phases
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers.context import Metric
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.server import Link
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_evaluation import evaluate_group
@@ -30,8 +33,8 @@ from singa_dask.training.memory import check_memory
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
-from singa_dask.training.resume import MEETING_TIMEOUT_S, put_parameters, save_checkpoint
-from singa_dask.training.step_metrics import sum_over_ranks
+from singa_dask.training.resume import MEETING_TIMEOUT_S, must_save, put_parameters, save_checkpoint
+from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
 # For the other worker groups to end, once all were asked to stop.
 STOP_S = 15.0
@@ -160,11 +163,13 @@ class _TrainingLoop:
         self._replica, self._plan, self._services, self._stack = replica, plan, services, stack
         self._job, self._comm, self._group = replica.job, replica.comm, plan.group
         self._step = 0
+        self._decisions = Decisions(replica.job)  # made by the first rank of the group that leads
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
+        restored = None
         if group.puts:
-            put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
+            restored = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
         start = self._step = group_state.fetch(group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
@@ -172,7 +177,9 @@ class _TrainingLoop:
         if job.cluster.nworker_groups > 1 and not self._replica.in_process_servers:
             group_state.fetch(start)  # other groups have gone on meanwhile
         self._reporter.start(start)
-        stopping = False
+        if group.leads:
+            self._recall(restored)
+        stopping, why = False, ""
         while True:
             ended = stopping or self._step >= job.train_steps
             if self._step > start and (ended or due(self._step, job.disp_freq, job.disp_after)):
@@ -180,29 +187,27 @@ class _TrainingLoop:
             if ended:
                 self._leave()
             interrupted = stopping and self._step < job.train_steps
-            for phase in evaluations_due(job, self._step) if group.leads else ():
-                interrupted = interrupted or not self._evaluate(phase)
+            if group.leads and not interrupted:
+                interrupted, early = self._evaluate(evaluations_due(job, self._step))
+                if early and not (ended or interrupted):
+                    ended, why = True, self._decisions.reason
+                    interrupted = self._end_early(why)
             ended = ended or interrupted
             if group.leads and (ended or due(self._step, job.checkpoint_freq, job.checkpoint_after)):
-                plan = self._plan
-                save_checkpoint(
-                    self._replica,
-                    plan.checkpoints,
-                    self._step,
-                    plan.data,
-                    self._reporter.saved,
-                    described=plan.described,
-                    code=plan.code,
-                )
+                self._save_step()
             if ended:
-                return self._reporter.end(self._step, interrupted=interrupted)
+                return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
 
     def _warm_up(self) -> None:
-        """Compile what a step needs, and wait until all ranks have."""
+        """Compile what a step needs, check what the decisions of a run rest on, and wait until all ranks have."""
         with self._open(self._replica.net, self._step, stop=self._step + 1) as feed:
             self._replica.warm_up(*feed.next(self._step))
         self._replica.net.close()  # what output layers have written
+        for phase in self._decisions.phases if self._group.leads else ():
+            with self._open(self._replica.nets[phase], 0, stop=1) as feed:
+                measured = evaluate_group(self._replica, phase, feed, lambda: False)
+            self._decisions.check(phase, measured.numbers if measured else ())
         with self._comm.patiently(MEETING_TIMEOUT_S):
             self._comm.barrier()
 
@@ -218,8 +223,10 @@ class _TrainingLoop:
             self._replica.wait_s - waited,
             self._feed.wait_s - loading,
             self._replica.stub.take_traffic(),
+            self._replica.stub.known_reductions,
         )
         _check_finite(summed, self._step)
+        self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
         self._step += 1
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
         return stopping
@@ -239,16 +246,74 @@ class _TrainingLoop:
             self._comm.all_reduce(ended)
         self._replica.group_state.fetch(self._step)
 
-    def _evaluate(self, phase: int) -> bool:
-        """Evaluate `test_steps` (or `validate_steps`) mini-batches; returns False if a stop request interrupted it."""
-        self._replica.drain()
-        count = batches_of(self._job, phase)
-        with self._open(self._replica.nets[phase], 0, stop=count) as feed:
-            measured = evaluate_group(self._replica, phase, feed, count, self._services.stop_requested)
-        if measured is None:
-            return False
-        self._reporter.evaluated(phase, self._step, measured.numbers, measured.details)
-        return True
+    def _evaluate(self, phases: Iterable[int]) -> tuple[bool, bool]:
+        """Evaluate phases, and act on what follows. Returns whether a stop request interrupted it, and whether the run
+        shall end early."""
+        ends = False
+        for phase in phases:
+            self._replica.drain()
+            with self._open(self._replica.nets[phase], 0, stop=batches_of(self._job, phase) or None) as feed:
+                measured = evaluate_group(self._replica, phase, feed, self._services.stop_requested)
+            if measured is None:
+                return True, False
+            self._reporter.evaluated(phase, self._step, measured.numbers, measured.details)
+            ends = self._decide(phase, measured.numbers) or ends
+        return False, ends
+
+    def _decide(self, phase: int, means: Mapping[str, float]) -> bool:
+        """Save the best checkpoint and reduce the learning rate where an evaluation calls for it; returns whether the
+        run shall end early. The first rank decides."""
+        decisions, stub = self._decisions, self._replica.stub
+        decisions.check(phase, means)
+        told = np.array(decisions.see(phase, self._step, means) if self._comm.rank == 0 else Verdict(), np.float64)
+        self._comm.broadcast(told)
+        improved, reductions, ends = told.tolist()
+        if reductions > stub.reductions:
+            stub.reductions = int(reductions)
+            self._reporter.reduced(self._step, decisions.rate(self._step))
+        if improved:
+            path = self._plan.checkpoints / checkpoints.BEST
+            self._save(path, own_values=True)
+            self._reporter.best(self._step, decisions.best, path)
+        return bool(ends)
+
+    def _end_early(self, why: str) -> bool:
+        """End all groups, and measure what all have reached; returns whether a stop request interrupted it."""
+        self._reporter.display(self._step)
+        self._reporter.ends_early(self._step, why)
+        self._leave()
+        measured = evaluations_due(self._job, self._step) if self._job.cluster.nworker_groups == 1 else []
+        rest = [phase for phase in active_phases(self._job)[1:] if phase not in measured]
+        return self._evaluate(rest)[0]
+
+    def _recall(self, restored: checkpoints.Checkpoint | None) -> None:
+        """Go on from the decisions of a checkpoint: the one that was restored, or the newest if servers went on."""
+        if self._comm.rank != 0:
+            return
+        found = restored if self._group.fresh else checkpoints.newest(self._plan.checkpoints)[0]
+        self._decisions.resume(found.decisions if found else {})
+        self._decisions.reductions = max(self._decisions.reductions, self._replica.stub.reductions)
+        if self._decisions.best:
+            self._reporter.best(self._step, self._decisions.best, self._plan.checkpoints / checkpoints.BEST)
+
+    def _save_step(self) -> None:
+        path = checkpoints.path_of(self._plan.checkpoints, self._step)
+        if must_save(self._replica, path, self._step):
+            self._save(path)
+            self._reporter.saved(path, self._step)
+
+    def _save(self, path: Path, *, own_values: bool = False) -> None:
+        plan = self._plan
+        save_checkpoint(
+            self._replica,
+            path,
+            self._step,
+            plan.data,
+            described=plan.described,
+            code=plan.code,
+            decisions=self._decisions.state,
+            own_values=own_values,
+        )
 
     def _open(self, net: Net, start: int, stop: int | None = None) -> Feed:
         comm, number = self._comm, self._group.number

@@ -5,7 +5,7 @@ metrics.jsonl     all displayed metrics, one flat JSON object per line (history.
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
-checkpoint/       step-00000500.h5 ...
+checkpoint/       step-00000500.h5 ..., best.h5
 data/             the shards of arrays that were given to `train`
 .run              the id of the run
 """
@@ -91,7 +91,7 @@ class Workspace:
 
     def set_aside(self) -> Path | None:
         """Rename a folder with checkpoints to <folder>-1 (2, 3 ...), and return the new name."""
-        if not any(self.checkpoints.glob("step-*.h5")):
+        if not any(self.checkpoints.glob("*.h5")):
             return None
         names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
         free = next(name for name in names if not name.exists())
@@ -117,7 +117,7 @@ class Workspace:
 
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""
-        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/step-*.h5"))]
+        moved = [str(folder) for folder in self._moved() if any(folder.glob("checkpoint/*.h5"))]
         return f" (moved to {', '.join(moved)})" if moved else ""
 
     def _moved(self) -> list[Path]:

@@ -105,13 +105,14 @@ class Updater(Description, ABC):
             for a, b, scales in segments(entries, start, stop)
         ]
 
-    def update(self, step: int, w: Array, g: Array, made: int | None = None) -> None:
+    def update(self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0) -> None:
         """Update the slice `w` in place from the gradients `g`.
 
-        step: training step, by which the learning rate goes. made: updates made before this one, by which moments are
-        corrected; other than `step` where several worker groups update the same parameters.
+        step: training step, by which the learning rate goes; reductions: how often it was reduced. made: updates made
+        before this one, by which moments are corrected; other than `step` where several worker groups update the same
+        parameters.
         """
-        lr = self.schedule(step)
+        lr = self.schedule.reduced(step, reductions)
         made = step if made is None else made
         for start, stop, scales, states in self._segments:
             if scales is None:

@@ -3,7 +3,7 @@
     Inverse(base_lr=0.01, gamma=1e-4, pow=0.75)                                             # Python
     learning_rate { type: kInverse base_lr: 0.01 inverse_conf { gamma: 1e-4 pow: 0.75 } }   # job file
 
-Rules of SINGA 0.3.
+Rules of SINGA 0.3, except ReduceOnPlateau.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = "updater.learning_rate"
 
 
 class Schedule(Description, ABC):
-    """A learning rate that is a pure function of the step.
+    """A learning rate that is a pure function of the step, and of how often evaluations have reduced it.
 
     Keyword arguments are `base_lr` [0.01] and the fields of the schedule's `*_conf`, or whatever a class of your own,
     named by `user_type: "module:Class"`, finds in `self.conf`.
@@ -56,6 +56,10 @@ class Schedule(Description, ABC):
     @abstractmethod
     def __call__(self, step: int) -> float:
         """The learning rate at this step."""
+
+    def reduced(self, step: int, reductions: int) -> float:
+        """The learning rate at this step, after so many reductions: only ReduceOnPlateau is reduced."""
+        return self(step)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.proto).strip()!r})"
@@ -148,8 +152,33 @@ class FixedStep(Schedule):
         return self.rates[max(passed - 1, 0)]
 
 
+class ReduceOnPlateau(Schedule):
+    """lr = max(base_lr factor^n, min_lr) after n reductions: one whenever `patience` evaluations in a row bring no
+    improvement of more than `min_delta`.   metric, factor [0.1], patience [3], min_delta [0], min_lr [0].
+
+    metric: of an evaluation, "validate.loss"; by default the loss of the validation, or of the test without one.
+    Called with a step alone, it is the rate before any reduction.
+    """
+
+    type: ClassVar[str] = "kReduceOnPlateau"
+    conf_field: ClassVar[str | None] = "reduceonplateau_conf"
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.numbers.factor <= 0:
+            raise self.problem("factor", "must be above 0", self.numbers.factor)
+        if self.numbers.min_lr > self.base_lr:
+            raise self.problem("min_lr", f"must be at most base_lr, {self.base_lr}", self.numbers.min_lr)
+
+    def __call__(self, step: int) -> float:
+        return self.base_lr
+
+    def reduced(self, step: int, reductions: int) -> float:
+        return max(self.base_lr * self.numbers.factor**reductions, self.numbers.min_lr)
+
+
 BY_TYPE: dict[str, type[Schedule]] = {
-    cls.type: cls for cls in (Fixed, Step, Linear, Exponential, Inverse, InverseT, FixedStep)
+    cls.type: cls for cls in (Fixed, Step, Linear, Exponential, Inverse, InverseT, FixedStep, ReduceOnPlateau)
 }
 
 

@@ -67,7 +67,7 @@ def test_wrong_calls_say_the_way_out(singa_dask, trained, tmp_path):
         (
             ["run"],
             2,
-            "has no data in this phase. Received: kTest. Predict other data with `singa-dask predict --data`",
+            "--data: is missing, and the job has no test data",
         ),
         (["job.conf"], 2, "is a job file: give --checkpoint"),
         (["run", "--checkpoint", "run"], 2, "leave one out"),

@@ -29,6 +29,16 @@ class ArrayBlock:
         return self.columns
 
 
+# Functions that travel are copied, what they find in a module is not.
+COMPUTED: list[Any] = []
+
+
+def note(value: Any, key: Any = None) -> Any:
+    """The same value, and an entry of COMPUTED: its key, by default its number of rows."""
+    COMPUTED.append(len(value) if key is None else key)
+    return value
+
+
 def source_of_rows(
     columns: Mapping[str, Any], cuts: Sequence[int], log: Path | None = None, **settings: Any
 ) -> Source:

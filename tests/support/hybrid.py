@@ -3,8 +3,7 @@
 HYBRID = """
 name: "digits-hybrid"
 train_steps: 12
-test_steps: 0
-test_freq: 5
+test_freq: 0
 disp_freq: 4
 gpu: 0
 gpu: 1

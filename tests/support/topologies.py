@@ -54,6 +54,7 @@ def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -
             surroundings = RankServices(
                 loading.submit,
                 partial(_record, ran, ended),
+                partial(_ends_early, ran, group),
                 links=partial(_links, prepared, ran, group) if ran.servers else None,
                 others_ended=partial(_others_ended, prepared, ran, ended),
             )
@@ -116,6 +117,11 @@ def _links(prepared: Prepared, ran: Ran, group: int) -> dict[int, LocalLink]:
 
 def _record(ran: Ran, ended: set[int], event: dict[str, Any]) -> None:
     ran.events.append(event)
+
+
+def _ends_early(ran: Ran, group: int) -> bool:
+    """Whether the group that leads has decided that all others end."""
+    return group > 0 and any(event.get("ends") for event in ran.events)
 
 
 def _others_ended(prepared: Prepared, ran: Ran, ended: set[int]) -> bool:

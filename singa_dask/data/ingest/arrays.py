@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singa_dask.data.columns import Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -33,6 +33,12 @@ def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels |
         raise DataError(f"column {facts.name!r}: samples have the shape {shape}, which holds no values.")
     _check_finite(facts)
     where = guess_channels(shape) if channels is None else Channels(channels)
+    if where is not None and (len(shape) == MAX_RANK) > (where is not Channels.NONE):
+        where = None
+    elif where is not None and (len(shape) < 2) > (where is Channels.NONE):
+        raise ConfigError(
+            Problem("channels", f"cannot be those of samples of {facts.name!r}", str(shape), "Use none.")
+        )
     if where is None:
         raise ConfigError(
             Problem(

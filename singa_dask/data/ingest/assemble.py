@@ -150,10 +150,20 @@ def _read_into(descriptor: int, part: Part, name: str, row: int, target: np.ndar
 def _batches(
     arrays: dict[str, np.ndarray], order: np.ndarray | None, window: int, columns: tuple[Column, ...]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Samples in their final order, in batches of whole windows."""
+    """Samples in their final order, in batches of whole windows, each valid until the next is asked for."""
     samples = len(arrays[columns[0].name])
     nbytes = sum(column.nbytes for column in columns)
     step = window * max(1, BATCH_NBYTES // (window * nbytes))
+    if order is None:
+        for start in range(0, samples, step):
+            yield {name: array[start : start + step] for name, array in arrays.items()}
+        return
+    # New memory for every batch would cost more than the copies.
+    buffers = {name: np.empty((min(step, samples), *array.shape[1:]), array.dtype) for name, array in arrays.items()}
     for start in range(0, samples, step):
-        rows = slice(start, start + step) if order is None else order[start : start + step]
-        yield {name: array[rows] for name, array in arrays.items()}
+        rows = order[start : start + step]
+        yield {
+            # Without "clip", take would write to a buffer of its own first.
+            name: np.take(array, rows, axis=0, out=buffers[name][: rows.size], mode="clip")
+            for name, array in arrays.items()
+        }

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,9 +125,7 @@ class _Given:
     @property
     def rows(self) -> int | None:
         """How many samples, if that is known."""
-        if not self.lazy:
-            return len(self.value)
-        rows = self.value.shape[0] if self.array else math.nan
+        rows = math.nan if self.lazy and not self.array else self.value.shape[0]
         return None if math.isnan(rows) else int(rows)
 
     @property
@@ -147,7 +145,7 @@ def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]
         if not value:
             raise ConfigError(Problem(what, "must hold at least one array", "an empty mapping"))
         return [_one(each, what, _free(str(name), what, taken)) for name, each in value.items()]
-    if hasattr(value, "columns") and hasattr(value, "iloc" if module == "pandas" else "npartitions"):
+    if hasattr(value, "columns") and value.ndim == 2:  # a DataFrame; a Series of Dask has columns too
         columns = list(value.columns)
         if len({str(column) for column in columns}) < len(columns):
             raise DataError(f"{what}: two columns have the same name: {', '.join(map(str, columns))}. Rename one.")
@@ -261,27 +259,41 @@ def _nbytes(value: Any) -> int:
 
 
 def _dask_blocks(given: list[_Given]) -> list[DaskBlock]:
-    given = _aligned(given)
-    parts = [_delayed(one) for one in given]
-    count = len(parts[0])
-    names = tuple(one.names for one in given)
+    _align(given)
+    frames = [one for one in given if not one.array]
+    arrays = [one for one in given if one.array]
+    # Arrays as they are: optimised alone, two of them may each get a copy of the tasks that they share.
+    parts = [one.value.to_delayed(optimize_graph=False).ravel().tolist() for one in arrays]
+    names: list[Any] = [one.names for one in arrays]
+    if frames:  # as one collection, so that what several of them read is read once
+        import dask.dataframe as dd
+
+        together = dd.map_partitions(
+            _together,
+            *(one.value for one in frames),
+            align_dataframes=False,
+            enforce_metadata=False,
+            meta=frames[0].value._meta,
+        )
+        parts.append(together.to_delayed())
+        names.append(tuple(one.names for one in frames))
     blocks = []
-    for index in range(count):
-        own = tuple(each[index] for each in parts)
-        key = "+".join(str(part.key) for part in own)
-        blocks.append(DaskBlock(key, own, names))
+    for own in zip(*parts, strict=True):
+        blocks.append(DaskBlock("+".join(str(part.key) for part in own), own, tuple(names)))
     return blocks
 
 
-def _aligned(given: list[_Given]) -> list[_Given]:
-    """Collections with the same partitions along the samples, and one along all other axes."""
-    import dask
+def _together(*parts: Any) -> tuple[Any, ...]:
+    return parts
+
+
+def _align(given: list[_Given]) -> None:
+    """Give the collections the same partitions along the samples, and one along all other axes."""
     import dask.array as da
 
     frames = [one for one in given if one.lazy and not one.array]
-    if frames:  # together, so that what several of them read is read once
-        for one, value in zip(frames, dask.optimize(*_same_divisions(frames)), strict=True):
-            one.value = value
+    if frames:
+        _repartition(frames)
     arrays = [one for one in given if one.array or not one.lazy]
     sized = next((one for one in given if one.lazy and one.rows is not None), None)
     for one in arrays:
@@ -308,20 +320,11 @@ def _aligned(given: list[_Given]) -> list[_Given]:
                 f"{given[0].what} has {counts[0]} partitions, but {one.what} has {number}, and the rows of them are "
                 "unknown. Repartition one like the other, or call compute_chunk_sizes()."
             )
-    return given
 
 
-def _same_divisions(frames: list[_Given]) -> Iterator[Any]:
+def _repartition(frames: list[_Given]) -> None:
     first = frames[0].value
-    for one in frames:
-        other = one.value
-        if first.known_divisions and other.known_divisions and first.divisions != other.divisions:
+    for one in frames[1:]:
+        if first.known_divisions and one.value.known_divisions and first.divisions != one.value.divisions:
             logger.warning("%s has other divisions than %s, and is repartitioned.", one.what, frames[0].what)
-            other = other.repartition(divisions=first.divisions)
-        yield other
-
-
-def _delayed(one: _Given) -> list[Any]:
-    # Optimised alone, two collections may each get a copy of the tasks that they share.
-    delayed = one.value.to_delayed(optimize_graph=False)
-    return delayed.ravel().tolist() if one.array else list(delayed)
+            one.value = one.value.repartition(divisions=first.divisions)

@@ -25,8 +25,8 @@ Report = Callable[[int, Any], None]
 
 @dataclass(frozen=True)
 class DaskBlock:
-    """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each, or
-    of a DataFrame its columns and their raw columns.
+    """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each; of
+    a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds.
 
     Computed by the task that stages it, together with all others in one graph: what several blocks need is computed
     once.
@@ -34,7 +34,7 @@ class DaskBlock:
 
     key: str
     parts: tuple[Any, ...]
-    names: tuple[str | Mapping[Any, str], ...]
+    names: tuple[Any, ...]
 
     def read(self) -> Mapping[str, Any]:
         import dask
@@ -53,7 +53,7 @@ def _stage_computed(
     plan: StagePlan,
     index: int,
     key: str,
-    names: tuple[str | Mapping[Any, str], ...],
+    names: tuple[Any, ...],
     report: Report | None,
     *computed: Any,
 ) -> Summary:
@@ -63,11 +63,16 @@ def _stage_computed(
     return summary
 
 
-def _columns(names: Sequence[str | Mapping[Any, str]], computed: Sequence[Any]) -> dict[str, Any]:
+def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
     """By raw column."""
     raw: dict[str, Any] = {}
     for name, value in zip(names, computed, strict=True):
-        raw |= {name: value} if isinstance(name, str) else {own: value[column] for column, own in name.items()}
+        if isinstance(name, str):
+            raw[name] = value
+        elif isinstance(name, tuple):
+            raw |= _columns(name, value)
+        else:
+            raw |= {own: value[column] for column, own in name.items()}
     return raw
 
 
@@ -166,9 +171,8 @@ def _put(finished: queue.Queue, index: int, _future: Any) -> None:
 
 def check_shared(client: Any, folder: Path) -> None:
     """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
-    token = uuid.uuid4().hex
     try:
-        found = client.run(_probe, str(folder), token)
+        found = client.run(_probe, str(folder))
     except Exception as error:  # whatever a worker raises that cannot import the function
         raise ClusterError(
             f"the Dask workers cannot run singa_dask ({type(error).__name__}: {error}). Install the same version "
@@ -191,9 +195,9 @@ def check_shared(client: Any, folder: Path) -> None:
         )
 
 
-def _probe(folder: str, token: str) -> str | None:
+def _probe(folder: str) -> str | None:
     """Leaves a file in the folder. Returns its name."""
-    name = f"probe-{token}-{os.getpid()}-{id(object())}"
+    name = f"probe-{uuid.uuid4().hex}"  # workers can be threads of one process
     try:
         with open(os.path.join(folder, name), "x"):
             return name

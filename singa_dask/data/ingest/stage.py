@@ -12,9 +12,9 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
     order = _order(plan, index, segments)
     train = np.arange(rows) if order is None else order[: segments[0]]
     facts: dict[str, Facts] = {}
-    pieces: dict[str, _Rows] = {}
+    pieces: dict[str, _Array] = {}
     try:
         if plan.table:
             pieces |= _stage_table(plan, raw, train, facts)
@@ -150,7 +150,7 @@ def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, fac
             known.place = len(columns[known.kind])
             columns[known.kind].append(values)
         facts[name] = known
-    return {kind.value: _Table(values, TABLE_DTYPES[kind]) for kind, values in columns.items() if values}
+    return {kind.value: _table(values, TABLE_DTYPES[kind]) for kind, values in columns.items() if values}
 
 
 def _without_masked(raw: Any, mask: np.ndarray) -> Any:
@@ -177,25 +177,21 @@ def _factors(what: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
     return values, facts
 
 
-class _Rows(Protocol):
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
-        """Rows in this order, contiguous, valid until the next are asked for."""
-        ...
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Array:
     values: np.ndarray
-    dtype: np.dtype = field(init=False)
-    shape: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.dtype, self.shape = self.values.dtype, self.values.shape[1:]
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        return self.values.shape[1:]
 
     def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
+        """Rows in this order, each batch contiguous and valid until the next is asked for."""
         values = self.values
         step = max(1, WRITTEN_NBYTES // max(1, values[:1].nbytes))
         buffer = np.empty((0 if order is None else min(step, len(values)), *self.shape), self.dtype)
@@ -208,27 +204,17 @@ class _Array:
                 yield np.take(values, rows, axis=0, out=buffer[: rows.size], mode="clip")
 
 
-@dataclass
-class _Table:
-    columns: list[np.ndarray]
-    dtype: np.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.columns),)
-
-    def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
-        total = len(self.columns[0])
-        buffer = np.empty((min(TABLE_ROWS, total), len(self.columns)), self.dtype)
-        for start in range(0, total, TABLE_ROWS):
-            rows = slice(start, start + TABLE_ROWS) if order is None else order[start : start + TABLE_ROWS]
-            batch = buffer[: min(TABLE_ROWS, total - start)]
-            for place, column in enumerate(self.columns):
-                batch[:, place] = column[rows]
-            yield batch
+def _table(columns: list[np.ndarray], dtype: np.dtype) -> _Array:
+    """Columns side by side. Some rows at a time, since every column passes through all their memory."""
+    values = np.empty((len(columns[0]), len(columns)), dtype)
+    for start in range(0, len(values), TABLE_ROWS):
+        rows = slice(start, start + TABLE_ROWS)
+        for place, column in enumerate(columns):
+            values[rows, place] = column[rows]
+    return _Array(values)
 
 
-def _write(path: Path, summary: Summary, pieces: Mapping[str, _Rows], order: np.ndarray | None) -> Summary:
+def _write(path: Path, summary: Summary, pieces: Mapping[str, _Array], order: np.ndarray | None) -> Summary:
     temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     position = 0
     try:

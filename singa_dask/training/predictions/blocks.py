@@ -16,7 +16,8 @@ from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.store import columns_of, sample_shapes
 from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError, DataError, Problem
-from singa_dask.job.job_pb2 import StoreProto
+from singa_dask.job import graph_phase
+from singa_dask.job.job_pb2 import Phase, StoreProto
 
 BLOCK_NBYTES = 8 << 20
 
@@ -77,6 +78,9 @@ class ShardBlock:
 
 def own_blocks(model: Model) -> list[ShardBlock]:
     """The test data of the job of a trained net. Raises ConfigError, DataError."""
+    if graph_phase(model.known.net.proto.layer, Phase.kTest) != Phase.kTest:
+        hint = "Name a folder of shards or a file."
+        raise ConfigError(Problem("--data", "is missing, and the job has no test data", "nothing", hint))
     folders = {name: resolve(model.known.store(name).path) for name in model.known.read}
     if not model.described:  # of a checkpoint of an earlier version
         model.described = {name: Manifest.load(folder).description for name, folder in folders.items()}

@@ -174,7 +174,7 @@ def test_any_number_of_workers_measures_the_same(layers, names, dim):
         for numbers, others in run_threads(size, evaluated, layers, names, dim):
             assert numbers == pytest.approx(serial, rel=1e-12)
             for key, expected in details.items():
-                np.testing.assert_allclose(others[key], expected, rtol=1e-12)
+                np.testing.assert_allclose(others[key].value, expected.value, rtol=1e-12)
 
 
 def test_what_losses_compare_is_measured():
@@ -182,10 +182,31 @@ def test_what_losses_compare_is_measured():
     feed = {"data": Batch(*batch["data"])}
     result = Evaluator(net, BP(), ["confusion", "top2"]).measure([(feed, Step(total_rows=8))])
     expected = sk.confusion_matrix(batch["data"][1], net.output("loss").argmax(axis=1), labels=range(6))
-    assert result.details == {"confusion": expected.tolist()}
+    assert result.details == {"confusion": (expected.tolist(), "data")}
     assert result.numbers["top2"] == sk.top_k_accuracy_score(
         batch["data"][1], net.output("loss"), k=2, labels=range(6)
     )
+
+
+def test_values_are_measured_in_the_units_of_the_data():
+    """Of a field with two channels and a mask of its positions."""
+    shape = {"shape": [6], "target_shape": [2, 3, 2], "target_mean": [5, 300], "target_std": [0.125, 20]}
+    data, mask = RecordInput("data", **shape), RecordInput("mask", shape=[1, 3, 2])
+    net = net_of(
+        data, mask, InnerProduct("top", "data", num_output=12), EuclideanLoss("loss", ["top", "data", "mask"])
+    )
+    draw, evaluator = np.random.default_rng(3), Evaluator(net, BP(), [*METRICS["values"]], rows=8)
+    x, t, w = draw.standard_normal((8, 6)), draw.standard_normal((8, 3, 2, 2)), draw.integers(0, 2, (8, 3, 2, 1))
+    result = evaluator.measure([({"data": Batch(x, t), "mask": Batch(w)}, Step(total_rows=8))])
+    mean, std = [5, 300], [0.125, 20]
+    seen = w.reshape(-1) > 0
+    prediction, target = ((each.reshape(-1, 2) * std + mean)[seen] for each in (net.output("top"), t))
+    for name in METRICS["values"]:
+        assert result.numbers[name] == pytest.approx(BY_SKLEARN[name](target, prediction, None), rel=1e-9)
+    pairs, source = result.details["parity"]
+    assert source == "data"
+    np.testing.assert_allclose(pairs[seen], np.stack([prediction, target], axis=2), rtol=1e-12)
+    assert np.isnan(pairs[~seen]).all()
 
 
 def test_several_losses_of_one_kind():
@@ -229,13 +250,14 @@ def test_a_parity_sample_is_a_bounded_part_of_the_rows(monkeypatch):
     weight, number = np.repeat(weight[:, None] > 0.5, 3, axis=1), np.arange(ROWS)
     samples = []
     for size in (1, 3):
-        sample = ParitySample(3, ROWS, mean=np.array([10, 20, 30]))
+        sample = ParitySample(3, ROWS, np.array([[10, 20, 30], [1, 2, 3]]))
         bounds = even_bounds(ROWS, size)
         for start, stop in pairwise(bounds):
             some = slice(start, stop)
             sample.update(Rows(prediction[some], target[some], weight[some], number[some]))
         samples.append(sample.result())
     np.testing.assert_array_equal(samples[0], samples[1])
-    pairs = {*zip(prediction[:, 2] + 30, target[:, 2] + 30, strict=True)}
+    mean = np.where(number % 2, 3, 30)
+    pairs = {*zip(prediction[:, 2] + mean, target[:, 2] + mean, strict=True)}
     drawn = [tuple(pair) for pair in samples[0][:, 2] if not np.isnan(pair[0])]
     assert 3 < len(drawn) < 20 and len({*drawn}) == len(drawn) and {*drawn} < pairs

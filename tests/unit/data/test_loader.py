@@ -236,3 +236,36 @@ def test_a_forked_child_opens_the_shards_itself(images, pool):
     assert queue.get(timeout=20) == 0
     child.join(20)
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize(
+    ("total", "batchsize", "nranks"), [(47, 10, 3), (40, 10, 2), (1, 5, 3), (13, 6, 5), (7, 7, 1)]
+)
+@pytest.mark.parametrize("channels", ["last", "first"])
+def test_one_pass_ends_with_a_short_mini_batch_of_which_some_workers_have_no_row(
+    tmp_path, pool, total, batchsize, nranks, channels
+):
+    x = np.arange(total * 12, dtype=np.float32).reshape(total, 3, 2, 2)
+    manifest = write_shards(tmp_path / "x", x, np.arange(total), window=4, channels=channels)
+    stream = Stream(manifest, StreamConf(batchsize, shuffle=False, once=True))
+    loaders = [Loader(stream, StoreProto(), pool.submit, rank, nranks) for rank in range(nranks)]
+    labels, sizes = [], []
+    for _ in range(-(-total // batchsize)):
+        batches = [loader.next() for loader in loaders]
+        labels += [label for batch in batches for label in batch.labels]
+        sizes.append(sum(len(batch.features) for batch in batches))
+        assert {batch.total_rows for batch in batches} == {sizes[-1]}
+        assert [batch.first_row for batch in batches] == list(np.cumsum([0, *map(len, (b.labels for b in batches))]))[
+            :-1
+        ]
+        shape = (3, 2, 2) if channels == "last" else (2, 2, 3)
+        assert {batch.features.shape[1:] for batch in batches} == {shape}
+        for batch in batches:
+            for features, label in zip(batch.features, batch.labels, strict=True):
+                stored = x[label] if channels == "last" else np.moveaxis(x[label], 0, -1)
+                np.testing.assert_array_equal(features, stored)
+    assert labels == list(range(total))
+    for loader in loaders:
+        with pytest.raises(IndexError, match="asked to stop"):
+            loader.next()
+        loader.close()

@@ -162,3 +162,17 @@ def test_too_few_windows_for_the_groups_is_an_error_with_a_way_out():
 def test_impossible_settings_are_errors(conf, key):
     with pytest.raises(ConfigError, match=key):
         Stream(manifest_of([6], 2), StreamConf(**conf))
+
+
+@settings(max_examples=60, deadline=None)
+@given(manifests, st.integers(1, 100), st.integers(1, 7))
+def test_one_pass_has_every_sample_once_in_the_order_of_the_files(manifest, batchsize, nranks):
+    stream = Stream(manifest, StreamConf(batchsize, shuffle=False, once=True))
+    assert stream.steps == -(-manifest.total // batchsize)
+    shares = [stream.share(step, rank, nranks) for step in range(stream.steps) for rank in range(nranks)]
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in shares]), np.arange(manifest.total))
+    sizes = [stream.rows(step) for step in range(stream.steps)]
+    assert set(sizes[:-1]) <= {batchsize} and sum(sizes) == manifest.total
+    endless = Stream(manifest, StreamConf(batchsize, shuffle=False))
+    assert (endless.steps, endless.rows(10_000)) == (None, batchsize)
+    assert endless.fingerprint != stream.fingerprint

@@ -160,3 +160,15 @@ def test_faults_name_the_key_and_the_way_out(change, fault):
 
 def test_the_least_data_is_enough():
     assert SequenceStream(manifest_of(12), CONF).batch(0).tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams())
+def test_one_pass_has_no_record_twice_and_misses_at_most_the_end_of_each_row(stream):
+    conf = replace(stream.conf, random_skip=0, once=True)
+    once = SequenceStream(stream.manifest, conf)
+    records = np.concatenate([once.batch(step)[:, : conf.sequence].ravel() for step in range(once.steps)])
+    assert len(np.unique(records)) == len(records)
+    assert once.samples - len(records) <= conf.batchsize * once.row_records
+    last = once.batch(once.steps - 1)
+    assert (np.diff(last, axis=1) == 1).all(), "no row goes on at the other end of the records"

@@ -143,6 +143,18 @@ def test_only_training_samples_are_shuffled(tmp_path):
     assert stored(made["train"]).tolist() == x.tolist()
 
 
+def test_samples_without_labels_keep_their_order(tmp_path):
+    (tmp_path / "t.csv").write_text("".join(f"{i},1\n" for i in range(300)))
+    for options, same in (
+        ({"label": "none"}, True),
+        ({"label": 1}, False),
+        ({"label": "none", "shuffle": True}, False),
+    ):
+        out = tmp_path / "out"
+        made = shard_files("csv", out, source=tmp_path / "t.csv", header=False, overwrite=True, **options)[""]
+        assert (stored(made)[:, 0].tolist() == list(range(300))) is same
+
+
 def test_singas_records_become_images(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (30, 3, 4, 4), dtype=np.uint8)
     records = [record_proto(image, number % 3) for number, image in enumerate(images)]

@@ -32,8 +32,12 @@ BROKEN = [
     ("train_steps: 500", "", "train_steps", None, None, "is missing"),
     ("train_steps: 500", "train_steps: 0", "train_steps", 2, 1, "must be at least 1. Received: 0."),
     ("test_freq: 100", "test_freq: -1", "test_freq", 3, 1, "must not be negative. Received: -1."),
-    ("test_steps: 5", "", "test_steps", None, None, "test_freq is set"),
-    ("test_steps: 5", "test_steps: 5 validate_freq: 7", "validate_steps", None, None, "validate_freq is set"),
+    ("test_steps: 5", 'test_steps: 5 keep_best: "accuracy"', "keep_best", 4, 15, "must name a metric of an eval"),
+    ("test_steps: 5", 'test_steps: 5 keep_best: "train.loss"', "keep_best", 4, 15, "validate or test, a dot"),
+    ("test_steps: 5", 'keep_best: "validate.loss"', "keep_best", 4, 1, "needs the validate evaluation"),
+    ("test_steps: 5", 'early_stopping { metric: "validate.x" }', "early_stopping.metric", 4, 18, "validate_freq is 0"),
+    ("test_freq: 100", "early_stopping { }", "early_stopping", 3, 1, "needs the test evaluation"),
+    ("test_steps: 5", "early_stopping { patience: 0 }", "early_stopping.patience", 4, 18, "must be at least 1"),
     ("test_steps: 5", "test_steps: 5 gpu: [1, 1]", "gpu", 4, 15, "must not name a GPU twice. Received: [1, 1]."),
     ("test_steps: 5", "test_steps: 5 gpu: [0, -1]", "gpu[1]", 4, 24, "must not be negative"),
     # the algorithm
@@ -65,6 +69,18 @@ BROKEN = [
     ("learning_rate { type: kFixed base_lr: 0.1 }", "", "updater.learning_rate", 6, 1, "is missing"),
     ("type: kFixed", "", "updater.learning_rate.type", 9, 3, "is missing. Write type: kFixed"),
     ("base_lr: 0.1", "base_lr: -1", "updater.learning_rate.base_lr", 9, 32, "must not be negative"),
+    (
+        *("type: kFixed", "type: kReduceOnPlateau reduceonplateau_conf { factor: 0 }"),
+        *("updater.learning_rate.reduceonplateau_conf.factor", 9, 65, "must be above 0 and below 1. Received: 0."),
+    ),
+    (
+        *("type: kFixed", "type: kReduceOnPlateau reduceonplateau_conf { min_lr: 1 }"),
+        *("updater.learning_rate.reduceonplateau_conf.min_lr", 9, 65, "must be at most base_lr, 0.1. Received: 1."),
+    ),
+    (
+        *("type: kFixed", 'type: kReduceOnPlateau reduceonplateau_conf { metric: "validate.loss" }'),
+        *("updater.learning_rate.reduceonplateau_conf.metric", 9, 65, "needs the validate evaluation"),
+    ),
     ("type: kFixed", "type: kStep", "updater.learning_rate.step_conf", 9, 3, "is missing: kStep needs it"),
     (
         *("type: kFixed", "type: kStep step_conf { gamma: -1 change_freq: 5 }"),

@@ -209,7 +209,7 @@ def test_staleness_counts_the_updates_since_the_parameters_were_read():
 
 def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
     class Recorder:
-        def update(self, step, w, g, made):
+        def update(self, step, w, g, made, reductions):
             calls.append((step, made))
 
     calls = []

@@ -21,6 +21,8 @@ SUMMARY = {
     "status": "completed",
     "stopped_by": None,
     "step": 8,
+    "ended_early": None,
+    "best": None,
     "checkpoint": "w/checkpoint/step-00000008.h5",
     "samples_per_s": 1234.5,
     "wall_s": 2.0,

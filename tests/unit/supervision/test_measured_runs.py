@@ -32,8 +32,8 @@ def data(tmp_path):
 
 @pytest.fixture
 def job(tmp_path, data):
-    def make(folder, *metric, loss=None, outputs=3):
-        source = RecordInput("data", path=str(tmp_path / folder), batchsize=20)
+    def make(folder, *metric, loss=None, outputs=3, **store):
+        source = RecordInput("data", path=str(tmp_path / folder), batchsize=20, **store)
         layers = [source, InnerProduct("ip", "data", num_output=outputs)]
         if loss is None:
             loss = [SoftmaxLoss("loss", ["ip", "data"])]
@@ -64,11 +64,16 @@ def test_metrics_by_name_are_recorded_as_any(job, data, tmp_path):
 
 
 def test_a_regression_leaves_a_parity_plot(job, data, tmp_path):
-    result = run(job("values", "r2", loss=[EuclideanLoss("loss", ["ip", "data"])], outputs=2), tmp_path)
+    loss, store = [EuclideanLoss("loss", ["ip", "data"])], {"normalise": True, "normalise_target": True}
+    result = run(job("values", "r2", "rmse", loss=loss, outputs=2, **store), tmp_path)
+    x, _, targets, _ = data
+    predicted = load_model(result.checkpoint).predict(x).astype(np.float64)
+    assert result.test["r2"] == pytest.approx(sk.r2_score(targets, predicted), rel=1e-4)
+    assert result.test["rmse"] == pytest.approx(sk.root_mean_squared_error(targets, predicted), rel=1e-5)
     assert sorted(path.name for path in result.workspace.glob("*-test.png")) == ["parity-test.png"]
     assert result.summary["confusion"] == {} and "parity" not in result.summary
     (result.workspace / "checkpoint" / "step-00000006.h5").unlink()  # so that the next run takes the folder
-    again = run(job("values", loss=[EuclideanLoss("loss", ["ip", "data"])], outputs=2), tmp_path, curves=False)
+    again = run(job("values", loss=loss, outputs=2), tmp_path, curves=False)
     assert not list(again.workspace.glob("*.png"))
 
 
@@ -77,7 +82,7 @@ def test_weights_are_a_column_of_the_shards(job, data, tmp_path):
     loss = SoftmaxLoss("loss", ["ip", "data", "w"], class_weight=[1, 2, 0.5])
     result = run(job("classes", "recall", loss=[weights, loss]), tmp_path)
     x, labels, _, w = data
-    p = load_model(result.checkpoint).predict({"data": x, "w": w[:, None]})
+    p = load_model(result.checkpoint).predict(x)  # without weights
     factors = w * np.array([1, 2, 0.5])[labels]
     assert result.test["loss"] == pytest.approx((-np.log(p[np.arange(ROWS), labels]) * factors).mean(), rel=1e-5)
     assert result.test["accuracy"] == (p.argmax(axis=1) == labels).mean()

@@ -687,6 +687,24 @@ def test_servers_without_work_that_are_lost_while_the_run_is_being_stopped_are_n
     assert run.server_groups[2].phase is Phase.ENDED and run.made()[1:] == []
 
 
+EARLY = ev.StopAsked("early stopping", early=True)
+
+
+def test_an_early_end_stops_all_groups_but_the_lead_which_is_told_when_they_have_ended(start):
+    run = start(spare=1, **HOGWILD)
+    run.lose(1)
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    assert run.handle(EARLY) == [ev.Stop(2)]
+    assert run.answer() == [ev.Stop(1)], "formed later"
+    assert run.ask_join() == "refused: the run is ending"
+    run.end(1, 2)
+    run.settle()
+    assert run.told(0) == [("others ended", True)]
+    run.end(0)
+    assert run.commands[-1] == ev.End()
+
+
 # The table
 
 

@@ -121,7 +121,7 @@ class Supervised(RuleBasedStateMachine):
     @rule(data=st.data())
     def other_events(self, data):
         """What a user does, what worker groups tell, and what comes late from an earlier generation."""
-        kind = data.draw(st.sampled_from(["step", "step", "end", "join", "leave", "stop", "late", "found"]))
+        kind = data.draw(st.sampled_from(["step", "step", "end", "join", "leave", "stop", "early", "late", "found"]))
         if kind == "step" and self.running:
             group = data.draw(st.sampled_from(self.running))
             self.run.handle(ev.Progress(group.number, self.run.state.steps.get(group.number, 0) + 1))
@@ -137,6 +137,8 @@ class Supervised(RuleBasedStateMachine):
         elif kind == "stop" and not self.stopped and data.draw(st.integers(0, 3)) == 0:
             self.stopped = 1
             self.run.handle(ev.StopAsked())
+        elif kind == "early" and self.run.worker_groups[0].phase is Phase.RUNNING and data.draw(st.booleans()):
+            self.run.handle(ev.StopAsked("early stopping", early=True))
         elif kind == "late" and self.late:
             assert self.run.handle(data.draw(st.sampled_from(self.late))) == [], "it was answered before"
 

@@ -5,7 +5,7 @@ import pytest
 
 from singa_dask import load_model
 from singa_dask.data import write_shards
-from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.errors import CheckpointError
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
@@ -68,12 +68,13 @@ def test_metrics_are_means_over_the_steps_of_the_phase(made):
     assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(20), made.labels[:20]]).mean(), rel=1e-4)
 
 
-@pytest.mark.parametrize(("phase", "key"), [(Phase.kTest, "test_steps"), (Phase.kVal, "validate_steps")])
-def test_a_phase_without_steps_is_refused(made, phase, key):
+def test_without_a_number_of_steps_metrics_are_means_over_the_whole_set(made):
     prepared, path = made()
-    setattr(prepared.job, key, 0)
-    with pytest.raises(ConfigError, match=rf"{key}: .* Received: 0\. Add --set {key}=10"):
-        measure(prepared.job, path, phase)
+    prepared.job.ClearField("test_steps")
+    likely = softmax(made.features)
+    metrics = measure(prepared.job, path, Phase.kTest).numbers
+    assert metrics["accuracy"] == pytest.approx(float((likely.argmax(1) == made.labels).mean()))
+    assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(25), made.labels]).mean(), rel=1e-4)
 
 
 def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):

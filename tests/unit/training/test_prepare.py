@@ -231,7 +231,7 @@ def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards
         "layer 'loss' takes the samples of 'data' as its target, not their labels"
     ]
     assert "has_label: false" in caplog.text
-    assert "--targets" in caplog.text
+    assert "--target NAME" in caplog.text
     caplog.clear()
     prepare(autoencoder(has_label=False))
     assert not caplog.records

@@ -82,7 +82,7 @@ def test_a_run_is_told_by_its_first_rank(now):
     shown = next(e for e in events if e["kind"] == "metrics")
     assert shown["metrics"] == {"loss": 3.0} and shown["samples_per_s"] == pytest.approx(20.0)
     assert shown["wait"] == [pytest.approx(0.2)] * 2 and shown["loading"] == [pytest.approx(0.4)] * 2
-    assert events[-1]["record"] == record
+    assert events[-1]["record"] == {name: value for name, value in record.items() if name != "details"}
     assert "server" not in shown and 1 <= sum(e["kind"] == "progress" for e in events) <= 2
     assert record["metrics"] == {"train": {"loss": 3.0}, "test": {"loss": 2.0}}, "those of the last step"
     assert (record["step"], record["interrupted"], record["checkpoint"]) == (3, True, "step-3.h5")
@@ -151,8 +151,8 @@ def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
             return number
 
         stop = lambda: bool(measured) and measured[-1] >= stop_at  # noqa: E731
-        feed = SimpleNamespace(next=next_one, batchsize=7)
-        return group_evaluation.evaluate_group(replica, Phase.kTest, feed, 12, stop), measured, closed
+        feed = SimpleNamespace(next=next_one, count=12, rows=84)
+        return group_evaluation.evaluate_group(replica, Phase.kTest, feed, stop), measured, closed
 
     ((result, measured, closed),) = run_threads(1, evaluated, 99)
     assert result.numbers == {"loss": 66 / 12} and measured == list(range(12)) and closed == ["forget", "close"]
@@ -187,7 +187,7 @@ def test_an_evaluation_is_of_the_rows_of_all_ranks(monkeypatch):
     def member(comm):
         net = SimpleNamespace(forget=lambda: None, close=lambda: None, rank=comm.rank)
         replica = SimpleNamespace(comm=comm, nets={Phase.kVal: net}, algorithm=None, job=JobProto())
-        feed = SimpleNamespace(next=lambda number: np.zeros(1), batchsize=1)
-        return group_evaluation.evaluate_group(replica, Phase.kVal, feed, 4, lambda: False).numbers
+        feed = SimpleNamespace(next=lambda number: np.zeros(1), count=4, rows=4)
+        return group_evaluation.evaluate_group(replica, Phase.kVal, feed, lambda: False).numbers
 
     assert run_threads(3, member) == [{"loss": 6.0 / 12, "accuracy": 1.0}] * 3

@@ -18,7 +18,7 @@ def _told(comm, stops=(False, False)):
 def test_all_ranks_know_the_same():
     for stopping, metrics, ranks in run_threads(2, _told, (False, True)):
         assert stopping and metrics == {"loss": Metric(7.0, 5.0)}
-        assert ranks[:, 0].tolist() == [0.0] * 8
+        assert ranks[:, 0].tolist() == [0.0] * 9
     assert not run_threads(2, _told)[0][0]
 
 

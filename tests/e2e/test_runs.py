@@ -1,0 +1,185 @@
+"""Runs on a cluster of two `dask worker` processes: watched, stopped, cancelled, queued, one after the other."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from distributed import Client, Future
+from support.commands import cluster, example, said, sets, started, summary, wait_until
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from singa_dask import Callback, ClusterTopology, Job, TensorBoard, layers, train, updaters
+from singa_dask.errors import TrainingError
+from singa_dask.monitor.progress import Display
+
+ENDLESS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def scheduler(environment, tmp_path_factory):
+    """The scheduler file of a cluster of two workers."""
+    folder = tmp_path_factory.mktemp("dask")
+    file = folder / "scheduler.json"
+    here = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
+    commands = [["dask_scheduler", *here, "--port", "0"], ["dask_worker", *here, "--nworkers", "2", "--nthreads", "1"]]
+    options = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [
+        subprocess.Popen([sys.executable, "-m", f"distributed.cli.{c[0]}", *c[1:]], **options) for c in commands
+    ]
+    yield file
+    for process in reversed(processes):
+        process.terminate()
+        process.wait(timeout=20)
+
+
+@pytest.fixture
+def client(scheduler, environment, monkeypatch):
+    monkeypatch.setenv("SINGA_DASK_CACHE", environment["SINGA_DASK_CACHE"])
+    with Client(scheduler_file=str(scheduler)) as client:
+        yield client
+
+
+def job(**fields):
+    net = [
+        layers.RecordInput("data", backend="hdf5", path="dataset:digits/train", batchsize=32, std_value=16),
+        layers.InnerProduct("scores", "data", num_output=10),
+        layers.SoftmaxLoss("loss", ["scores", "data"]),
+    ]
+    fields = {"name": "A", "train_steps": 20, "disp_freq": 10, "checkpoint_freq": 10, **fields}
+    return Job(layers=net, updater=updaters.SGD(lr=0.05), cluster=ClusterTopology.allreduce(2), **fields)
+
+
+@pytest.mark.timeout(120)
+def test_every_result_keeps_its_own_run_and_is_watched_as_it_goes_on(client, tmp_path):
+    events, where = [], tmp_path / "run"
+    first = train(job(), client, workspace=where, display=Display(), callbacks=[events.append, TensorBoard()])
+    second = train(job(train_steps=30), client, workspace=where, display=Display())
+    assert (first.workspace.name, second.workspace.name) == ("run-1", "run")
+    assert (first.checkpoint.name, second.checkpoint.name) == ("step-00000020.h5", "step-00000030.h5")
+    assert first.checkpoint.exists() and first.checkpoint.parent != second.checkpoint.parent
+    assert "20; train loss" in repr(first) and len(repr(first)) < 300 and "topology" not in repr(first)
+
+    told = [(event.kind, event.step) for event in events]
+    assert told == [("step", 10), ("checkpoint", 10), ("step", 20), ("checkpoint", 20), ("end", 20)]
+    assert events[-1].status == "completed" and len(events[0].wait) == 2
+
+    history = first.history
+    assert list(history.step) == [10, 20] and list(second.history.step) == [10, 20, 30]
+    assert list(history.loss) == [event.metrics["loss"] for event in events if event.kind == "step"]
+    assert {"group", "phase", "time", "samples_per_s", "accuracy", "wait_rank1"} <= {*history.columns}
+
+    for name, tag in (("train", "loss"), ("rank-1", "wait")):
+        read = EventAccumulator(str(first.workspace / "tensorboard" / "group-0" / name)).Reload()
+        assert [event.step for event in read.Scalars(tag)] == [10, 20]
+
+
+@pytest.mark.timeout(120)
+def test_cancelling_its_tasks_from_another_client_ends_a_run_with_a_checkpoint(scheduler, client, tmp_path):
+    class Cancel(Callback):
+        def on_checkpoint(self, event):
+            if event.step == 20:
+                with Client(scheduler_file=str(scheduler)) as other:
+                    keys = [key for keys in other.processing().values() for key in keys if "rank" in key]
+                    assert len(keys) == 2 and all(key.startswith("train-A-") for key in keys)
+                    other.cancel([Future(key, other) for key in keys], force=True)
+
+    long = {"train_steps": ENDLESS, "checkpoint_freq": 20}
+    result = train(job(**long), client, workspace=tmp_path / "run", display=Display(), callbacks=[Cancel()])
+    told = result.summary
+    assert (told["status"], told["stopped_by"], told["restarts"]) == ("interrupted", "cancelled from Dask", 0)
+    assert 20 < told["step"] < ENDLESS and told["samples_per_s"] > 0 and told["train"]["loss"] > 0
+    assert result.checkpoint.name == f"step-{told['step']:08d}.h5" and result.checkpoint.exists()
+    assert f"stopped at step {told['step']} (cancelled from Dask)" in str(result)
+    resumed = train(
+        job(train_steps=told["step"] + 5), client, workspace=tmp_path / "run", display=Display(), resume=True
+    )
+    assert resumed.summary["status"] == "completed" and resumed.workspace == result.workspace
+
+
+@pytest.mark.timeout(120)
+def test_a_callback_that_raises_ends_the_run_with_a_checkpoint(client, tmp_path):
+    def boom(event):
+        if event.kind == "step":
+            raise ValueError("boom")
+
+    with pytest.raises(TrainingError, match=r"boom raised ValueError at step 10 \(step\): boom") as caught:
+        train(job(train_steps=ENDLESS), client, workspace=tmp_path, display=Display(), callbacks=[boom])
+    assert isinstance(caught.value.__cause__, ValueError)
+    told = summary(tmp_path)
+    assert told["status"] == "failed" and "boom" in told["error"] and 10 <= told["step"] < ENDLESS
+    assert told["checkpoint"] == str(tmp_path / "checkpoint" / f"step-{told['step']:08d}.h5")
+    assert os.path.exists(told["checkpoint"])
+
+
+def command(scheduler, workspace, steps, *more):
+    two = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2, train_steps=steps, test_freq=0)
+    here = ("--scheduler-file", scheduler, "--cluster", cluster(), "--workspace", workspace)
+    return ("train", example(), *here, *two, *sets(test_steps=0), *more)
+
+
+@pytest.fixture
+def begin(environment, tmp_path):
+    """Start `singa-dask train` in the folder of this name, with the output in its file `log`."""
+    contexts = []
+
+    def begin(scheduler, name, steps, *more):
+        (tmp_path / name).mkdir()
+        options = command(scheduler, "run", steps, *more)
+        contexts.append(started(*options, folder=tmp_path / name, env=environment))
+        return contexts[-1].__enter__()
+
+    yield begin
+    for context in contexts:
+        context.__exit__(None, None, None)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_a_second_training_queues_until_the_first_is_stopped(scheduler, begin, singa_dask, tmp_path):
+    first = begin(scheduler, "first", ENDLESS)
+    wait_until(lambda: "train  " in said(tmp_path / "first"), first, tmp_path / "first")
+    queued = f"waiting for 2 workers: 'digits' ({tmp_path}/first/run) is using them\n"
+    second, third = (
+        begin(scheduler, name, 20, *more) for name, more in (("second", ("--tensorboard",)), ("third", ()))
+    )
+    for name, process in (("second", second), ("third", third)):
+        wait_until(lambda name=name: said(tmp_path / name) == queued, process, tmp_path / name)
+    third.send_signal(signal.SIGINT)
+    pressed = time.monotonic()
+    assert third.wait(timeout=20) == 130 and time.monotonic() - pressed < 10, said(tmp_path / "third")
+    assert not (tmp_path / "third" / "run").exists()
+    ran = singa_dask(*command(scheduler, "fourth", 20, "--max-queue", "1"))
+    assert (ran.code, "gave up after 1 s: 'digits' (first/run) is still using 2" in ran.err) == (1, True), ran.err
+
+    stopped = singa_dask("stop", "first/run", "--scheduler-file", scheduler)
+    assert stopped.code == 0 and stopped.last_line == f"digits ({tmp_path}/first/run) was asked to stop"
+    assert first.wait(timeout=30) == 130, said(tmp_path / "first")
+    told = summary(tmp_path / "first" / "run")
+    assert (told["status"], told["stopped_by"]) == ("interrupted", "singa-dask stop")
+    assert told["checkpoint"].endswith(f"step-{told['step']:08d}.h5") and os.path.exists(told["checkpoint"])
+    last = said(tmp_path / "first").splitlines()[-1]
+    assert last.startswith(f"stopped at step {told['step']} (singa-dask stop); ") and "go on with --resume" in last
+
+    assert second.wait(timeout=60) == 0, said(tmp_path / "second")
+    assert summary(tmp_path / "second" / "run")["step"] == 20
+    logs = tmp_path / "second" / "run" / "tensorboard"
+    assert f"tensorboard --logdir {logs}" in said(tmp_path / "second") and any(logs.rglob("events.out.*"))
+    nobody = singa_dask("stop", "--scheduler-file", scheduler)
+    assert nobody.code == 1 and "no run is under way" in nobody.err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_a_run_whose_driver_was_killed_blocks_nobody(scheduler, begin, tmp_path):
+    first = begin(scheduler, "first", ENDLESS)
+    wait_until(lambda: "train  " in said(tmp_path / "first"), first, tmp_path / "first")
+    second = begin(scheduler, "second", 20)
+    wait_until(lambda: "waiting for 2 workers" in said(tmp_path / "second"), second, tmp_path / "second")
+    first.kill()
+    killed = time.monotonic()
+    wait_until(lambda: "workers ready" in said(tmp_path / "second"), second, tmp_path / "second")
+    assert time.monotonic() - killed < 40
+    assert second.wait(timeout=60) == 0, said(tmp_path / "second")

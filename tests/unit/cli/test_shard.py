@@ -1,0 +1,124 @@
+"""The command `singa-dask shard`: its options, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from singa_dask.cli.data import shard
+from singa_dask.data import Manifest
+
+DRAW = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    """The current folder, with an HDF5 file of one's own and a table."""
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("mine.h5", "w") as file:
+        file.create_dataset("data/X", data=DRAW.standard_normal((60, 3, 8, 8)).astype("f4"), compression="gzip")
+        file["data/y"] = DRAW.standard_normal(60)
+        file["flat/X"] = DRAW.standard_normal((60, 8))
+    pd.DataFrame(
+        {
+            "rooms": DRAW.integers(1, 4, 90),
+            "place": ["sea", "hill", "city"] * 30,
+            "built": ["03.01.1970", "04.01.1970", "05.01.1970"] * 30,
+            "age": [1.0, 2.0, np.nan] * 30,
+            "price": DRAW.random(90),
+        }
+    ).to_csv("houses.csv", index=False)
+    return tmp_path
+
+
+def ran(*arguments: object) -> Result:
+    return CliRunner().invoke(shard, [str(argument) for argument in arguments])
+
+
+def test_columns_and_the_next_command_are_told():
+    said = ran("hdf5", "--source", "mine.h5", "--x", "data/X", "--y", "data/y", "--out", "out", "--test", 0.1)
+    assert said.exit_code == 0, said.output
+    assert said.output.splitlines() == [
+        "out/train: 54 samples in 1 shard, in random order",
+        "out/test: 6 samples in 1 shard, in random order",
+        "  x  feature  float32 (3, 8, 8), channels first; say --channels last if that is wrong",
+        "  y  target   float64",
+        "Next: singa-dask new out/train --out job.conf",
+    ]
+    said = ran("hdf5", "--source", "mine.h5", "--x", "data/X", "--channels", "last", "--out", "last")
+    assert "last: 60 samples in 1 shard, in the order of the source" in said.output
+    assert "float32 (3, 8, 8), channels last\n" in said.output
+
+
+def test_encoders_of_tables_are_told():
+    options = ["--missing", "age=mean", "--category", "rooms", "--category", "place=hill,city,sea"]
+    said = ran(
+        "csv", "--source", "houses.csv", "--label", "price", "--date", "built=%d.%m.%Y", *options, "--out", "out"
+    )
+    assert said.exit_code == 0, said.output
+    assert said.output.splitlines()[1:-1] == [
+        "  x  feature  float32 (6,)",
+        "  y  target   float64",
+        "       rooms: 3 categories, one-hot",
+        "       place: 3 categories, numbered",
+        "       built: days",
+        "       age: number; missing values are 1.5",
+        "  Note: column 'price' holds numbers with fractions: it is a target (regression), not a label.",
+    ]
+    features = Manifest.load("out").features
+    assert features.names == ("rooms=1", "rooms=2", "rooms=3", "place", "built", "age")
+
+
+def test_classes_are_told():
+    said = ran("csv", "--source", "houses.csv", "--label", "place", "--x", "rooms", "--x", "price", "--out", "out")
+    assert "  y  label    3 classes: city, hill, sea" in said.output.splitlines()
+
+
+def test_without_out_the_source_is_listed():
+    said = ran("hdf5", "--source", "mine.h5")
+    assert said.exit_code == 0
+    assert "  data/X  float32 (60, 3, 8, 8)  gzip, chunks" in said.output
+    assert said.output.endswith("Add --out FOLDER to write shards.\n")
+    assert "  built  text" in ran("csv", "--source", "houses.csv").output
+    for arguments in (["hdf5"], ["images", "--source", "."], ["digits"]):
+        said = ran(*arguments)
+        assert said.exit_code == 2 and "Missing option '--out'" in said.output
+
+
+def test_hdf5_files_can_stay_where_they_are():
+    said = ran("hdf5", "--source", "mine.h5", "--x", "flat/X", "--y", "data/y", "--in-place", "--out", "out")
+    assert "out: 60 samples in 1 file, read in place" in said.output
+    said = ran("hdf5", "--source", "mine.h5", "--x", "data/X", "--in-place", "--out", "packed")
+    assert said.exit_code == 1 and "Leave out --in-place" in said.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (["hdf5", "--source", "a.h5", "b.h5"], 2, "'b.h5' is one file too many. Put a pattern in quotation marks"),
+        (["hdf5", "--source", "mine.h5"], 1, "say which datasets are the features (--x)"),
+        (["csv", "--source", "houses.csv"], 1, "say which column holds the classes (--label NAME)"),
+        (["csv", "--source", "houses.csv", "--target", "price"], 1, "column 'age': 30 value(s) are missing"),
+        (["csv", "--source", "houses.csv", "--missing", "1", "--missing", "age=2"], 2, "one VALUE for all columns"),
+        (["csv", "--source", "houses.csv", "--missing", "1", "--missing", "2"], 2, "one VALUE for all columns"),
+        (["images", "--source", ".", "--resize", "3"], 2, "is not a valid size. Write HEIGHTxWIDTH"),
+        (["hdf5", "--source", "mine.h5", "--resize", "3x3"], 2, "resize: is not an option of hdf5"),
+        (["digits", "--workers", "2", "--scheduler", "tcp://x"], 2, "--workers starts a cluster of its own"),
+    ],
+)
+def test_errors_tell_the_way_out(folder, arguments, code, fault):
+    said = ran(*arguments, "--out", "out")
+    assert (said.exit_code, fault in said.output) == (code, True), said.output
+    assert not (folder / "out").exists()
+
+
+def test_a_number_replaces_missing_values_of_all_columns():
+    said = ran(
+        "csv", "--source", "houses.csv", "--target", "price", "--drop", "built", "--missing", "7", "--out", "out"
+    )
+    assert "       age: number; missing values are 7.0" in said.output, said.output

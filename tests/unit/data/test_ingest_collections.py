@@ -1,0 +1,297 @@
+"""singa_dask.shard: arrays, tables and Dask collections; in this process and on a cluster of threads."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+from distributed import Client, LocalCluster
+from support.blocks import COMPUTED, ArrayBlock, note, stored
+
+import singa_dask
+from singa_dask import shard
+from singa_dask.data.ingest import collections, run, stage, write
+from singa_dask.data.sources.source import Source
+from singa_dask.errors import ClusterError, ConfigError, DataError
+
+ROWS = 90
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, protocol="inproc://"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["here", "cluster"])
+def where(request):
+    """The client to pass: None, or that of a cluster."""
+    return None if request.param == "here" else request.getfixturevalue("client")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_computed():
+    COMPUTED.clear()
+
+
+def samples(*shape):
+    return np.random.default_rng(0).random((ROWS, *shape)).astype(np.float32)
+
+
+def written(tmp_path, X, y=None, **options):
+    """What the only folder holds, in the order of the samples."""
+    (manifest,) = shard(X, y, tmp_path / "out", **{"shuffle": False, "durable": False, **options}).values()
+    return stored(manifest), manifest
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 6), (3, 5, 5), (2, 3, 4, 4)])
+def test_arrays_of_up_to_five_axes(tmp_path, shape, where):
+    x = samples(*shape)
+    channels = "first" if len(shape) == 4 else "none"
+    x_dask = da.from_array(x, chunks=(40, *(max(1, size // 2) for size in shape)))
+    for X in (x, x_dask):
+        got, manifest = written(tmp_path, X, samples(2), client=where, channels=channels, overwrite=True)
+        np.testing.assert_array_equal(got["x"], x)
+        np.testing.assert_array_equal(got["y"], samples(2))
+    assert manifest.features.shape == shape
+    with pytest.raises(DataError, match="at most 4 axes"):
+        shard(np.zeros((2, 1, 1, 1, 1, 1)), None, tmp_path / "six")
+
+
+def test_every_kind_of_array(tmp_path, monkeypatch):
+    x, y = samples(3, 4, 4), np.arange(ROWS) % 3
+    monkeypatch.setattr(collections, "BLOCK_NBYTES", 20 * x[:1].nbytes)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        kinds = [
+            x,
+            x.tolist(),
+            np.asfortranarray(x),
+            file.create_dataset("x", data=x, chunks=(16, 3, 4, 4), compression="gzip"),
+            zarr.array(x, chunks=(16, 3, 4, 4)),
+            xr.DataArray(x, dims=("sample", "band", "lat", "lon")),
+            xr.DataArray(da.from_array(x, chunks=(25, 3, 4, 4)), dims=("sample", "band", "lat", "lon")),
+        ]
+        for X in kinds:
+            got, _ = written(tmp_path, X, y, overwrite=True)
+            np.testing.assert_array_equal(got["x"], x.astype(got["x"].dtype))
+            np.testing.assert_array_equal(got["y"], y)
+        assert [block.stop - block.start for block in collections.source_of(file["x"]).blocks] == [16] * 5 + [10]
+    frame = xr.Dataset({"a": ("s", x[:, 0, 0, 0]), "b": (("s", "k"), x[:, :, 0, 0])})
+    got, manifest = written(tmp_path, frame, {"kind": y, "value": x[:, 0, 0, 1]}, overwrite=True)
+    assert [column.name for column in manifest.columns] == ["a", "b", "kind", "value"]
+    assert [column.role for column in manifest.columns] == ["feature", "feature", "label", "target"]
+    np.testing.assert_array_equal(got["b"], x[:, :, 0, 0])
+
+
+def test_pandas(tmp_path):
+    frame = pd.DataFrame({"a": range(ROWS), "kind": ["p", "q", "r"] * (ROWS // 3), 3: 0.5}, index=range(ROWS, 0, -1))
+    target = pd.Series(np.linspace(0, 1, ROWS), index=frame.index, name="a")
+    got, manifest = written(tmp_path, frame, target, sample_weight=pd.Series(range(ROWS)))
+    assert manifest.features.names == ("a", "kind=p", "kind=q", "kind=r", "3")
+    np.testing.assert_array_equal(got["x"][:, 0], np.arange(ROWS))
+    np.testing.assert_array_equal(got["y"], target)
+    np.testing.assert_array_equal(got["weight"], np.arange(ROWS))
+    got, manifest = written(tmp_path, frame.a, frame.kind, overwrite=True)
+    assert manifest.features.names == ("a",) and manifest.targets.classes == ("p", "q", "r")
+    with pytest.raises(DataError, match="two columns have the same name: a, a"):
+        shard(pd.DataFrame([[1, 2]], columns=["a", "a"]), None, tmp_path / "twice")
+
+
+def test_each_chunk_is_computed_once(tmp_path, where):
+    def noted(block, block_info=None):
+        return note(block, block_info[0]["chunk-location"])
+
+    x = samples(4, 6)
+    both = da.from_array(np.concatenate([x, x[:, :1]], 1), chunks=(30, 5, 3)).map_blocks(noted, meta=x[:0])
+    X, y = both[:, :4], both[:, 4, 0]
+    got, _ = written(tmp_path, X, y, client=where, channels="none")
+    np.testing.assert_array_equal(got["x"], x)
+    np.testing.assert_array_equal(got["y"], x[:, 0, 0])
+    assert Counter(COMPUTED) == {(i, 0, k): 1 for i in range(3) for k in range(2)}
+
+
+def test_each_partition_is_computed_once(tmp_path, where):
+    def part(number):
+        return note(pd.DataFrame({"a": np.arange(30.0) + 30 * number, "b": 1.0, "t": [f"k{number}"] * 30}), number)
+
+    meta = pd.DataFrame({"a": [1.0], "b": [1.0], "t": ["k"]})
+    frame = dd.from_map(part, range(3), meta=meta)
+    got, manifest = written(tmp_path, frame[["a", "b"]], frame.t, client=where)
+    np.testing.assert_array_equal(got["x"][:, 0], np.arange(ROWS))
+    np.testing.assert_array_equal(got["y"], np.arange(ROWS) // 30)
+    assert manifest.targets.classes == ("k0", "k1", "k2")
+    assert sorted(COMPUTED) == [0, 1, 2]
+
+
+def test_unknown_chunk_sizes(tmp_path, where):
+    x = samples(4)
+    X = da.from_array(x, chunks=(30, 4))
+    keep = X[:, 0] > 0.5
+    got, _ = written(tmp_path, X[keep], X[keep][:, 1], client=where)
+    np.testing.assert_array_equal(got["x"], x[x[:, 0] > 0.5])
+    np.testing.assert_array_equal(got["y"], x[x[:, 0] > 0.5, 1])
+    frame = dd.from_pandas(pd.DataFrame(x, columns=list("abcd")), npartitions=3)
+    got, _ = written(tmp_path, frame, frame.to_dask_array()[:, 0], client=where, overwrite=True)
+    np.testing.assert_array_equal(got["x"], x)
+    np.testing.assert_array_equal(got["y"], x[:, 0])
+    with pytest.raises(DataError, match=r"y: is in memory, but X is a Dask collection .* compute_chunk_sizes\(\)"):
+        shard(X[keep], x[:, 0], tmp_path / "bad")
+    with pytest.raises(DataError, match=r"X has 3 partitions, but y has 2, and the rows of them are unknown"):
+        shard(X[keep], X[keep][:, 0].blocks[:2], tmp_path / "bad")
+    with pytest.raises(DataError, match=r"'x' has \d+ rows, but 'y' has 30"):
+        shard(X[keep], dd.from_pandas(pd.Series(x[:, 0], name="y"), npartitions=3), tmp_path / "bad")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_other_chunks_are_rechunked_and_said(tmp_path, where, caplog):
+    x = samples(4)
+    y = da.from_array(x[:, 0], chunks=45)
+    got, _ = written(tmp_path, da.from_array(x, chunks=(30, 4)), y, client=where, sample_weight=x[:, 1])
+    np.testing.assert_array_equal(got["x"], x)
+    np.testing.assert_array_equal(got["y"], x[:, 0])
+    np.testing.assert_array_equal(got["weight"], x[:, 1])
+    assert "y has other chunks than X, and is rechunked" in caplog.text
+    caplog.clear()
+    X = dd.from_pandas(pd.DataFrame(x, columns=list("abcd")), npartitions=3)
+    got, _ = written(tmp_path, X, dd.from_pandas(pd.Series(x[:, 0]), npartitions=2), client=where, overwrite=True)
+    np.testing.assert_array_equal(got["y"], x[:, 0])
+    assert "y has other divisions than X, and is repartitioned" in caplog.text
+
+
+def test_x_in_memory_and_y_lazy(tmp_path, where):
+    x = samples(4)
+    got, _ = written(tmp_path, x, da.from_array(x[:, 0], chunks=40), client=where)
+    np.testing.assert_array_equal(got["x"], x)
+    np.testing.assert_array_equal(got["y"], x[:, 0])
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_different_lengths_name_both_numbers(tmp_path, lazy):
+    wrap = (lambda a: da.from_array(a, chunks=40)) if lazy else np.asarray
+    with pytest.raises(DataError, match="X has 90 samples, but y has 80"):
+        shard(wrap(samples(2)), wrap(np.arange(80)), tmp_path / "out")
+    with pytest.raises(DataError, match="X has 90 samples, but sample_weight has 89"):
+        shard(wrap(samples(2)), wrap(np.arange(90.0)), tmp_path / "out", sample_weight=np.ones(89))
+
+
+def test_the_cluster_writes_the_same_bytes(tmp_path, client):
+    x, y = da.from_array(samples(3, 4, 4), chunks=(20, 3, 4, 4)), da.from_array(np.arange(ROWS) % 4, chunks=20)
+    frame = pd.DataFrame({"a": samples(), "b": ["u", "v", None] * (ROWS // 3)})
+    for name, X, Y, options in (
+        ("arrays", x, y, {"validation": 0.2, "test": 0.1}),
+        ("table", dd.from_pandas(frame, npartitions=4), None, {"missing": {"b": "most_frequent"}}),
+        ("memory", samples(3), np.arange(ROWS) % 2, {"nshards": 4}),
+    ):
+        here = shard(X, Y, tmp_path / name / "here", durable=False, **options)
+        there = shard(X, Y, tmp_path / name / "there", client=client, durable=False, **options)
+        assert {k: v.digest for k, v in here.items()} == {k: v.digest for k, v in there.items()}
+        assert sorted(os.listdir(tmp_path / name)) == ["here", "there"]
+
+
+def test_blocks_are_read_on_the_workers(tmp_path, client):
+    columns = {"x": samples(2)}
+    log = tmp_path / "log"
+    source = Source("far", [ArrayBlock(f"b{i}", columns, log) for i in range(3)], ("x",))
+    write.write(source, tmp_path / "out", client=client, durable=False)
+    assert sorted(log.read_text().split()) == ["b0", "b1", "b2"]
+
+
+def test_the_current_client_is_used_for_dask_collections_only(tmp_path, client, monkeypatch):
+    used = []
+    monkeypatch.setattr(collections, "write", lambda source, out, client, **_: used.append(client) or {})
+    with client.as_current():
+        shard(da.ones((4, 2)), None, tmp_path / "out")
+        shard(np.ones((4, 2)), None, tmp_path / "out")
+    shard(da.ones((4, 2)), None, tmp_path / "out")
+    assert used == [client, None, None]
+
+
+def test_an_error_on_a_worker_comes_back_and_cleans_up(tmp_path, where):
+    x = samples(2)
+    x[47, 1] = np.nan
+    with pytest.raises(DataError, match=r"column 'x': 1 value\(s\) are NaN, the first in sample 47\."):
+        shard(da.from_array(x, chunks=(20, 2)), None, tmp_path / "out", client=where)
+
+    def fails(block):
+        raise RuntimeError("no such detector")
+
+    with pytest.raises(RuntimeError, match="no such detector"):
+        shard(da.from_array(x, chunks=(20, 2)).map_blocks(fails, meta=x[:0]), None, tmp_path / "out", client=where)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_crash_of_the_driver_resumes(tmp_path, where, monkeypatch):
+    X = da.from_array(samples(2), chunks=(30, 2)).map_blocks(note, meta=samples(2)[:0], token="the same")
+    monkeypatch.setattr(write, "make_layout", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        shard(X, None, tmp_path / "out", client=where)
+    monkeypatch.undo()
+    assert COMPUTED == [30] * 3 and not (tmp_path / "out").exists()
+    shard(X, None, tmp_path / "out", client=where, durable=False)
+    assert COMPUTED == [30] * 3 and os.listdir(tmp_path) == ["out"]
+
+
+def test_memory_leaves_nothing_behind_when_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setattr(write, "make_layout", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        shard(samples(2), None, tmp_path / "out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_workers_that_do_not_share_the_folder_are_named_before_the_work(tmp_path, client, monkeypatch):
+    monkeypatch.setattr(run, "_probe", lambda *_: "somewhere-else")
+    staged = []
+    monkeypatch.setattr(stage, "_write", staged.append)
+    with pytest.raises(
+        ClusterError, match=r"2 of 2 Dask workers do not share this folder .* shared? file system|share"
+    ):
+        shard(da.ones((ROWS, 2), chunks=(30, 2)), None, tmp_path / "out", client=client)
+    assert not staged
+
+
+def test_wrong_arguments(tmp_path):
+    x, y = samples(2), np.arange(ROWS) % 3
+    for call, said in (
+        (lambda: shard(x, y), "out: is missing"),
+        (lambda: shard({}, None, tmp_path / "out"), "X: must hold at least one array"),
+        (lambda: shard(x, y, tmp_path / "out", labels="z"), r"labels: names a column that y does not have.*'z'"),
+        (lambda: shard(x, y, tmp_path / "out", labels=True, targets=True), "labels name the same column"),
+        (lambda: shard(x, y, tmp_path / "out", channels="middle"), "channels: has a wrong value"),
+        (lambda: shard(x, y, tmp_path / "out", channels={"z": "first"}), "channels: names an unknown column"),
+        (lambda: shard(x, y, tmp_path / "out", sample_weight={"a": y, "b": y}), "sample_weight: must be one array"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            call()
+    with pytest.raises(DataError, match="X: must have the samples along its first axis, but it is one value"):
+        shard(3, None, tmp_path / "out")
+
+
+def test_classes_labels_and_targets(tmp_path):
+    x = samples(2)
+    _, manifest = written(tmp_path, x, np.arange(ROWS) % 2, classes=["no", "yes"])
+    assert manifest.targets.classes == ("no", "yes")
+    _, manifest = written(tmp_path, x, np.arange(ROWS), targets=True, overwrite=True)
+    assert manifest.targets.role == "target"
+    _, manifest = written(tmp_path, x, np.arange(ROWS) % 2.0, labels=True, overwrite=True)
+    assert manifest.targets.role == "label"
+    answers = pd.DataFrame({"a": np.arange(ROWS) % 2, "b": np.arange(ROWS)})
+    _, manifest = written(tmp_path, x, answers, targets="b", overwrite=True)
+    assert [(column.name, column.role) for column in manifest.columns[1:]] == [("a", "label"), ("b", "target")]
+
+
+def test_it_is_a_name_of_the_package():
+    assert "shard" in singa_dask.__all__ and singa_dask.shard is shard and dask
