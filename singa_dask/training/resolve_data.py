@@ -89,8 +89,10 @@ class _Resolver:
         """Give input layers of phases that were not entered the shapes and normalisation of the training layer of the
         same name: a model of this job has them too, and needs no data of theirs."""
         for layer in self.job.neuralnet.layer:
+            if not layer.HasField("store_conf") or not reads_data(layer):
+                continue
             store, trained = layer.store_conf, self.trained.get(layer.name, (None, None))[1]
-            if trained is None or not reads_data(layer) or store.shape or store.column != trained.column:
+            if trained is None or store.shape or store.column != trained.column:
                 continue
             store.shape[:], store.target_shape[:] = trained.shape, trained.target_shape
             for flag, names in (("normalise", ("mean", "std")), ("normalise_target", ("target_mean", "target_std"))):

@@ -147,11 +147,7 @@ def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mappi
             try:
                 index = finished.get(timeout=SURVEY_SECONDS)
             except queue.Empty:
-                if not client.scheduler_info(n_workers=1)["workers"]:
-                    raise ClusterError(
-                        f"no Dask workers are left; {len(done)} of {len(futures)} tasks are done. Start workers and "
-                        "call again: what is done is kept."
-                    ) from None
+                _check_workers(client, f"{len(done)} of {len(futures)} tasks are done, and kept")
                 continue
             done[index] = futures[index].result()
             report(index, done[index])
@@ -165,15 +161,27 @@ def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mappi
     return done
 
 
+def _check_workers(client: Any, done: str) -> None:
+    """Raises ClusterError if no worker can work on."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if not workers:
+        raise ClusterError(f"no Dask workers are left; {done}. Start workers and call again.")
+    if all(worker["status"] == "paused" for worker in workers):
+        used, limit = max((worker["metrics"]["memory"], worker["memory_limit"]) for worker in workers)
+        raise ClusterError(
+            f"all Dask workers have paused, because their memory is full ({used >> 20:,} of {limit >> 20:,} MiB); "
+            f"{done}. Use smaller chunks or partitions, fewer threads per worker, or more memory, and call again."
+        )
+
+
 def _put(finished: queue.Queue, index: int, _future: Any) -> None:
     finished.put(index)
 
 
 def check_shared(client: Any, folder: Path) -> None:
     """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
-    token = uuid.uuid4().hex
     try:
-        found = client.run(_probe, str(folder), token)
+        found = client.run(_probe, str(folder))
     except Exception as error:  # whatever a worker raises that cannot import the function
         raise ClusterError(
             f"the Dask workers cannot run singa_dask ({type(error).__name__}: {error}). Install the same version "
@@ -196,9 +204,9 @@ def check_shared(client: Any, folder: Path) -> None:
         )
 
 
-def _probe(folder: str, token: str) -> str | None:
+def _probe(folder: str) -> str | None:
     """Leaves a file in the folder. Returns its name."""
-    name = f"probe-{token}-{os.getpid()}-{id(object())}"
+    name = f"probe-{uuid.uuid4().hex}"  # workers can be threads of one process
     try:
         with open(os.path.join(folder, name), "x"):
             return name
