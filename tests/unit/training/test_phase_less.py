@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.job.phases import graph_phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure, predict, restore_net
+from singa_dask.training.evaluate import measure, restore_net
 from singa_dask.training.prepare import prepare
 
 JOB = """
@@ -89,13 +87,6 @@ def test_a_model_needs_no_data_of_phases_that_were_not_entered(trained, tmp_path
     values = {name: np.ones(shape, np.float32) for name, shape in prepared.shapes.items()}
     path = checkpoints.save(checkpoints.Checkpoint(8, 5, job_to_text(prepared.job), values), tmp_path / "other.h5")
     assert load_model(path).predict(np.ones((2, 4), np.float32)).shape == (2, 3)
-
-
-def test_predictions_are_of_its_validation_data_or_else_of_its_training_data(trained, tmp_path):
-    job, path, rows = trained
-    assert predict(prepare(job, phases=[Phase.kTest]).job, path, tmp_path / "out.csv") == rows
-    with open(tmp_path / "out.csv", newline="") as file:
-        assert len(list(csv.reader(file))) == rows + 1
 
 
 def test_it_has_no_test_data_to_measure(trained):
