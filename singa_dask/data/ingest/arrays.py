@@ -140,6 +140,9 @@ def _of_numbers(
     low = int(min(known.low for known in facts.filled))
     high = int(max(known.high for known in facts.filled))
     if names is not None:
+        numbers = _numbers(names)
+        if numbers is not None and distinct <= set(numbers.tolist()):
+            return Column(name, Role.LABEL, "int64", (), classes=tuple(names)), [numbers] * len(facts.blocks)
         if low < 0 or high >= len(names):
             raise DataError(
                 f"column {facts.name!r}: labels must be 0 to {len(names) - 1} for {len(names)} classes. "
@@ -162,6 +165,15 @@ def _of_numbers(
     # The codes of such a part are the numbers themselves; their places are found by a search.
     table = np.array(ordered, np.int64)
     return Column(name, Role.LABEL, "int64", (), classes=tuple(map(str, ordered))), [table] * len(facts.blocks)
+
+
+def _numbers(names: Sequence[str]) -> np.ndarray | None:
+    """The names of classes as numbers, if they are numbers in ascending order."""
+    try:
+        numbers = np.array([int(name) for name in names], np.int64)
+    except (ValueError, OverflowError):
+        return None
+    return numbers if (np.diff(numbers) > 0).all() else None
 
 
 def _distinct(facts: ColumnFacts) -> set:
