@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(importlib.import_module(_LAZY[name]), name)
         except ModuleNotFoundError as error:
-            if error.name == "sklearn":
+            if (error.name or "").partition(".")[0] == "sklearn":
                 message = f"{name} needs scikit-learn: pip install 'singa_dask[estimators]'"
                 raise ModuleNotFoundError(message, name="sklearn") from error
             raise

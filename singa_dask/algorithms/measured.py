@@ -39,6 +39,7 @@ class Measured:
     def __init__(self, losses: Sequence[LossMetrics] = ()) -> None:
         self._losses = losses
         self._layers: dict[str, Metric] = {}
+        self._rows = 0  # of the group, so far
         self._set = {name: metric for loss in losses for name, metric in loss.metrics.items()}
 
     def add(self, metrics: Mapping[str, Metric], step: Step, rows: int) -> None:
@@ -46,7 +47,8 @@ class Measured:
         for name, metric in metrics.items():
             self._layers[name] = self._layers.get(name, Metric()) + metric
         for loss in self._losses:
-            loss.update(step, rows)
+            loss.update(self._rows + step.first_row, rows)
+        self._rows += step.total_rows
 
     @property
     def sums(self) -> np.ndarray:
@@ -107,14 +109,14 @@ class LossMetrics:
             every = rows * self._layer.steps * self._positions
             self.metrics[PARITY] = ParitySample(self.size, every, self._mean)
 
-    def update(self, step: Step, rows: int) -> None:
-        """Add what the loss compared in the last forward call of the net."""
+    def update(self, start: int, rows: int) -> None:
+        """Add what the loss compared in the last forward call of the net: `rows` rows of the set from `start` on."""
         for name in self._layers if self.metrics else ():
-            compared = self._rows(name, step, rows)
+            compared = self._rows(name, start, rows)
             for metric in self.metrics.values():
                 metric.update(compared)
 
-    def _rows(self, name: str, step: Step, rows: int) -> Rows:
+    def _rows(self, name: str, start: int, rows: int) -> Rows:
         net, layer = self._net, _loss(self._net, name)
         prediction, target, weight = layer.compared(net.contexts[name])
         shape, makes = net.whole_shapes[name], layer.partition.makes
@@ -123,7 +125,7 @@ class LossMetrics:
         prediction = np.asarray(host(own_rows(net, name, prediction, makes, shape)), np.float64)
         target = host(own_rows(net, name, target, rest, target.shape[1:]))
         weight = None if weight is None else host(own_rows(net, name, weight, rest, weight.shape[1:]))
-        samples = np.arange(len(prediction)) if not rows else _numbers(len(prediction), step, rows)
+        samples = _numbers(len(prediction), start, rows)
         if self.kind == "classes":
             weight = np.ones(len(target)) if weight is None else weight.reshape(-1).astype(np.float64)
             return Rows(prediction, target.astype(np.intp), weight, samples)
@@ -172,10 +174,10 @@ def own_rows(net: Net, name: str, array: Array, makes: Form, shape: Shape) -> Ar
     return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), array)
 
 
-def _numbers(count: int, step: Step, rows: int) -> np.ndarray:
-    """The numbers in the whole set of `count` rows, ordered by time step, of this worker's `rows` rows."""
-    row, steps = np.arange(count), count // rows
-    return (step.number * step.total_rows + step.first_row + row % rows) * steps + row // rows
+def _numbers(count: int, start: int, rows: int) -> np.ndarray:
+    """The numbers in the whole set of `count` rows: the time steps of `rows` rows from `start` on, step after step."""
+    row, steps = np.arange(count), count // max(rows, 1)
+    return (start + row % max(rows, 1)) * steps + row // max(rows, 1)
 
 
 def _loss(net: Net, name: str) -> LossLayer:

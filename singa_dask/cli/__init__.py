@@ -15,9 +15,10 @@ import click
 
 from singa_dask import __version__
 from singa_dask.cli.data import shard
-from singa_dask.cli.net import check, export, predict, sample, show, test
+from singa_dask.cli.net import check, export, sample, show, test
 from singa_dask.cli.new import new
 from singa_dask.cli.options import interrupt
+from singa_dask.cli.predict import predict
 from singa_dask.cli.run import join, leave, stop, train
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.

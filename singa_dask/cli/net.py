@@ -1,4 +1,4 @@
-"""Commands on a job's net: check, show, test, predict, sample, export."""
+"""Commands on a job's net: check, show, test, sample, export."""
 
 from __future__ import annotations
 
@@ -75,12 +75,15 @@ def test(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
-    checkpoint: Path,
+    checkpoint: Path | None,
     trust_code: bool,
     validation: bool,
     pictures: Path | None,
 ) -> None:
-    """Evaluate a checkpoint of JOB on its test data."""
+    """Evaluate a trained net on its test data.
+
+    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
+    """
     from singa_dask.job.evaluations import PHASE_NAMES
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.lines import format_metrics
@@ -89,33 +92,15 @@ def test(
     from singa_dask.training import evaluate
 
     phase = Phase.kVal if validation else Phase.kTest
-    prepared, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
-    measured = evaluate.measure(prepared, path, phase)
+    ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
+    measured = evaluate.measure(ready.job, path, phase)
     name = PHASE_NAMES[phase]
     click.echo(f"{name} {format_metrics(measured.numbers)}; {path}")
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
         described = checkpoints.load(path).described
-        for picture in draw_pictures({name: measured.details}, prepared, described, pictures):
+        for picture in draw_pictures({name: measured.details}, ready.job, described, pictures):
             click.echo(f"drawn: {picture}")
-
-
-@click.command()
-@job_options
-@CHECKPOINT
-@TRUST
-@click.option("--out", type=PATH, default=Path("predictions.csv"), show_default=True, help="CSV file to write.")
-@reports_errors
-def predict(
-    job: Path, cluster: Path | None, overrides: tuple[str, ...], checkpoint: Path, trust_code: bool, out: Path
-) -> None:
-    """Write predictions for the test data of JOB as CSV."""
-    from singa_dask.job.job_pb2 import Phase
-    from singa_dask.training import evaluate
-
-    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint, trust_code=trust_code)
-    lines = evaluate.predict(prepared, path, out)
-    click.echo(f"{path}: wrote {lines} predictions to {out}")
 
 
 @click.command()
@@ -158,12 +143,14 @@ def export(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
-    checkpoint: Path,
+    checkpoint: Path | None,
     trust_code: bool,
     out: Path,
     outputs: tuple[str, ...],
 ) -> None:
-    """Export a checkpoint as an ONNX model.
+    """Export a trained net as an ONNX model.
+
+    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
 
     The model takes raw samples: normalisation is part of it.
     """
@@ -178,9 +165,9 @@ def export(
     except ImportError as error:
         hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
         raise ConfigError(Problem("--onnx", str(error), hint=hint)) from error
-    prepared, path = trained(job, overrides, cluster, Phase.kTest, checkpoint, trust_code=trust_code)
-    net = evaluate.restore_net(prepared, Phase.kTest, path)
-    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], prepared.name)
+    ready, path = trained(job, overrides, cluster, None, checkpoint, trust_code=trust_code)
+    net = evaluate.restore_net(ready.job, Phase.kTest, path)
+    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], ready.job.name)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, out)

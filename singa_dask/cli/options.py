@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +16,7 @@ from singa_dask.errors import ConfigError, SingaError
 
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
+    from singa_dask.job.code_bundle import CodeBundle
 
 CONNECT_S = 10.0
 PATH = click.Path(path_type=Path)
@@ -32,7 +33,7 @@ SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a ru
 SCHEDULER_FILE = click.option("--scheduler-file", type=PATH, help="Scheduler file of a running Dask cluster.")
 RUN = click.option("--run", metavar="NAME", help="Job name or workspace of the run, if several runs are active.")
 CHECKPOINT = click.option(
-    "--checkpoint", required=True, type=PATH, help="Checkpoint file, or workspace (its newest one)."
+    "--checkpoint", type=PATH, help="Checkpoint file, or workspace (its newest one), if JOB is a job file."
 )
 TRUST = click.option(
     "--trust-code", is_flag=True, help="Run code that the checkpoint keeps, though another user has written it."
@@ -47,6 +48,13 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def scheduler_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--scheduler and --scheduler-file."""
     return SCHEDULER(SCHEDULER_FILE(command))
+
+
+class TrainedJob(NamedTuple):
+    """A job whose net was trained, and the user's code that it needs."""
+
+    job: JobProto
+    code: CodeBundle | None
 
 
 class Interrupted(KeyboardInterrupt):
@@ -91,20 +99,40 @@ def load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
 
 
 def trained(
-    path: Path, overrides: tuple[str, ...], cluster: Path | None, phase: int, checkpoint: Path, *, trust_code: bool
-) -> tuple[JobProto, Path]:
-    """The job of a file, prepared for one phase, and the checkpoint file of --checkpoint.
+    path: Path,
+    overrides: tuple[str, ...],
+    cluster: Path | None,
+    phase: int | None,
+    checkpoint: Path | None,
+    *,
+    trust_code: bool,
+) -> tuple[TrainedJob, Path]:
+    """The job at `path`, prepared for one phase, and its checkpoint file.
 
-    Until the command ends, code that the job lacks is that of the checkpoint.
+    path: a job file, with `checkpoint`; or a checkpoint file or workspace, with its own job. phase: None to predict
+    other data than the job's; a job file must then still find its training data. Until the command ends, code that the
+    job lacks is that of the checkpoint.
     """
+    from singa_dask.job import Job
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training.kept_code import code_of
     from singa_dask.training.prepare import prepare
 
-    job, file = load(path, overrides, cluster), checkpoints.find(checkpoint)
-    code = code_of(checkpoints.load(file), file, trust=trust_code, job=job)
-    click.get_current_context().with_resource(code)
-    return prepare(job, phases=[phase]).job, file
+    own = path.is_dir() or path.suffix == ".h5"
+    if own and checkpoint:
+        raise click.UsageError(f"--checkpoint goes with a job file, but {path} is a checkpoint itself: leave one out.")
+    if not own and not checkpoint:
+        load(path, overrides, cluster)
+        raise click.UsageError(f"{path} is a job file: give --checkpoint, or name a checkpoint or workspace instead.")
+    file = checkpoints.find(checkpoint or path)
+    found = checkpoints.load(file)
+    job = Job.from_text(found.job, overrides, cluster) if own else load(path, overrides, cluster)
+    code = code_of(found, file, trust=trust_code, job=None if own else job)
+    kept = click.get_current_context().with_resource(code)
+    if own and phase is None:
+        return TrainedJob(job.proto, kept), file
+    prepared = prepare(job, phases=[] if phase is None else [phase])
+    return TrainedJob(prepared.job, prepared.code), file
 
 
 def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:

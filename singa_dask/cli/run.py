@@ -78,7 +78,7 @@ def train(
             )
         else:
             if scheduler is None and scheduler_file is None:
-                _fork_workers(stack)
+                fork_workers(stack)
             loaded()
             client = connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
@@ -142,7 +142,7 @@ def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: s
         click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
 
 
-def _fork_workers(stack: ExitStack) -> None:
+def fork_workers(stack: ExitStack) -> None:
     """Fork local workers from a process that already imports what they need, which starts them seconds earlier.
 
     For the command only: a program may have chosen another start method for its own Dask clusters.

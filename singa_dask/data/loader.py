@@ -29,6 +29,8 @@ from singa_dask.job.stores import row_shape
 
 MAX_CHUNK_NBYTES = 16 << 20
 MIN_CHUNK_STEPS = 32
+# Dask counts mapped pages as memory of the worker, and ends a worker that has too much.
+MAX_MAPPED_NBYTES = 128 << 20
 
 
 class Future(Protocol):
@@ -248,6 +250,8 @@ class _Source:
             reader.check_windows(np.flatnonzero(np.bincount(positions // manifest.window)))
             for reading, array in zip(read, arrays, strict=True):
                 reading.gather(reader, positions, places, array)
+            if manifest.total * manifest.sample_nbytes > MAX_MAPPED_NBYTES:
+                reader.release()
         return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 

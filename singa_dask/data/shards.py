@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import os
 import stat
 import threading
@@ -31,8 +32,12 @@ class ShardReader:
         self.path = manifest.path_of(self.shard)
         with open_untrusted(self.path) as file:
             offsets = [self._offset(file, column) for column in manifest.columns]
+        self._mapped = self._map()
         self._columns = {
-            column.name: self._map(offset, column) for column, offset in zip(manifest.columns, offsets, strict=True)
+            column.name: np.frombuffer(
+                self._mapped, np.dtype(column.dtype), self.shard.samples * column.values, offset
+            ).reshape(self.shard.samples, column.values)
+            for column, offset in zip(manifest.columns, offsets, strict=True)
         }
         self._checked = np.zeros(len(self.shard.windows), dtype=bool)
 
@@ -44,10 +49,14 @@ class ShardReader:
         shape = (self.shard.samples, *column.shape)
         return contiguous_range(file, self.path, column.dataset or column.name, shape, np.dtype(column.dtype))
 
-    def _map(self, offset: int, column: Column) -> np.ndarray:
+    def release(self) -> None:
+        """Give back the memory of pages that were read; the system may still cache them."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _map(self) -> mmap.mmap:
         try:
-            shape = self.shard.samples, column.values
-            return np.asarray(np.memmap(self.path, np.dtype(column.dtype), "r", offset, shape))
+            with open(self.path, "rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {WAY_OUT}") from error
 

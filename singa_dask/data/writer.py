@@ -316,6 +316,7 @@ def _create(path: Path, columns: Sequence[Column], samples: int) -> dict[str, in
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
             plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            plist.set_obj_track_times(False)  # equal data make equal files
             space = h5py.h5s.create_simple((samples, *column.shape))
             kind = h5py.h5t.py_create(np.dtype(column.dtype).newbyteorder("<"))
             dataset = h5py.h5d.create(file.id, (column.dataset or column.name).encode(), kind, space, plist)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
+from singa_dask.data.encoders import Encoders
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.layers.input import InputLayer
-from singa_dask.net import Net
+from singa_dask.net import Net, inputs_of
 
 
 @dataclass(frozen=True)
@@ -34,30 +35,84 @@ class Described:
         columns, encoders = read_description(text)
         return cls(*columns_of(store, Manifest(0, columns, 1, ())), encoders)
 
+    @property
+    def raw_names(self) -> tuple[str, ...]:
+        """The columns of the table that the features are made of; empty if they have no names."""
+        return tuple(entry["column"] for entry in self.encoders) or self.column.names
+
     def features(self, table: Any) -> np.ndarray:
         """The features of a DataFrame, or of a mapping from columns to arrays: (rows, D) float32.
 
         Raises DataError that names the column.
         """
-        names = self.column.names or tuple(map(str, table))
-        missing = [name for name in names if name not in table]
+        if self.encoders:
+            return Encoders.from_json(self.encoders).apply(table)
+        names = self.column.names or list(table)
+        missing = [str(name) for name in names if name not in table]
         if missing:
             hint = nearest(missing[0], map(str, table))
             raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
         return numbers(table, names)
 
 
-def described_inputs(net: Net, texts: Mapping[str, str]) -> dict[str, Described]:
-    """The data of the input layers that are described, by layer."""
-    stores = {name: net.layers[name].proto.store_conf for name in net.input_layers}
-    return {name: Described.of(store, texts[name]) for name, store in stores.items() if name in texts}
+@dataclass(frozen=True)
+class KnownData:
+    """What a net and the descriptions of its data say about its inputs and outputs. texts: by input layer."""
 
+    net: Net
+    texts: Mapping[str, str]
 
-def answers_of(net: Net, output: str, inputs: Mapping[str, Described]) -> Column | None:
-    """The labels or targets with which an output was trained, if they are described."""
-    sources = [layer.name for layer in net.labels_from(output) if isinstance(layer, InputLayer)]
-    known = [inputs[name].answers for name in sources if name in inputs]
-    return known[0] if known else None
+    @property
+    def inputs(self) -> dict[str, Described]:
+        """The data of the input layers that are described, by layer."""
+        return {
+            name: Described.of(self.store(name), self.texts[name])
+            for name in self.net.input_layers
+            if name in self.texts
+        }
+
+    @property
+    def needed(self) -> list[str]:
+        """The input layers whose samples the predictions depend on."""
+        names = {name for output in self.net.predictions() for name in inputs_of(self.net, output)}
+        return [name for name in self.net.input_layers if name in names]
+
+    @property
+    def answering(self) -> list[str]:
+        """The input layers with the labels or targets of the predictions."""
+        names = {self.answered_by(output) for output in self.net.predictions()}
+        return [name for name in self.net.input_layers if name in names]
+
+    @property
+    def read(self) -> list[str]:
+        """The input layers that are needed or answer."""
+        return [name for name in self.net.input_layers if name in {*self.needed, *self.answering}]
+
+    def store(self, name: str) -> StoreProto:
+        """The store_conf of an input layer."""
+        return self.net.layers[name].proto.store_conf
+
+    def answered_by(self, output: str) -> str | None:
+        """The input layer with the labels or targets of an output."""
+        names = [layer.name for layer in self.net.labels_from(output) if isinstance(layer, InputLayer)]
+        return names[0] if names else None
+
+    def classifies(self, output: str) -> bool:
+        """Whether an output is class probabilities."""
+        return self.net.predictions()[output]
+
+    def classes(self, output: str) -> tuple[str, ...] | None:
+        """The names of the classes of the labels of an output, if they are known."""
+        return class_names(self._answers(output))
+
+    def names(self, output: str) -> list[str]:
+        """The names of the values of an output: of classes, of the values of the target, or else numbers."""
+        width = prod(self.net.shapes[output])
+        return value_names(self._answers(output), width, classifies=self.classifies(output))
+
+    def _answers(self, output: str) -> Column | None:
+        known = self.inputs.get(self.answered_by(output) or "")
+        return None if known is None else known.answers
 
 
 def class_names(column: Column | None) -> tuple[str, ...] | None:

@@ -37,17 +37,22 @@ def feed_of(net: Net, x: Any, y: Any = None, *, output: str | None = None) -> tu
     """The arrays by input layer, in the units of the data, and the number of rows.
 
     x: one array, or arrays by input layer; y: labels or targets, likewise, or None. output: the layer that is to be
-    predicted: other inputs than it depends on may be missing.
+    predicted: other inputs than it depends on may be missing. Of an input layer of which only the labels are read, x
+    may be the labels or targets.
     Raises DataError if the arrays are not those of the net, or differ in the number of rows.
     """
     names = net.input_layers
-    needed = names if output is None else inputs_of(net, output)
+    answering = _answering(net)
+    needed = [name for name in names if name not in answering] if output is None else inputs_of(net, output)
     given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(needed[:1], x)
     if not set(needed) <= set(given) <= set(names):
         raise DataError(
             f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
         )
-    labels = {} if y is None else _labels(net, y, given)
+    labels = {name: _array(given.pop(name)) for name in answering & given.keys()}
+    labels |= {} if y is None else _labels(net, y, given)
+    if output is None and (missing := sorted(answering - labels.keys())):
+        raise DataError(f"the input layers {', '.join(missing)} bring labels or targets: give y. Received: none.")
     features = {name: _array(array) for name, array in given.items()}
     sizes = {f"x[{name!r}]" if len(features) > 1 else "x": len(array) for name, array in features.items()}
     sizes |= {f"y[{name!r}]" if len(labels) > 1 else "y": len(array) for name, array in labels.items()}
@@ -55,6 +60,8 @@ def feed_of(net: Net, x: Any, y: Any = None, *, output: str | None = None) -> tu
     if rows < 1 or len(set(sizes.values())) > 1:
         told = ", ".join(f"{size} in {name}" for name, size in sizes.items())
         raise DataError(f"a mini-batch must have as many samples in all arrays, and at least one. Received: {told}.")
+    for name in answering & labels.keys():
+        features[name] = np.broadcast_to(np.float32(0), (rows, *net.shapes[name]))
     return {name: Batch(array, labels.get(name)) for name, array in features.items()}, rows
 
 
@@ -66,6 +73,17 @@ def normalised(net: Net, feed: Mapping[str, Batch]) -> dict[str, Batch]:
         labels = None if batch.labels is None else layer.normalised_labels(net.ops, batch.labels)
         found[name] = Batch(layer.normalised(net.ops, batch.features), labels)
     return found
+
+
+def _answering(net: Net) -> set[str]:
+    """The input layers of which only the labels are read."""
+    read = {
+        source
+        for layer in net.layers.values()
+        for position, source in enumerate(layer.proto.srclayers)
+        if position not in layer.label_positions
+    }
+    return set(labelled_inputs(net)) - read
 
 
 def _labels(net: Net, y: Any, given: Mapping[str, Any]) -> dict[str, Any]:

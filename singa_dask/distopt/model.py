@@ -12,8 +12,7 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
-from singa_dask.data.columns import Column
-from singa_dask.distopt.described import Described, answers_of, class_names, described_inputs, value_names
+from singa_dask.distopt.described import KnownData
 from singa_dask.distopt.feeding import check_normalisation, feed_of, normalised, read_files
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.predicting import is_empty, predict
@@ -135,23 +134,14 @@ class Model:
         return tuple(self._test_net.predictions())
 
     @property
-    def inputs(self) -> dict[str, Described]:
-        """What a trained model knows of the data of its input layers, by layer."""
-        return described_inputs(self._test_net, self.described)
-
-    def answers(self, output: str) -> Column | None:
-        """The labels or targets with which an output was trained, if they are known."""
-        return answers_of(self._test_net, output, self.inputs)
+    def known(self) -> KnownData:
+        """What is known of the data: names of classes, targets and columns."""
+        return KnownData(self._test_net, self.described)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes of the first output, if they are known: that of column i of `predict` is i."""
-        return class_names(self.answers(self.outputs[0]))
-
-    def names(self, output: str, width: int) -> list[str]:
-        """The names of the `width` values of a prediction: classes, targets, or else numbers."""
-        classifies = self._test_net.predictions()[output]
-        return value_names(self.answers(output), width, classifies=classifies)
+        return self.known.classes(self.outputs[0])
 
     def predict(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> Any:
         """The net's output for every row of x: class probabilities of a softmax loss, else the output of the loss or

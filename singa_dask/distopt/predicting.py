@@ -53,12 +53,12 @@ def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
     import pandas
 
     width = prod(rows.shape[1:])
-    return pandas.DataFrame(rows.reshape(len(rows), width), index, model.names(output, width))
+    return pandas.DataFrame(rows.reshape(len(rows), width), index, model.known.names(output))
 
 
 def _features(table: Any, model: Model, output: str) -> dict[str, np.ndarray]:
     """What each input layer that the output needs reads of a table."""
-    known = model.inputs
+    known = model.known.inputs
     return {
         name: known[name].features(table) if name in known else numbers(table, list(table))
         for name in inputs_of(model.net, output)
@@ -105,11 +105,9 @@ def _by_rows(array: Any) -> Any:
         received = f"shape {array.shape}"
         hint = "Its first axis counts the samples, whose sizes must be known; compute_chunk_sizes() finds them."
         raise ConfigError(Problem("x", "must be a Dask array of samples", received, hint))
-    return (
-        array
-        if all(count == 1 for count in array.numblocks[1:])
-        else array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
-    )
+    if all(count == 1 for count in array.numblocks[1:]):
+        return array
+    return array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
 
 
 def _block(*blocks: Any, model: Model, names: Sequence[str | None], output: str, batchsize: int | None) -> np.ndarray:

@@ -14,18 +14,24 @@ def is_lazy(x: Any) -> bool:
     return hasattr(x, "__dask_graph__")
 
 
+def is_table(x: Any) -> bool:
+    """Whether x is a DataFrame, of pandas or Dask."""
+    return hasattr(x, "columns") and hasattr(x, "dtypes")
+
+
 def rows_of(x: Any) -> int:
     """Samples of x. Those of a Dask collection without known sizes are counted."""
-    count = x.shape[0]
-    if is_lazy(count):
-        count = count.compute()
-    elif count != count:
-        count = sum(part.compute() for part in x.map_blocks(_length, dtype=int).to_delayed().ravel())
-    return int(count)
+    if not is_lazy(x) or (isinstance(x.shape[0], int)):
+        return int(x.shape[0])
+    if is_table(x):
+        return len(x)
+    return sum(
+        x.map_blocks(_length, dtype=int, chunks=((1,) * x.numblocks[0],), drop_axis=[*range(1, x.ndim)]).compute()
+    )
 
 
-def _length(block: np.ndarray) -> int:
-    return len(block)
+def _length(block: np.ndarray) -> np.ndarray:
+    return np.array([len(block)])
 
 
 def unique(y: Any) -> np.ndarray:
@@ -49,7 +55,9 @@ def codes(y: Any, classes: np.ndarray) -> Any:
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
     unknown = classes[places] != values
     if unknown.any():
-        raise ValueError(f"y holds {values[unknown][0]!r}, which is not one of the classes: {classes.tolist()}.")
+        raise ValueError(
+            f"y holds {values[unknown].tolist()[0]!r}, which is not one of the classes: {classes.tolist()}."
+        )
     if hasattr(y, "index"):  # of a DataFrame's partition
         return type(y)(places, index=y.index, name="y")
     return places

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -129,8 +128,9 @@ class Estimator(BaseEstimator):
     def _set_loss(self, proto: JobProto, y: Any) -> None:
         """Set what the parameters say about the loss layer."""
 
-    _options: Mapping[str, Any] = MappingProxyType({})
-    """How `write_shards` takes y."""
+    def _options(self, *, lazy: bool) -> dict[str, Any]:
+        """How the labels or targets are written: by `shard` if they are lazy, else by `write_shards`."""
+        raise NotImplementedError
 
     # Training
 
@@ -149,16 +149,17 @@ class Estimator(BaseEstimator):
                 validation=validation,
                 processes=self.client is not None,
                 workspace=folder,
+                callbacks=self.callbacks,
                 display=None if self.verbose else Display(),
                 curves=self.workspace is not None,
             )
             self.history_ = self.result_.history
-            assert self.result_.checkpoint is not None  # every run ends with one
-            self.model_ = load_model(self.result_.checkpoint, dtype=self._dtype)
+            best = folder / "checkpoint" / checkpoints.BEST
+            self.model_ = load_model(best if best.exists() else folder, dtype=self._dtype)
             net = self.model_.net
             store = net.layers[net.input_layers[0]].proto.store_conf
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
-        self.n_iter_ = max(1, round(self.result_.summary["step"] * batch / examples.rows))
+        self.n_iter_ = max(1, self.result_.summary["step"] * batch // examples.rows)
         return self
 
     @contextmanager
@@ -250,22 +251,18 @@ class Estimator(BaseEstimator):
         answers = self._answers(y)
         scale: Mapping[str, Any] = {"normalise": True, "normalise_target": True}
         if is_lazy(x):
-            data: Any = (x, answers) if weight is None else (x, answers, weight)
+            data: Any = Arrays(x, answers, weight, self._options(lazy=True))
         else:
             if weight is not None:
                 weight = _check_sample_weight(weight, x, ensure_non_negative=True)
-                if not weight.sum() > 0:
-                    raise ValueError("sample_weight: all samples have a weight of 0.")
                 weight = weight / weight.mean()
                 scale = self._weighted_scale(x, answers, weight)
             data = self._arrays(x, answers, weight)
         return Examples(data, x, y, self._scale if goes_on else scale)
 
     def _arrays(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray | None = None) -> Arrays:
-        channels = feature_column(x).channels
-        return Arrays(
-            x, answers, weight, {"channels": channels, "durable": self.workspace is not None, **self._options}
-        )
+        options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
+        return Arrays(x, answers, weight, {**options, **self._options(lazy=False)}, plain=True)
 
     def _weighted_scale(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
         """Of the data set in which each sample occurs as often as its weight says."""
@@ -277,7 +274,7 @@ class Estimator(BaseEstimator):
             return self.validation
         x, y = self.validation
         if is_lazy(x):
-            return x, self._answers(y)
+            return Arrays(x, self._answers(y), options=self._options(lazy=True))
         x, y = self._checked_answers(x, y, first=False)
         return self._arrays(x, self._answers(y))
 

@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from singa_dask.estimators.arrays import codes, is_lazy, unique
+from singa_dask.estimators.arrays import codes, is_lazy, is_table, unique
 from singa_dask.estimators.base import Estimator
 from singa_dask.job.job_pb2 import JobProto, LayerType
 
@@ -98,9 +98,12 @@ class Classifier(ClassifierMixin, Estimator):
     def predict(self, X: Any) -> Any:
         """The most probable class.   (N, ...) -> (N,)"""
         scores = self.predict_proba(X)
-        if is_lazy(scores):
-            return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=1)
-        return _best(scores, self.classes_)
+        if not is_lazy(scores):
+            return _best(scores, self.classes_)
+        if is_table(scores):
+            meta = _best_of_table(scores._meta, self.classes_)
+            return scores.map_partitions(_best_of_table, self.classes_, meta=meta)
+        return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=1)
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         x, y = validate_data(self, x, y, reset=first, allow_nd=True)
@@ -113,8 +116,7 @@ class Classifier(ClassifierMixin, Estimator):
     def _outputs(self, y: Any) -> tuple[int, bool]:
         return len(self.classes_), True
 
-    @property
-    def _options(self) -> dict[str, Any]:  # type: ignore[override]
+    def _options(self, *, lazy: bool) -> dict[str, Any]:
         return {"classes": [str(name) for name in self.classes_]}
 
     def _set_loss(self, proto: JobProto, y: Any) -> None:
@@ -128,3 +130,9 @@ class Classifier(ClassifierMixin, Estimator):
 
 def _best(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return classes[np.argmax(scores, axis=1)]
+
+
+def _best_of_table(scores: Any, classes: np.ndarray) -> Any:
+    import pandas
+
+    return pandas.Series(_best(scores.to_numpy(), classes), scores.index, name="prediction")

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
 
-from singa_dask.estimators.arrays import feature_column, is_lazy, scale
+from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, scale
 from singa_dask.estimators.base import Estimator
 
 
@@ -45,9 +45,14 @@ class Regressor(RegressorMixin, Estimator):
     def predict(self, X: Any) -> Any:
         """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)"""
         predicted = self._output(X)
-        if is_lazy(predicted):
-            return predicted.map_blocks(_shaped, self._target_shape, dtype=np.float64, **_axes(predicted, self))
-        return _shaped(predicted, self._target_shape)
+        shape = self._target_shape
+        if not is_lazy(predicted):
+            return _shaped(predicted, shape)
+        if is_table(predicted):
+            return predicted if shape else predicted[predicted.columns[0]]
+        chunks = (predicted.chunks[0], *((size,) for size in shape))
+        dropped = [*range(max(1, len(shape) + 1), predicted.ndim)]
+        return predicted.map_blocks(_shaped, shape, dtype=predicted.dtype, chunks=chunks, drop_axis=dropped)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -66,6 +71,9 @@ class Regressor(RegressorMixin, Estimator):
     def _answers(self, y: Any) -> Any:
         return y
 
+    def _options(self, *, lazy: bool) -> dict[str, Any]:
+        return {"targets": True} if lazy else {}
+
     def _weighted_scale(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
         mean, std = scale(answers, feature_column(answers), weight)
         return {**super()._weighted_scale(x, answers, weight), "target_mean": mean, "target_std": std}
@@ -76,11 +84,3 @@ class Regressor(RegressorMixin, Estimator):
 
 def _shaped(predicted: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return predicted.reshape(len(predicted), *shape)
-
-
-def _axes(predicted: Any, estimator: Regressor) -> dict[str, Any]:
-    """How `map_blocks` is told the shape of the blocks."""
-    shape = estimator._target_shape
-    return {"chunks": (predicted.chunks[0], *((size,) for size in shape))} | (
-        {"drop_axis": 1} if not shape and predicted.ndim > 1 else {}
-    )

@@ -16,18 +16,22 @@ def check_evaluations(findings: Findings) -> None:
     active = active_phases(findings.job)
     for path, metric in watched_metrics(findings.job).items():
         phase, _, name = metric.partition(".")
-        if phase not in _EVALUATED or not name:
+        block = path[:-1]
+        if block and not _has(findings, path):  # the default
+            if len(active) == 1:
+                message = "needs an evaluation, and this job has none: validate_freq and test_freq are 0"
+                findings.add(block, message, hint="Write validate_freq: 100, with an input layer for kVal.")
+        elif phase not in _EVALUATED or not name:
             message = "must name a metric of an evaluation: validate or test, a dot, the metric"
             findings.add(path, message, repr(metric), 'For example "validate.loss" or "test.accuracy".')
         elif _EVALUATED[phase] not in active:
             message = f"needs the {phase} evaluation, which this job does not run: {phase}_freq is 0"
             hint = f"Write {phase}_freq: 100, with an input layer for {Phase.Name(_EVALUATED[phase])}."
-            findings.add(_written(findings, path), message, metric, hint)
+            findings.add(path, message, metric, hint)
 
 
-def _written(findings: Findings, path: Path) -> Path:
-    """The path, or that of its block where the field itself is not set: a place that the text has."""
+def _has(findings: Findings, path: Path) -> bool:
     message = findings.job
     for name in path[:-1]:
         message = getattr(message, str(name))
-    return path if message.HasField(str(path[-1])) else path[:-1]
+    return message.HasField(str(path[-1]))

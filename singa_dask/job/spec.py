@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.assemble import assemble
 from singa_dask.job.checks import check_job
-from singa_dask.job.fields import assign
-from singa_dask.job.job_pb2 import AlgProto, ClusterProto, JobProto, LayerProto, NetProto, UpdaterProto
+from singa_dask.job.fields import assign, assign_all
+from singa_dask.job.job_pb2 import (
+    AlgProto,
+    ClusterProto,
+    EarlyStoppingProto,
+    JobProto,
+    LayerProto,
+    NetProto,
+    UpdaterProto,
+)
 from singa_dask.job.locate import Positions, locate_problems
 from singa_dask.job.text import job_to_text, read_job
 from singa_dask.job.topology import ClusterTopology, cluster_message
@@ -40,7 +48,8 @@ class Job:
     layers: a list, in which a layer without sources reads the layer before it, or the last layers of a graph; see
     docs/job.md. updater: an object such as SGD(lr=0.1). Messages work for both.
     alg: a name of AlgType ("kBP"), "module:Name" of user code, or an AlgProto.
-    fields: any other field of the job or the net (test_freq=100, gpu=[0, 1], unroll_len=50, ...).
+    fields: any other field of the job or the net (test_freq=100, gpu=[0, 1], unroll_len=50, ...); early_stopping is a
+    mapping, {"patience": 5} or {} for the defaults.
 
     Raises ConfigError for unknown fields and wrong values. check() checks the job as a whole.
     """
@@ -137,11 +146,24 @@ class Job:
 
 
 def _set_field(job: JobProto, key: str, value: Any) -> None:
+    if key == "early_stopping":
+        return _set_early_stopping(job, value)
     if key not in _KEYWORDS and key not in _OF_THE_NET:
-        valid = {*_KEYWORDS, *_OF_THE_NET, "layers", "updater", "cluster", "alg"}
+        valid = {*_KEYWORDS, *_OF_THE_NET, "layers", "updater", "cluster", "alg", "early_stopping"}
         hint = f"Use {_BLOCKS[key]}." if key in _BLOCKS else nearest(key, valid)
         raise ConfigError(Problem(key, "a job has no such field", f"{key}={value!r}", hint))
     assign(job.neuralnet if key in _OF_THE_NET else job, key, value, key)
+
+
+def _set_early_stopping(job: JobProto, value: Any) -> None:
+    if isinstance(value, EarlyStoppingProto):
+        job.early_stopping.CopyFrom(value)
+    elif isinstance(value, Mapping):
+        job.early_stopping.SetInParent()
+        assign_all(job.early_stopping, value, "early_stopping", "early stopping")
+    else:
+        hint = 'Write early_stopping={"patience": 5}, or {} for the defaults.'
+        raise ConfigError(Problem("early_stopping", "expected a mapping", repr(value), hint))
 
 
 def _algorithm(alg: Any) -> AlgProto:

@@ -26,12 +26,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arrays:
-    """NumPy arrays that need no conversion. options: of `write_shards`."""
+    """(X, y) or (X, y, sample_weight). plain: whether they are NumPy arrays that need no conversion.
+
+    options: of `write_shards` if they are plain, else of `shard`.
+    """
 
     x: Any
     y: Any
     weight: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    plain: bool = False
+
+    def write(self, out: Path, client: Client | None) -> Manifest:
+        if self.plain:
+            options = {"shuffle_seed": 0, "overwrite": True, **self.options}
+            return write_shards(out, self.x, self.y, weight=self.weight, **options)
+        options = {"client": client, "sample_weight": self.weight, "overwrite": True, **self.options}
+        return next(iter(shard(self.x, self.y, out, **options).values()))
 
 
 # Rows of a mini-batch of an evaluation.
@@ -109,17 +120,13 @@ def _written(data: Any, what: str, folder: Callable[[], Path], client: Client | 
     """The folder of shards with these data."""
     if isinstance(data, str | os.PathLike):
         return resolve(os.fspath(data))
-    new = folder() / f".{what}.{os.getpid()}"
-    if isinstance(data, Arrays):
-        options = {"shuffle_seed": 0, **data.options}
-        manifest = write_shards(new, data.x, data.y, weight=data.weight, overwrite=True, **options)
-    elif isinstance(data, tuple) and len(data) in (2, 3):
-        x, y, *weight = data
-        options = {"sample_weight": weight[0] if weight else None, "overwrite": True}
-        (manifest,) = shard(x, y, new, client=client, **options).values()
-    else:
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        data = Arrays(*data)
+    if not isinstance(data, Arrays):
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
+    new = folder() / f".{what}.{os.getpid()}"
+    manifest = data.write(new, client)
     # Named after its content: what a job file names cannot become other data.
     final = new.with_name(f"{what}-{manifest.digest[:12]}")
     if final.exists():

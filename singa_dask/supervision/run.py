@@ -264,7 +264,8 @@ class Run:
         if event["kind"] == "checkpoint":
             self._checkpoint = event["path"]
         if event["kind"] == "end":
-            self._reports[event["group"]] = event["record"]
+            # It may come after the group's own report, which has more.
+            self._reports[event["group"]] = self._reports.get(event["group"], {}) | event["record"]
         if event["kind"] == "metrics":
             if self.curves:
                 load_drawing()

@@ -68,7 +68,7 @@ class Decisions:
         deltas = {EARLY_STOPPING: early.min_delta, REDUCE_ON_PLATEAU: plateau.min_delta}
         self._watches = {path: Watch(metric, deltas.get(path, 0.0)) for path, metric in self._metrics.items()}
         self._patience = {EARLY_STOPPING: early.patience, REDUCE_ON_PLATEAU: plateau.patience}
-        self._rate = learning_rate(job.updater.learning_rate)
+        self._rate = job.updater.learning_rate
         self.reductions = 0
 
     @property
@@ -101,8 +101,7 @@ class Decisions:
             ends = ends or (out_of_patience and path == EARLY_STOPPING)
             if out_of_patience and path == REDUCE_ON_PLATEAU:
                 watch.since = 0
-                lower = self._rate.reduced(step, self.reductions + 1) < self._rate.reduced(step, self.reductions)
-                self.reductions += lower
+                self.reductions += self.rate(step, more=1) < self.rate(step)
         return Verdict(improved, self.reductions, ends)
 
     @property
@@ -113,9 +112,9 @@ class Decisions:
             return None
         return {"metric": watch.metric, "value": watch.best, "step": watch.step}
 
-    def rate(self, step: int) -> float:
-        """The learning rate at a step."""
-        return self._rate.reduced(step, self.reductions)
+    def rate(self, step: int, more: int = 0) -> float:
+        """The learning rate at a step, after so many more reductions."""
+        return learning_rate(self._rate).reduced(step, self.reductions + more)
 
     @property
     def reason(self) -> str:

@@ -167,9 +167,10 @@ class _TrainingLoop:
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
-        restored = None
+        decided: Mapping[str, Any] = {}
         if group.puts:
-            restored = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
+            found = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
+            decided = found.decisions if found else {}
         start = self._step = group_state.fetch(group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
@@ -178,7 +179,7 @@ class _TrainingLoop:
             group_state.fetch(start)  # other groups have gone on meanwhile
         self._reporter.start(start)
         if group.leads:
-            self._recall(restored)
+            self._recall(decided)
         stopping, why = False, ""
         while True:
             ended = stopping or self._step >= job.train_steps
@@ -286,15 +287,18 @@ class _TrainingLoop:
         rest = [phase for phase in active_phases(self._job)[1:] if phase not in measured]
         return self._evaluate(rest)[0]
 
-    def _recall(self, restored: checkpoints.Checkpoint | None) -> None:
-        """Go on from the decisions of a checkpoint: the one that was restored, or the newest if servers went on."""
-        if self._comm.rank != 0:
-            return
-        found = restored if self._group.fresh else checkpoints.newest(self._plan.checkpoints)[0]
-        self._decisions.resume(found.decisions if found else {})
-        self._decisions.reductions = max(self._decisions.reductions, self._replica.stub.reductions)
-        if self._decisions.best:
-            self._reporter.best(self._step, self._decisions.best, self._plan.checkpoints / checkpoints.BEST)
+    def _recall(self, decided: Mapping[str, Any]) -> None:
+        """Go on from what was decided, by the checkpoint that was restored, or by the newest if servers went on."""
+        decisions, folder, stub = self._decisions, self._plan.checkpoints, self._replica.stub
+        if self._comm.rank == 0:
+            found = None if self._group.fresh else checkpoints.newest(folder)[0]
+            decisions.resume(found.decisions if found else decided)
+        reductions = np.array([max(decisions.reductions, stub.reductions)])
+        with self._comm.patiently(MEETING_TIMEOUT_S):
+            self._comm.broadcast(reductions)
+        decisions.reductions = stub.reductions = int(reductions[0])
+        if decisions.best:
+            self._reporter.best(self._step, decisions.best, folder / checkpoints.BEST)
 
     def _save_step(self) -> None:
         path = checkpoints.path_of(self._plan.checkpoints, self._step)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import onnxruntime
+import pandas as pd
 import psutil
 import pytest
 from support.commands import COMMAND, ROOT, cluster, example, metrics, said, sets, started, wait_until
@@ -144,11 +145,14 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     )
     ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "out.csv")
     assert ran.code == 0, ran.err
-    table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
-    assert table[:, 0].tolist() == list(range(300))
-    assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(rows[-1]["accuracy"])
-    likely = np.sort(load_model(tmp_path / "runs" / "clouds-allreduce").predict(points).max(axis=1))
-    np.testing.assert_allclose(likely, np.sort(table[:, 3]), atol=1e-3)
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert list(table.columns) == ["sample", "label", "class", "probability", "probability_far", "probability_near"]
+    assert table["sample"].tolist() == list(range(300))
+    assert (table["label"] == table["class"]).mean() == pytest.approx(rows[-1]["accuracy"])
+    model = load_model(tmp_path / "runs" / "clouds-allreduce")
+    assert model.classes == ("far", "near")
+    likely = np.sort(model.predict(points).max(axis=1))
+    np.testing.assert_allclose(likely, np.sort(table["probability"]), atol=1e-3)
     bare = "".join(f"{line.partition(',')[2]}\n" for line in (tmp_path / "test.csv").read_text().splitlines())
     (tmp_path / "new.csv").write_text(bare)
     assert singa_dask("shard", "csv", "--source", "new.csv", "--label", "none", "--out", "new").code == 0
@@ -157,13 +161,15 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     )
     ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "new-out.csv", *new)
     assert ran.code == 0, ran.err
-    assert (np.loadtxt(tmp_path / "new-out.csv", delimiter=",", skiprows=1)[:, 1] == table[:, 2]).all()
+    assert (pd.read_csv(tmp_path / "new-out.csv")["class"] == table["class"]).all()
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "model/clouds.onnx")
     assert ran.code == 0, ran.err
     assert "inputs data; outputs loss" in ran.out
     raw = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3), dtype=np.float32)
     scores = onnxruntime.InferenceSession(tmp_path / "model" / "clouds.onnx").run(["loss"], {"data": raw})[0]
-    assert np.sort(scores.max(axis=1)) == pytest.approx(np.sort(table[:, 3]), abs=1e-5)  # shards deal the rows out
+    assert np.sort(scores.max(axis=1)) == pytest.approx(
+        np.sort(table["probability"]), abs=1e-5
+    )  # shards deal the rows out
     kinds = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=0, dtype=str)
     assert np.mean(scores.argmax(axis=1) == (kinds == "near")) == pytest.approx(rows[-1]["accuracy"])
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "out.csv/clouds.onnx")

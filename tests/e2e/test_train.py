@@ -65,10 +65,11 @@ def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
 
     predicted = singa_dask("predict", example(), "--checkpoint", workspace, "--out", "out.csv")
     assert predicted.code == 0, predicted.err
-    lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert lines[0] == "sample,label,class,probability"
-    table = np.array([line.split(",") for line in lines[1:]], float)
-    assert sorted(table[:, 0]) == list(range(len(table)))
+    header, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    probabilities = [f"probability_{digit}" for digit in range(10)]
+    assert header.split(",") == ["sample", "label", "class", "probability", *probabilities]
+    table = np.array([line.split(",") for line in lines], float)
+    assert table[:, 0].tolist() == list(range(len(table)))
     assert np.mean(table[:, 1] == table[:, 2]) == pytest.approx(told["test"]["accuracy"], abs=1e-6)
 
 

@@ -67,6 +67,11 @@ def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -
     return ran
 
 
+def server_links(prepared: Prepared) -> dict[int, LocalLink]:
+    """Links to new servers of the first server group, by number."""
+    return {i: LocalLink(server) for (group, i), server in _servers(prepared).items() if group == 0}
+
+
 def _servers(prepared: Prepared) -> dict[tuple[int, int], Server]:
     topology, cut = prepared.topology, prepared.partition
     servers = {}

@@ -313,19 +313,21 @@ def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:
         file.seek(start)
         line = 1
         if header:
-            cells = _until_line_end(file, b"", path, line)
+            cells = _until_line_end(file, 0, path, line)
             start, line = start + len(cells), line + cells.count(b"\n")
-        while data := file.read(BLOCK_NBYTES):
-            if len(data) == BLOCK_NBYTES:
-                data += _until_line_end(file, data, path, line)
-            if data.strip():
-                yield start, start + len(data), line
-            start, line = start + len(data), line + data.count(b"\n")
+        data = bytearray(BLOCK_NBYTES)
+        while size := file.readinto(data):
+            rest = _until_line_end(file, data.count(b'"', 0, size), path, line) if size == len(data) else b""
+            stop = start + size + len(rest)
+            blank = all(data[i : min(i + 4096, size)].isspace() for i in range(0, size, 4096)) and not rest.strip()
+            if not blank:
+                yield start, stop, line
+            start, line = stop, line + data.count(b"\n", 0, size) + rest.count(b"\n")
 
 
-def _until_line_end(file: io.BufferedReader, data: bytes, path: Path, line: int) -> bytes:
-    """What follows `data` up to the end of its last line."""
-    quotes, rest = data.count(b'"'), b""
+def _until_line_end(file: io.BufferedReader, quotes: int, path: Path, line: int) -> bytes:
+    """What follows `quotes` quotation marks, up to the end of their last line."""
+    rest = b""
     while piece := file.readline():
         rest += piece
         quotes += piece.count(b'"')

@@ -9,7 +9,7 @@ from support.partitioned import Member
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
-from singa_dask.algorithms.measured import loss_metrics
+from singa_dask.algorithms.measured import _numbers, loss_metrics
 from singa_dask.algorithms.metrics import AUC, MAX_CLASSES, METRICS, Rows, kind_of, make_metric
 from singa_dask.algorithms.parity_sample import ParitySample
 from singa_dask.comm.threads import run_threads
@@ -144,8 +144,8 @@ NAMES = [*METRICS["classes"], "top3"]
 def batches(count=5, rows=8):
     draw = np.random.default_rng(2)
     return [
-        {"data": (draw.standard_normal((rows, 6)), draw.integers(0, 6, rows)), "y": (draw.random((rows, 6)), None)}
-        for _ in range(count)
+        {"data": (draw.standard_normal((some, 6)), draw.integers(0, 6, some)), "y": (draw.random((some, 6)), None)}
+        for some in [rows] * count + [1]  # the last one is short: other workers have no row of it
     ]
 
 
@@ -158,7 +158,7 @@ def evaluated(comm, layers, names, dim):
         member.feed({name: x for name, x in batch.items() if name in used}, number, Phase.kTest)
         for number, batch in enumerate(batches())
     ]
-    result = Evaluator(net, BP(), names, rows=40).measure(feeds)
+    result = Evaluator(net, BP(), names, rows=41).measure(feeds)
     sums = result.sums
     comm.all_reduce(sums)
     result.sums = sums
@@ -175,6 +175,14 @@ def test_any_number_of_workers_measures_the_same(layers, names, dim):
             assert numbers == pytest.approx(serial, rel=1e-12)
             for key, expected in details.items():
                 np.testing.assert_allclose(others[key].value, expected.value, rtol=1e-12)
+    if layers is REGRESSION:  # in the order of the set
+        targets = np.concatenate([batch["y"][0] for batch in batches()])
+        np.testing.assert_array_equal(details["parity"].value[:, :, 1], targets)
+
+
+def test_time_steps_are_numbered_within_their_row():
+    assert _numbers(6, 10, 3).tolist() == [20, 22, 24, 21, 23, 25]
+    assert _numbers(0, 10, 0).tolist() == []
 
 
 def test_what_losses_compare_is_measured():

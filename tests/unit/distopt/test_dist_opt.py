@@ -31,7 +31,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
 )
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.updaters import SGD, Adam, Updater
+from singa_dask.updaters import SGD, Adam, Updater, schedules
 
 ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose
 SMALL = 60  # elements: conv's fused, the inner product alone
@@ -558,3 +558,11 @@ def test_a_rank_that_stays_away_is_a_timeout():
 
     with pytest.raises(CommTimeout, match="ranks 1, 2 are lost or late"):
         run_threads(3, member, timeout_s=0.3)
+
+
+def test_a_learning_rate_that_follows_evaluations_is_refused():
+    updater = SGD(learning_rate=schedules.ReduceOnPlateau(base_lr=0.1))
+    with pytest.raises(
+        ConfigError, match=r"updater.learning_rate: follows the evaluations of a job.*another schedule"
+    ):
+        DistOpt(updater, comm=SoloCommunicator())

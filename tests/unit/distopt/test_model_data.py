@@ -201,3 +201,19 @@ def test_several_targets_are_given_by_input_layer():
         model({"a": X, "b": X}, {"c": Y})
     with pytest.raises(DataError, match=r"39 in y\['b'\]"):
         model({"a": X, "b": X}, labels | {"b": np.zeros(39, int)})
+
+
+def test_an_input_layer_of_targets_alone_is_given_as_x_or_as_y():
+    layers = [
+        RecordInput("x", shape=[3], has_label=False),
+        RecordInput("y", shape=[2], target_shape=[2], target_mean=TARGET_MEAN, target_std=TARGET_STD),
+        InnerProduct("out", "x", num_output=2, param=[{"init": {"type": "kUniform", "low": -0.5, "high": 0.5}}]),
+        EuclideanLoss("loss", ["out", "y"]),
+    ]
+    model = Model(layers, dtype=np.float64)
+    loss = float(model({"x": X, "y": RAW_Y}))
+    assert loss == float(model(X, RAW_Y)) == float(model({"x": X}, {"y": RAW_Y}))
+    assert model.evaluate({"x": X, "y": RAW_Y}, batchsize=7)["loss"] == pytest.approx(loss)
+    np.testing.assert_allclose(model.evaluate(X, model.predict(X))["loss"], 0, atol=1e-20)
+    with pytest.raises(DataError, match="input layers y bring labels or targets: give y"):
+        model(X)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -221,16 +220,24 @@ def test_classes_and_columns_have_the_names_of_the_data(model):
             named.predict(table)
 
 
-def test_values_of_a_target_have_its_names():
-    model = two_inputs()
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        (Column("y", Role.TARGET, "float32", (2,), mean=(0.0, 0.0), std=(1.0, 1.0), names=("u", "v")), ["u", "v"]),
+        (Column("y", Role.TARGET, "float32", (2,), mean=(0.0, 0.0), std=(1.0, 1.0)), ["y_0", "y_1"]),
+        (Column("price", Role.TARGET, "float32", ()), ["output_0", "output_1"]),
+    ],
+)
+def test_values_of_a_target_have_its_names(target, names):
     features = Column("x", Role.FEATURE, "float32", (6,), mean=(0.0,) * 6, std=(1.0,) * 6)
+    model = two_inputs()
+    assert described(model, features, target).known.names("size") == names
+    assert model.known.names("size") == ["output_0", "output_1"] and model.known.names("kind") == ["0", "1", "2"]
 
-    def names(target, width=2):
-        return described(model, features, target).names("size", width)
 
-    two = Column("y", Role.TARGET, "float32", (2,), mean=(0.0, 0.0), std=(1.0, 1.0))
-    assert names(replace(two, names=("u", "v"))) == ["u", "v"]
-    assert names(two) == ["y_0", "y_1"]
-    assert names(Column("price", Role.TARGET, "float32", ()), 1) == ["price"]
-    assert names(Column("price", Role.TARGET, "float32", ())) == ["output_0", "output_1"]
-    assert model.names("size", 2) == ["output_0", "output_1"] and model.names("kind", 3) == ["0", "1", "2"]
+def test_one_number_has_the_name_of_the_target():
+    layer = layers.RecordInput(shape=[6], target_shape=[1])
+    model = Model([layer, layers.InnerProduct(num_output=1), layers.EuclideanLoss()])
+    features = Column("x", Role.FEATURE, "float32", (6,), mean=(0.0,) * 6, std=(1.0,) * 6)
+    named = described(model, features, Column("price", Role.TARGET, "float32", ()))
+    assert list(named.predict(pd.DataFrame(X)).columns) == ["price"] and named.classes is None

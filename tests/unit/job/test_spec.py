@@ -7,7 +7,15 @@ import pytest
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job, JobProto
-from singa_dask.job.job_pb2 import AlgProto, ClusterProto, InnerProductProto, LayerProto, LayerType, UpdaterProto
+from singa_dask.job.job_pb2 import (
+    AlgProto,
+    ClusterProto,
+    EarlyStoppingProto,
+    InnerProductProto,
+    LayerProto,
+    LayerType,
+    UpdaterProto,
+)
 
 
 def described(proto: object) -> SimpleNamespace:
@@ -137,3 +145,19 @@ def test_from_text_takes_text_of_one_word() -> None:
     with pytest.raises(ConfigError, match="expected : after the name"):
         Job.from_text("name")
     assert Job.from_text("").proto == JobProto()
+
+
+def test_early_stopping_is_a_mapping() -> None:
+    def job(value: object) -> JobProto:
+        return Job(name="a", layers=[], updater=UpdaterProto(), train_steps=1, early_stopping=value).proto
+
+    expected = EarlyStoppingProto(patience=7, metric="test.loss")
+    assert job({"patience": 7, "metric": "test.loss"}).early_stopping == expected == job(expected).early_stopping
+    assert job({}).HasField("early_stopping") and job({}).early_stopping.patience == 5
+    for value, fault in [
+        ({"patienc": 7}, r"early_stopping.patienc: early stopping has no such setting.*Did you mean patience"),
+        ({"patience": 0.5}, r"early_stopping.patience: expected a whole number"),
+        (7, r"early_stopping: expected a mapping. Received: 7. Write early_stopping=.\"patience\": 5"),
+    ]:
+        with pytest.raises(ConfigError, match=fault):
+            job(value)

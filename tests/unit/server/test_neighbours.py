@@ -443,3 +443,28 @@ def test_an_opening_that_does_not_fit_is_refused_and_changes_nothing(size):
     reply = line.posts[1].ask(OpenAccount(0, "left", (1, 0), ones(7.0, size)))
     assert isinstance(reply, Refused) and f"must have shape (16,), not ({size},)" in reply.reason
     assert line.values(1)[1] == 1 and line.values(1)[0] == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=12))
+def test_the_most_reductions_of_the_learning_rate_reach_all_copies(told):
+    """Each copy hears of some reductions with an update; once everything is exchanged, all know the most."""
+    line, steps = Line(3), [0, 0, 0]
+    for i, reductions in told:
+        line.posts[i].ask(Update(0, Origin(0), steps[i], ones(0.0), reductions=reductions))
+        steps[i] += 1
+        known = [post.ask(Inspect(0)).reductions for post in line.posts]
+        assert known[i] >= reductions
+    for left in (0, 1, 0):
+        sync = line.posts[left].protocol.slices[0].begin_sync(force=True)
+        reply = line.posts[left + 1].ask(sync)
+        line.posts[left].protocol.slices[0].finish_sync(sync, reply)
+    most = max((reductions for _, reductions in told), default=0)
+    assert [post.ask(Inspect(0)).reductions for post in line.posts] == [most] * 3
+
+
+def test_a_copy_of_a_neighbour_has_its_reductions_of_the_learning_rate():
+    line = Line(2)
+    line.posts[0].ask(Update(0, Origin(0), 0, ones(0.0), reductions=2))
+    state = line.posts[0].ask(OpenAccount(0, "right", (0, 1)))
+    assert state.reductions == 2

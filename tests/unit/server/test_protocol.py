@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.servers import Post, ones, protocol, server_plan
@@ -23,7 +25,7 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.protocol import ServerProtocol
-from singa_dask.updaters import SGD
+from singa_dask.updaters import SGD, schedules
 
 
 def post(values: float | None = 0.0, **options) -> Post:
@@ -219,6 +221,28 @@ def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
     for group, step in [(0, 10), (1, 10), (1, 11), (0, 11)]:
         to.say(update(group, step, first=10))
     assert calls == [(10, 40), (10, 41), (11, 42), (11, 43)]
+
+
+def falling() -> Post:
+    """A server with two worker groups, whose learning rate is halved with each reduction, from 8."""
+    cut = partition(16, 1, 1, beside=False)
+    made = SGD(learning_rate=schedules.ReduceOnPlateau(base_lr=8.0, factor=0.5))
+    plan = replace(server_plan(cut), updater=made.proto.SerializeToString(), groups=(0, 1))
+    return Post(plan.protocol(Ops()))
+
+
+def test_an_update_has_the_learning_rate_that_its_sender_names_and_replies_tell_the_lowest():
+    to = falling()
+    to.say(Put(0, ones(0.0), reductions=1))
+    assert to.ask(Get(0, Origin(0))).reductions == 1
+    assert to.ask(replace(update(0, 0), reductions=1)).reductions == 1
+    assert value(to) == -4
+    assert to.ask(replace(update(0, 1), reductions=3)).reductions == 3
+    assert value(to) == -5
+    late = to.ask(replace(update(1, 0), reductions=1))
+    assert (late.reductions, value(to)) == (3, -9), "its step has the rate that the group knew, on all slices"
+    assert to.ask(Inspect(0)).reductions == 3
+    assert to.ask(replace(update(0, 1), reductions=3)).reductions == 3 and value(to) == -9, "repeated"
 
 
 # Generations

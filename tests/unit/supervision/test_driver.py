@@ -52,6 +52,16 @@ def test_a_result_names_what_was_reached_and_where_it_lies(tmp_path):
     assert repr(result) == f"<Result of points: {result}>"
 
 
+def test_a_result_says_why_it_ended_early_and_which_evaluation_was_the_best(tmp_path):
+    why = "early stopping: validate.loss has not improved since step 4"
+    best = {"metric": "validate.accuracy", "value": 0.87654, "step": 4, "checkpoint": "/moved/checkpoint/best.h5"}
+    result = recorded(tmp_path / "w", ended_early=why, best=best)
+    assert str(result).startswith(f"done at step 8; {why}; test ") and not result.interrupted
+    assert "; best validate.accuracy 0.8765 at step 4; " in str(result)
+    assert result.best == {**best, "checkpoint": tmp_path / "w/checkpoint/best.h5"}
+    assert recorded(tmp_path / "v").best is None
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_only_a_run_that_saved_says_that_it_can_be_resumed(tmp_path, saved):
     nothing = {"samples_per_s": 0.0, "test": {}, "validate": {}, "train": {}}

@@ -136,7 +136,7 @@ def test_the_validation_of_weighted_data_weighs_too(run):
 
 
 def test_arrays_may_come_with_the_options_of_the_writer(tmp_path):
-    proto = given(tmp_path, Arrays(X, Y, options={"classes": ["no", "yes"]}))
+    proto = given(tmp_path, Arrays(X, Y, options={"classes": ["no", "yes"]}, plain=True))
     assert Manifest.load(inputs(proto, Phase.kTrain)["data"].path).targets.classes == ("no", "yes")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.topologies import run_topology
+from support.topologies import run_topology, server_links
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
@@ -210,17 +210,18 @@ def test_a_lower_learning_rate_reaches_all_groups_and_is_equal_for_all_slices_of
         return handle(protocol, sender, request)
 
     monkeypatch.setattr(ServerProtocol, "handle", recorded)
-    prepared = group_job(*PLATEAU, "train_steps=100")
+    early = ["early_stopping.patience=10", "early_stopping.min_delta=100"]  # until then all groups go on
+    prepared = group_job(*PLATEAU, *early, "train_steps=100000")
     ran = run_topology(prepared, tmp_path / "run")
     assert all(len(found) == 1 for found in rates.values()), "slices of a step differ"
-    for group in ran.reports:
-        reductions = [max(rates[group, step]) for step in range(100)]
+    for group, report in ran.reports.items():
+        reductions = [max(rates[group, step]) for step in range(report["step"])]
         assert reductions == sorted(reductions)
-        assert reductions[-1] > 0 if group else reductions == [step // 4 for step in range(100)]
+        assert reductions[-1] > 0 if group else reductions == [step // 4 for step in range(40)]
     known = checkpoints.newest(tmp_path / "run")[0].decisions["reductions"]
-    assert known == 25, "with that of the last evaluation"
+    assert known == 10, "with that of the last evaluation"
     for server in ran.servers.values():
-        assert {s.reductions for s in server.protocol.slices.values()} == {24}
+        assert {s.reductions for s in server.protocol.slices.values()} == {9}
 
 
 def test_the_best_checkpoint_is_what_was_measured_though_other_groups_go_on(group_job, tmp_path):
@@ -230,3 +231,19 @@ def test_the_best_checkpoint_is_what_was_measured_though_other_groups_go_on(grou
     assert best["step"] > 0, "or no group has changed anything before"
     means = evaluate.measure(prepared.job, Path(best["checkpoint"]), Phase.kVal).numbers
     assert means["loss"] == pytest.approx(best["value"], rel=1e-5)
+
+
+def test_a_lead_that_is_formed_again_while_servers_go_on_keeps_its_patience_and_rate(job, tmp_path):
+    settings = [*PLATEAU, "cluster.server_worker_separate=true", "early_stopping.patience=4"]
+    settings += ["early_stopping.min_delta=100"]
+    first, rest = job(*settings, "train_steps=8"), job(*settings)
+    links, events, reports = server_links(first), [], []
+    for prepared, again in ((first, False), (rest, True)):
+        group = GroupPlan(0, int(again), puts=not again, fresh=not again, first=8 * again)
+        plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path, data=prepared.data, group=group)
+        with ThreadPoolExecutor(3) as pool:
+            services = RankServices(pool.submit, events.append, links=lambda: links)
+            reports.append(run_threads(3, train_rank, plan, services, timeout_s=10)[0])
+    texts = [event["text"] for event in events if event["kind"] == "decision"]
+    assert texts[:-1] == [f"learning rate reduced to {rate}" for rate in (0.05, 0.025, 0.0125, 0.00625)]
+    assert [report["step"] for report in reports] == [8, 16] and reports[1]["ended_early"]

@@ -1,17 +1,15 @@
 """What the commands do with a trained net: its metrics, its predictions, the model of a checkpoint."""
 
-import csv
-
 import numpy as np
 import pytest
 
 from singa_dask import load_model
 from singa_dask.data import write_shards
-from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.errors import CheckpointError
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure, predict, restore_net
+from singa_dask.training.evaluate import measure, restore_net
 from singa_dask.training.prepare import check_given, prepare, training_data
 
 JOB = """
@@ -58,38 +56,6 @@ def made(tmp_path):
 def softmax(features):
     scores = np.exp(features.astype(np.float64) @ WEIGHT + 0.5)
     return scores / scores.sum(1, keepdims=True)
-
-
-def lines(path):
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
-
-
-def test_every_sample_is_predicted_once_in_the_order_of_the_files(made, tmp_path):
-    prepared, path = made(phases=[Phase.kTest])
-    assert predict(prepared.job, path, tmp_path / "new" / "out.csv") == 25
-    header, *rows = lines(tmp_path / "new" / "out.csv")
-    likely = softmax(made.features)
-    assert header == ["sample", "label", "class", "probability"]
-    assert [int(row[0]) for row in rows] == list(range(25))
-    assert [int(row[1]) for row in rows] == made.labels.tolist()
-    assert [int(row[2]) for row in rows] == likely.argmax(1).tolist()
-    np.testing.assert_allclose([float(row[3]) for row in rows], likely.max(1), atol=2e-6)
-
-
-def test_a_net_without_classes_writes_its_output(made, tmp_path):
-    prepared, path = made(EUCLIDEAN, more="has_label: false", phases=[Phase.kTest])
-    assert predict(prepared.job, path, tmp_path / "out.csv") == 25
-    header, *rows = lines(tmp_path / "out.csv")
-    assert header == ["sample", *(f"output_{i}" for i in range(4))] and len(rows) == 25
-    np.testing.assert_allclose(np.array(rows[4][1:], float), (made.features[4] @ WEIGHT + 0.5).sum() * 0.5 + 0.5, 1e-4)
-
-
-def test_a_place_that_cannot_be_written_is_refused(made, tmp_path):
-    prepared, path = made(phases=[Phase.kTest])
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"out: cannot be written .*Received: .*file/out\.csv"):
-        predict(prepared.job, path, tmp_path / "file" / "out.csv")
 
 
 def test_metrics_are_means_over_the_steps_of_the_phase(made):

@@ -24,6 +24,7 @@ CASES = [
         schedules.FixedStep(step=[10, 100], step_lr=[0.5, 0.25]),
         lambda t: 0.25 if t >= 100 else 0.5,
     ),
+    (schedules.ReduceOnPlateau(base_lr=0.1, factor=0.5, patience=2, metric="validate.loss"), lambda t: 0.1),
 ]
 IDS = [type(schedule).__name__ for schedule, _ in CASES]
 
@@ -115,3 +116,23 @@ def test_one_may_derive_from_every_schedule(built_in):
     if settings and built_in is not schedules.Inverse:
         with pytest.raises(ConfigError, match=r"needs it|needs one step_lr"):
             own(base_lr=0.1)
+
+
+def test_a_rate_is_reduced_by_a_factor_down_to_a_minimum():
+    schedule = schedules.ReduceOnPlateau(base_lr=0.1, factor=0.5, min_lr=0.02)
+    assert [schedule.reduced(7, n) for n in range(5)] == [0.1, 0.05, 0.025, 0.02, 0.02]
+    assert schedules.ReduceOnPlateau(base_lr=0.1).reduced(7, 2) == pytest.approx(0.001)
+    assert schedules.Step(base_lr=0.1, gamma=0.5, change_freq=10).reduced(10, 3) == 0.05, "others are not reduced"
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"factor": 0.0}, r"reduceonplateau_conf.factor: must be above 0"),
+        ({"factor": 1.0}, r"reduceonplateau_conf.factor: must be at least 0 and below 1"),
+        ({"min_lr": 0.5}, r"reduceonplateau_conf.min_lr: must be at most base_lr, 0.1. Received: 0.5"),
+    ],
+)
+def test_a_plateau_that_cannot_be_is_refused(settings, fault):
+    with pytest.raises(ConfigError, match=fault):
+        schedules.ReduceOnPlateau(base_lr=0.1, **settings)

@@ -1,0 +1,78 @@
+"""The command that predicts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from singa_dask.cli.options import PATH, TRUST, connect, job_options, reports_errors, scheduler_options, trained
+from singa_dask.cli.run import fork_workers
+
+
+@click.command()
+@job_options
+@click.option("--checkpoint", type=PATH, help="Checkpoint file, or workspace (its newest one), if JOB is a job file.")
+@click.option(
+    "--data",
+    metavar="FOLDER|FILE",
+    help="What to predict: shards, dataset:NAME/SPLIT, or files of a format of `shard` [default: JOB's test data].",
+)
+@click.option("--x", multiple=True, metavar="NAME", help="With --data: a column or dataset of features; repeatable.")
+@click.option("--y", multiple=True, metavar="NAME", help="With --data: labels or targets to write too; repeatable.")
+@click.option(
+    "--out",
+    type=PATH,
+    default=Path("predictions.csv"),
+    show_default=True,
+    help="File to write: .csv, .parquet, .h5 or .hdf5.",
+)
+@scheduler_options
+@click.option("--workers", type=click.IntRange(1), help="Predict in so many processes of a local Dask cluster.")
+@TRUST
+@reports_errors
+def predict(
+    job: Path,
+    cluster: Path | None,
+    overrides: tuple[str, ...],
+    checkpoint: Path | None,
+    data: str | None,
+    out: Path,
+    scheduler: str | None,
+    scheduler_file: Path | None,
+    workers: int | None,
+    trust_code: bool,
+    **columns: Any,
+) -> None:
+    """Write the predictions of a trained net.
+
+    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
+    """
+    if any(columns.values()) and data is None:
+        raise click.UsageError("--x and --y name columns of --data: give it too.")
+    if workers and (scheduler or scheduler_file):
+        raise click.UsageError("--workers starts a local cluster: leave out --scheduler and --scheduler-file.")
+    with ExitStack() as stack:
+        if workers:
+            fork_workers(stack)
+        from singa_dask.job.job_pb2 import Phase
+        from singa_dask.training import evaluate
+        from singa_dask.training.predictions.blocks import own_blocks
+        from singa_dask.training.predictions.files import check_format
+        from singa_dask.training.predictions.run import predict_blocks
+        from singa_dask.training.predictions.sources import blocks_of
+
+        check_format(out)
+        phase = Phase.kTest if data is None else None
+        ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
+        model = evaluate.model_of(ready.job, ready.code, path)
+        blocks = own_blocks(model) if data is None else blocks_of(model, data, **columns)
+        client = connect(stack, scheduler, scheduler_file)
+        if workers:
+            from singa_dask.cluster import local_cluster
+
+            client = stack.enter_context(local_cluster(workers))
+        count = predict_blocks(model, blocks, out, client)
+    click.echo(f"{path}: wrote {count} predictions to {out}")

@@ -1,0 +1,1 @@
+"""Predictions of a trained net for data in files, block by block."""

@@ -1,0 +1,182 @@
+"""The blocks of samples that are predicted one by one, in the units of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from singa_dask.data import Manifest, ShardFolder, resolve
+from singa_dask.data.columns import Channels, Column
+from singa_dask.data.plan import StreamConf, own_windows
+from singa_dask.data.store import columns_of, sample_shapes
+from singa_dask.distopt import Model
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.job import graph_phase
+from singa_dask.job.job_pb2 import Phase, StoreProto
+
+BLOCK_NBYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples. x: by input layer, (n, ...). answers: labels (n,) or targets (n, ...), by the input layer that has
+    them. numbers: (n,), or None if only the blocks before would tell."""
+
+    x: Mapping[str, Any]
+    answers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    numbers: np.ndarray | None = None
+
+
+class Block(Protocol):
+    """Samples that one task reads. Can be pickled."""
+
+    def read(self, model: Model) -> Samples:
+        """Raises DataError."""
+        ...
+
+
+@dataclass(frozen=True)
+class ShardInput:
+    """What an input layer reads of a folder of shards. column: None if no prediction needs its samples. flat: whether
+    the net gets the values in the stored order."""
+
+    layer: str
+    folder: Path
+    digest: str
+    column: Column | None
+    labels: Column | None
+    flat: bool
+
+
+@dataclass(frozen=True)
+class ShardBlock:
+    """Samples of shards. ranges: first and last sample + 1 of consecutive ones."""
+
+    inputs: Sequence[ShardInput]
+    ranges: Sequence[tuple[int, int]]
+
+    def read(self, model: Model) -> Samples:
+        x, answers = {}, {}
+        for one in self.inputs:
+            if one.column is not None:
+                values = self._rows(one, one.column)
+                x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
+            if one.labels is not None:
+                answers[one.layer] = channels_last(self._rows(one, one.labels), one.labels)
+        return Samples(x, answers, np.concatenate([np.arange(*some) for some in self.ranges]))
+
+    def _rows(self, one: ShardInput, column: Column) -> np.ndarray:
+        shards = _shards(one.folder, one.digest)
+        parts = [part for first, last in self.ranges for part in _read(shards, column, first, last)]
+        return np.concatenate(parts).reshape(-1, *column.shape)
+
+
+def own_blocks(model: Model) -> list[ShardBlock]:
+    """The test data of the job of a trained net. Raises ConfigError, DataError."""
+    if graph_phase(model.known.net.proto.layer, Phase.kTest) != Phase.kTest:
+        hint = "Name a folder of shards or a file."
+        raise ConfigError(Problem("--data", "is missing, and the job has no test data", "nothing", hint))
+    folders = {name: resolve(model.known.store(name).path) for name in model.known.read}
+    if not model.described:  # of a checkpoint of an earlier version
+        model.described = {name: Manifest.load(folder).description for name, folder in folders.items()}
+    return shard_blocks(model, folders, held_out=True)
+
+
+def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> list[ShardBlock]:
+    """The samples of folders of shards, by the input layers that read them.
+
+    held_out: leave out the samples that a job with a validation_share trains on.
+    Raises ConfigError, DataError where the shards do not suit the net or each other.
+    """
+    known, inputs = model.known, list[ShardInput]()
+    counts: dict[str, int] = {}
+    ranges: list[tuple[int, int]] = []
+    for layer, folder in folders.items():
+        store, manifest = known.store(layer), Manifest.load(folder)
+        if store.sequence:
+            what = "reads sequences, but predictions are of single samples"
+            hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
+            raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
+        ShardFolder(manifest).check()
+        column, labels = columns_of(_readable(store, manifest), manifest)
+        sample_shapes(tuple(store.shape), column, folder)
+        inputs.append(
+            ShardInput(
+                layer,
+                folder,
+                manifest.digest,
+                column if layer in known.needed else None,
+                labels if layer in known.answering else None,
+                len(store.shape) == 1,
+            )
+        )
+        counts[layer] = manifest.total
+        if not ranges:
+            ranges = list(_ranges(manifest, store.validation_share if held_out else 0.0))
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count:,} for {layer!r}" for layer, count in counts.items())
+        raise DataError(
+            f"the input layers read different numbers of samples: {told}. Give folders that belong together."
+        )
+    rows = max(1, BLOCK_NBYTES // max(sum(one.column.nbytes for one in inputs if one.column is not None), 1))
+    return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(ranges, rows)]
+
+
+def _readable(store: StoreProto, manifest: Manifest) -> StoreProto:
+    """The store of shards that may have no labels."""
+    given = StoreProto()
+    given.CopyFrom(store)
+    names = {column.name for column in manifest.columns}
+    if given.has_label and (given.label not in names if given.label else manifest.targets is None):
+        given.has_label = False
+    return given
+
+
+def _ranges(manifest: Manifest, share: float) -> Iterator[tuple[int, int]]:
+    conf = StreamConf(1, validation_share=share, held_out=share > 0)
+    for window in own_windows(manifest, conf):
+        yield window.start, window.start + window.samples
+
+
+def _blocks(ranges: Sequence[tuple[int, int]], rows: int) -> Iterator[list[tuple[int, int]]]:
+    """The ranges in groups of about `rows` samples; ranges that follow each other are joined."""
+    some: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if some and sum(stop - start for start, stop in some) + last - first > rows:
+            yield some
+            some = []
+        if some and some[-1][1] == first:
+            some[-1] = some[-1][0], last
+        else:
+            some.append((first, last))
+    if some:
+        yield some
+
+
+def _read(shards: ShardFolder, column: Column, first: int, last: int) -> Iterator[np.ndarray]:
+    starts, window = shards.manifest.shard_starts, shards.manifest.window
+    while first < last:
+        shard = int(np.searchsorted(starts, first, side="right")) - 1
+        start, stop = first - int(starts[shard]), min(last, int(starts[shard + 1])) - int(starts[shard])
+        reader = shards.reader(shard)
+        reader.check_windows(np.arange(start // window, -(-stop // window)))
+        yield reader.column(column.name)[start:stop]
+        first += stop - start
+
+
+def channels_last(values: np.ndarray, column: Column) -> np.ndarray:
+    """Stored samples (n, ...) of a column, with the channels where nets have them."""
+    return np.moveaxis(values, 1, -1) if column.channels is Channels.FIRST else values
+
+
+@lru_cache(maxsize=16)
+def _shards(folder: Path, digest: str) -> ShardFolder:
+    manifest = Manifest.load(folder)
+    if manifest.digest != digest:
+        raise DataError(f"{folder}: the shards on this host differ from those of the command. Copy them again.")
+    return ShardFolder(manifest)

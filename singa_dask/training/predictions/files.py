@@ -1,0 +1,188 @@
+"""Files of predictions: CSV and Parquet with one line per sample, HDF5 with one dataset per array.
+
+They are written to a temporary file beside, which is renamed at the end.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.errors import ConfigError, Problem
+
+MAX_COLUMNS = 10_000
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written of a layer. names: of its values; classes: names of the classes of its labels, or None."""
+
+    name: str
+    classifies: bool
+    names: tuple[str, ...]
+    classes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The predictions for some samples. numbers: of the samples, (n,), or None if only the predictions before tell;
+    values: by output, (n, ...); answers: labels or targets, by output."""
+
+    numbers: np.ndarray | None
+    values: Mapping[str, np.ndarray]
+    answers: Mapping[str, np.ndarray]
+
+
+Write = Callable[[Predicted], None]
+
+
+def check_format(path: Path) -> None:
+    """Raise ConfigError if the suffix of the file is that of no format."""
+    if path.suffix.lower() not in FORMATS:
+        hint = "The suffix tells the format."
+        raise ConfigError(Problem("--out", f"must end in {', '.join(FORMATS)}", str(path), hint))
+
+
+@contextmanager
+def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+    """A function that adds predictions to the file `path`, whose suffix tells the format.
+
+    Raises ConfigError if the format is unknown or the file cannot be written.
+    """
+    opened = FORMATS.get(path.suffix.lower())
+    if opened is None:
+        raise ConfigError(
+            Problem("--out", "must end in " + ", ".join(FORMATS), str(path), "The suffix is the format.")
+        )
+    columns = 1 + sum(len(output.names) for output in outputs)
+    if opened is not _hdf5 and columns > MAX_COLUMNS:
+        hint = "Write an HDF5 file: --out predictions.h5."
+        raise ConfigError(Problem("--out", f"would have {columns:,} columns", str(path), hint))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opened(temporary, outputs) as write:
+            yield write
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(Problem("--out", f"cannot be written ({error.strerror or error})", str(path))) from error
+    finally:
+        if temporary.parent.is_dir():
+            temporary.unlink(missing_ok=True)
+
+
+def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
+    """The columns of CSV and Parquet, by name: NumPy arrays (n,).
+
+    Of several outputs, the columns of each begin with its name and a full stop.
+    """
+    columns: dict[str, Any] = {"sample": np.asarray(predicted.numbers)}
+    for output in outputs:
+        prefix = f"{output.name}." if len(outputs) > 1 else ""
+        rows = predicted.values[output.name]
+        rows = rows.reshape(len(rows), prod(rows.shape[1:]))
+        answers = predicted.answers.get(output.name)
+        if output.classifies:
+            if answers is not None:
+                columns[f"{prefix}label"] = _named(answers, output.classes)
+            best = rows.argmax(axis=1) if len(rows) else np.zeros(0, np.int64)
+            columns[f"{prefix}class"] = _named(best, output.classes)
+            columns[f"{prefix}probability"] = rows[np.arange(len(rows)), best]
+            named = [f"probability_{name}" for name in output.names]
+        else:
+            if answers is not None:
+                flat = answers.reshape(len(answers), prod(answers.shape[1:]))
+                names = output.names if flat.shape[1] == len(output.names) else range(flat.shape[1])
+                columns |= {f"{prefix}true_{name}": flat[:, i] for i, name in enumerate(names)}
+            named = list(output.names)
+        columns |= {f"{prefix}{name}": rows[:, i] for i, name in enumerate(named)}
+    return columns
+
+
+def _named(numbers: np.ndarray, classes: Sequence[str] | None) -> np.ndarray:
+    if classes is None or numbers.dtype.kind not in "iu":
+        return numbers
+    return np.array(classes, object)[numbers]
+
+
+@contextmanager
+def _csv(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+    with open(path, "w", newline="") as file:
+        lines, begun = csv.writer(file), False
+
+        def write(predicted: Predicted) -> None:
+            nonlocal begun
+            columns = table(predicted, outputs)
+            if not begun:
+                lines.writerow(columns)
+                begun = True
+            lines.writerows(zip(*map(_cells, columns.values()), strict=True))
+
+        yield write
+
+
+def _cells(column: np.ndarray) -> list[Any]:
+    values = column.tolist()
+    return [f"{value:.6g}" for value in values] if column.dtype.kind == "f" else values
+
+
+@contextmanager
+def _parquet(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        hint = "Run `pip install '.[tables]'` in a clone of singa_dask, or write CSV or HDF5."
+        raise ConfigError(Problem("--out", "Parquet needs pyarrow", str(error), hint)) from error
+    with ExitStack() as stack:
+        writers: list[Any] = []
+
+        def write(predicted: Predicted) -> None:
+            rows = pyarrow.table({name: pyarrow.array(column) for name, column in table(predicted, outputs).items()})
+            if not writers:
+                writers.append(stack.enter_context(pyarrow.parquet.ParquetWriter(path, rows.schema)))
+            writers[0].write_table(rows)
+
+        yield write
+
+
+@contextmanager
+def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+
+        def add(name: str, rows: np.ndarray) -> Any:
+            if rows.dtype.kind in "OU":
+                rows = rows.astype(h5py.string_dtype())
+            if name not in file:
+                file.create_dataset(name, data=rows, maxshape=(None, *rows.shape[1:]), chunks=True)
+            else:
+                file[name].resize(len(file[name]) + len(rows), axis=0)
+                file[name][len(file[name]) - len(rows) :] = rows
+            return file[name]
+
+        def write(predicted: Predicted) -> None:
+            add("sample", np.asarray(predicted.numbers))
+            for output in outputs:
+                rows, answers = predicted.values[output.name], predicted.answers.get(output.name)
+                if output.classifies:
+                    add(f"{output.name}/class", rows.argmax(axis=1))
+                    add(f"{output.name}/probabilities", rows).attrs["classes"] = list(output.names)
+                else:
+                    add(f"{output.name}/prediction", rows)
+                if answers is not None:
+                    add(f"{output.name}/{'label' if output.classifies else 'target'}", answers)
+
+        yield write
+
+
+FORMATS: dict[str, Any] = {".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5}

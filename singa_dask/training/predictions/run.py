@@ -1,0 +1,85 @@
+"""Predicting block by block, in this process or on a Dask cluster, with bounded memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from singa_dask.cluster import wait_workers
+from singa_dask.cluster.cores import equal_share
+from singa_dask.distopt import Model
+from singa_dask.training.predictions.blocks import Block
+from singa_dask.training.predictions.files import Output, Predicted, writing
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Submit = Callable[[Block], Any]
+
+
+def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Client | None = None) -> int:
+    """Write the predictions for all blocks to the file `out`; see `files`. Returns the number of samples.
+
+    client: of the Dask cluster whose workers read and predict; without one, threads of this process do.
+    Raises ConfigError, DataError.
+    """
+    outputs = _outputs(model)
+    written = 0
+    with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
+        for predicted in _in_order(submit, blocks, ahead):
+            rows = len(predicted.values[outputs[0].name])
+            if predicted.numbers is None:
+                predicted = replace(predicted, numbers=np.arange(written, written + rows))
+            write(predicted)
+            written += rows
+    return written
+
+
+def _outputs(model: Model) -> list[Output]:
+    known = model.known
+    return [Output(o, known.classifies(o), tuple(known.names(o)), known.classes(o)) for o in model.outputs]
+
+
+def _predict(model: Model, block: Block) -> Predicted:
+    samples = block.read(model)
+    sources = {name: model.known.answered_by(name) for name in model.outputs}
+    answers = {name: samples.answers[by] for name, by in sources.items() if by and by in samples.answers}
+    return Predicted(samples.numbers, model.predict_all(samples.x), answers)
+
+
+def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int) -> Iterator[Predicted]:
+    """The results of all blocks in their order, of which at most `ahead` are under way or waiting."""
+    pending: deque[Any] = deque()
+    try:
+        for block in blocks:
+            if len(pending) == ahead:
+                yield pending.popleft().result()
+            pending.append(submit(block))
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+@contextmanager
+def _submitting(model: Model, client: Client | None) -> Iterator[tuple[Submit, int]]:
+    """A function that starts the task of a block, and how many of them there should be."""
+    if client is None:
+        threads = equal_share(1) if model.ops.device == "cpu" else 1
+        with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+            yield lambda block: pool.submit(_predict, model, block), threads + 1
+        return
+    wait_workers(client, 1)
+    threads = sum(client.nthreads().values())
+    sent = client.submit(pickle.loads, pickle.dumps(model), pure=False)
+    yield lambda block: client.submit(_predict, sent, block, pure=False), 2 * threads

@@ -1,0 +1,141 @@
+"""Samples in files of the formats that `singa-dask shard` reads, as blocks to predict."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.columns import Column, Role
+from singa_dask.data.manifest import MANIFEST_FILE, Manifest
+from singa_dask.data.resolve import resolve
+from singa_dask.data.sources.source import Block as RawBlock
+from singa_dask.data.sources.source import Source
+from singa_dask.distopt import Model
+from singa_dask.distopt.described import Described, numbers
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.training.predictions.blocks import Block, Samples, channels_last, shard_blocks
+
+TABLES = ("csv", "parquet")
+ARRAYS = ("hdf5", "npz", "zarr", "netcdf")
+
+
+def blocks_of(model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = ()) -> Sequence[Block]:
+    """The samples of `data`: a folder of shards, a named data set, a file or folder of any format, or a pattern.
+
+    x, y: columns or datasets with features, and with labels or targets to be written beside the predictions; by
+    default those of the training data, or of the usual names. Raises ConfigError, DataError.
+    """
+    folder = Path(data).expanduser()
+    if data.startswith("dataset:") or (folder / MANIFEST_FILE).is_file():
+        return shard_blocks(model, dict.fromkeys(_readable(model, resolve(data)), resolve(data)), held_out=False)
+    if not folder.exists() and not any(sign in data for sign in "*?["):
+        raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
+    source = _source(model, data, _format(folder), x, y)
+    layers = model.known.needed
+    if not source.table and len(source.x) != len(layers):
+        hint = (
+            f"Name a dataset for each of the input layers {', '.join(layers)}: {' '.join('--x NAME' for _ in layers)}."
+        )
+        raise ConfigError(Problem("--x", f"the net has {len(layers)} input layers", ", ".join(source.x), hint))
+    return [FileBlock(block, source.x, source.y, source.table, source.classes) for block in source.blocks]
+
+
+@dataclass(frozen=True)
+class FileBlock:
+    """Samples of a source. x, y: its columns. table: whether x are the columns of a table. classes: as in `Source`."""
+
+    block: RawBlock
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    table: bool
+    classes: Mapping[str, Sequence[str]]
+
+    def read(self, model: Model) -> Samples:
+        raw, known = self.block.read(), model.known
+        described, table = known.inputs, {name: raw[name] for name in self.x}
+        x, answers = {}, {}
+        for i, layer in enumerate(known.needed):
+            if not self.table:
+                x[layer] = _arranged(np.asarray(raw[self.x[i]]), described.get(layer))
+            else:
+                x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
+        for layer in known.answering if self.y else ():
+            column = described[layer].answers if layer in described else None
+            name = column.name if column is not None and column.name in self.y else self.y[0]
+            answers[layer] = self._answers(name, np.asarray(raw[name]), column)
+        return Samples(x, answers)
+
+    def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
+        """Labels as the names of their classes where these are known, and other values as they are."""
+        if name in self.classes:
+            return np.array(self.classes[name], object)[values]
+        classes = column.classes if column is not None and isinstance(column.classes, tuple) else ()
+        texts = values.astype(str) if classes and values.dtype.kind in "iu" else values
+        return texts.astype(object) if texts.dtype.kind == "U" and np.isin(texts, classes).all() else values
+
+
+def _arranged(values: np.ndarray, described: Described | None) -> np.ndarray:
+    if described is None or values.shape[1:] != described.column.shape:
+        return values
+    return channels_last(values, described.column)
+
+
+def _format(path: Path) -> str:
+    """The module that reads a file, a folder or a pattern."""
+    suffixes = {suffix: name for name in (*TABLES, *ARRAYS) for suffix in _suffixes(name)}
+    if path.suffix.lower() in suffixes:
+        return suffixes[path.suffix.lower()]
+    if path.is_dir():
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes)
+        return suffixes[inside[0].suffix.lower()] if inside else "images"
+    hint = f"Known: {', '.join(suffixes)}; a folder of shards, or of images."
+    raise ConfigError(Problem("--data", "has a suffix of no known format", str(path), hint))
+
+
+def _suffixes(name: str) -> Sequence[str]:
+    if name == "zarr":
+        return (".zarr",)
+    return importlib.import_module(f"singa_dask.data.sources.{name}").SUFFIXES
+
+
+def _readable(model: Model, folder: Path) -> list[str]:
+    """The input layers that can read these shards: those that only have targets need not."""
+    known, names = model.known, {column.name for column in Manifest.load(folder).columns}
+    return [name for name in known.read if name in known.needed or known.store(name).column in names]
+
+
+def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str]) -> Source:
+    load = importlib.import_module(f"singa_dask.data.sources.{kind}").load
+    if kind == "images":
+        first = model.known.inputs.get(model.known.needed[0])
+        splits = load(data, resize=first.column.net_shape[:2] if first else None)
+    elif kind in TABLES:
+        splits = _table(model, data, load, tuple(x), tuple(y))
+    else:
+        splits = load(data, x=tuple(x) or None, y=tuple(y) or None)
+    if len(splits) > 1:
+        hint = "Name the features of one of them with --x."
+        raise ConfigError(Problem("--data", "has several splits", ", ".join(splits), hint))
+    return next(iter(splits.values()))
+
+
+def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> Mapping[str, Source]:
+    known, described = model.known, model.known.inputs
+    if not x:
+        needed = [described[layer] for layer in known.needed if layer in described]
+        x = tuple(dict.fromkeys(name for one in needed for name in one.raw_names))
+    if not y:
+        wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
+        y = tuple(
+            column.name for column in wanted if column.role in (Role.LABEL, Role.TARGET) and column.name not in x
+        )
+        try:
+            return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")
+        except DataError:  # new data may have no answers; if anything else is wrong, it shows again
+            return load(data, x=x or None, label="none")
+    return load(data, x=x or None, y=y)

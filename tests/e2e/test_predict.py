@@ -1,0 +1,83 @@
+"""From a table to a trained net, and from files, shards and a cluster to predictions with names."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from support.commands import sets
+
+JOB = """
+name: "iris" train_steps: 40 disp_freq: 40
+train_one_batch { alg: kBP }
+updater { type: kAdam learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kCSVInput include: kTrain store_conf { path: "shards" batchsize: 30 normalise: true } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+
+
+@pytest.fixture
+def trained(singa_dask, tmp_path):
+    """A run, and the table that it was trained on."""
+    draw = np.random.default_rng(0)
+    kinds = draw.integers(0, 2, 300)
+    table = pd.DataFrame(draw.normal(size=(300, 3)) + 4 * kinds[:, None], columns=list("xyz"))
+    table["kind"] = np.array(["near", "far"])[kinds]
+    table.to_csv(tmp_path / "table.csv", index=False)
+    ran = singa_dask("shard", "csv", "--source", "table.csv", "--label", "kind", "--out", "shards", "--no-shuffle")
+    assert ran.code == 0, ran.err
+    (tmp_path / "job.conf").write_text(JOB)
+    ran = singa_dask("train", "job.conf", "--workspace", "run")
+    assert ran.code == 0, ran.err
+    return table
+
+
+@pytest.mark.timeout(120)
+def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, trained, tmp_path, no_leaks):
+    (tmp_path / "job.conf").unlink()  # the run has it
+    ran = singa_dask("predict", "run", "--data", "shards")
+    assert ran.code == 0, ran.err
+    assert ran.last_line == "run/checkpoint/step-00000040.h5: wrote 300 predictions to predictions.csv"
+    here = pd.read_csv(tmp_path / "predictions.csv")
+    assert list(here.columns) == ["sample", "label", "class", "probability", "probability_far", "probability_near"]
+    assert list(here["label"]) == list(trained["kind"])
+    assert (here["label"] == here["class"]).mean() > 0.98
+    new = trained.drop(columns="kind")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    ran = singa_dask("predict", "run", "--data", "new.csv", "--out", "new.parquet", "--workers", 2)
+    assert ran.code == 0, ran.err
+    expected = here.drop(columns="label")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "new.parquet"), expected, check_dtype=False, rtol=1e-4)
+    with h5py.File(tmp_path / "new.h5", "w") as file:
+        file["table/features"] = new.to_numpy(np.float32)
+    ran = singa_dask("predict", "run", "--data", "new.h5", "--x", "table/features", "--out", "p.h5")
+    assert ran.code == 0, ran.err
+    with h5py.File(tmp_path / "p.h5") as file:
+        probabilities = file["loss/probabilities"]
+        assert list(probabilities.attrs["classes"]) == ["far", "near"]
+        np.testing.assert_allclose(probabilities[:, 0], here["probability_far"], rtol=1e-4, atol=1e-6)
+
+
+def test_wrong_calls_say_the_way_out(singa_dask, trained, tmp_path):
+    for arguments, code, told in (
+        (
+            ["run"],
+            2,
+            "--data: is missing, and the job has no test data",
+        ),
+        (["job.conf"], 2, "is a job file: give --checkpoint"),
+        (["run", "--checkpoint", "run"], 2, "leave one out"),
+        (["run", "--out", "p.xls"], 2, "--out: must end in .csv, .parquet, .h5, .hdf5"),
+        (["run", "--data", "none.csv"], 2, "--data: does not exist"),
+        (["run", "--x", "a"], 2, "--x and --y name columns of --data"),
+        (["run", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"], 2, "--workers starts a local cluster"),
+        (["shards"], 1, "no checkpoint found"),
+        (["run", *sets(neuralnet__nothing=1)], 2, "nothing"),
+    ):
+        ran = singa_dask("predict", *arguments)
+        assert (ran.code, told in ran.err) == (code, True), (arguments, ran.err)
+    assert not list(tmp_path.glob("*p.*")) and not (tmp_path / "predictions.csv").exists()
