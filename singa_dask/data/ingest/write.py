@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 # Of the parts: those of another version are not used again.
 PARTS_VERSION = 1
 MAX_NAMES_SHOWN = 5
+ENCODING_OPTIONS = tuple(entry.name for entry in fields(Encoding))
 
 
 def write(
@@ -66,8 +68,8 @@ def write(
     validation, test: shares of the samples, chosen at random.
     missing, encode, unknown, max_categories: of the columns of a table, see `Encoding`. Fitted on the training
         samples, and kept in the manifest; the categories are those of all samples.
-    like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead of
-        new ones.
+    like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
+        of new ones.
     progress: show a bar; by default on a terminal.
     If it is interrupted and called again, it goes on where it was. Needs room for the samples twice.
     Raises ConfigError for wrong options, DataError for bad samples or a full disk, ClusterError.
@@ -104,8 +106,8 @@ def write(
 
 
 def _check_no_encoding(encoding: Encoding) -> None:
-    for key, default in vars(Encoding()).items():
-        if getattr(encoding, key) != default:
+    for key in ENCODING_OPTIONS:
+        if getattr(encoding, key) != getattr(Encoding(), key):
             hint = "Leave it out: the encoders are those of the other folder."
             raise ConfigError(Problem(key, "cannot be set together with like", repr(getattr(encoding, key)), hint))
 

@@ -44,7 +44,7 @@ def test_what_the_training_samples_did_not_have_is_an_error(tmp_path, train):
         ),
         (TRAIN.assign(n=["a", "b", "c", "d"]), y, "'n': holds texts, but the training samples numbers"),
         (TRAIN.drop(columns="c"), y, "column 'c': is not there, but .*train has it"),
-        (TRAIN, pd.Series([3, 5, 7, 9]), "labels must be 0 to 2 for 3 classes"),
+        (TRAIN, pd.Series([3, 5, 7, 9]), "the label '5' .* is not one of the 3 classes"),
     ):
         with pytest.raises(DataError, match=said):
             like(train, tmp_path, X, labels)
