@@ -28,8 +28,8 @@ class Classifier(ClassifierMixin, Estimator):
     a set (X, y). patience: end after so many validations in a row without a smaller loss; the best parameters are
     kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per column or
     channel, inside of the net. random_state: of initial parameters, order of samples and validation share.
-    workspace: folder of the run; None keeps nothing. callbacks: see `train`. client: trains on its Dask workers as
-    the cluster block says; without, in this process. verbose: show the progress.
+    workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client:
+    trains on its Dask workers as the cluster block says; without, in this process. verbose: show the progress.
 
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type. Both
     may be Dask collections: predictions of these are lazy.

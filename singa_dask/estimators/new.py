@@ -120,9 +120,10 @@ def _columns_job(
         disp_freq=max(1, min(steps, 100)),
         validate_freq=max(steps, 50),
         checkpoint_freq=max(steps, 500),
-        **({"test_freq": train_steps} if test else {}),
         metric=["f1"] if classify else ["mae", "r2"],
     )
+    if test:
+        job.proto.test_freq = train_steps
     job.proto.early_stopping.patience = 10
     job.proto.keep_best = "validate.accuracy" if classify else "validate.loss"
     factors = [c.name for c in train.manifest.columns if c.role in (Role.WEIGHT, Role.MASK)]
