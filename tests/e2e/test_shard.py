@@ -1,0 +1,32 @@
+"""`singa-dask shard` on workers."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from singa_dask.data import Manifest
+
+
+@pytest.mark.timeout(120)
+def test_workers_write_the_same_shards_as_one_process(singa_dask, tmp_path, no_leaks):
+    draw = np.random.default_rng(0)
+    for number in range(3):
+        with h5py.File(tmp_path / f"run{number}.h5", "w") as file:
+            x = draw.standard_normal((200, 3, 8, 8)).astype("f4")
+            file.create_dataset("fields/x", data=x, chunks=(50, 3, 8, 8), compression="gzip")
+            file["fields/energy"] = x.mean((1, 2, 3))
+    what = ["hdf5", "--source", "run*.h5", "--x", "fields/x", "--target", "fields/energy", "--validation", 0.25]
+    alone = singa_dask("shard", *what, "--out", "alone")
+    assert alone.code == 0, alone.err
+    together = singa_dask("shard", *what, "--out", "together", "--workers", 2)
+    assert together.code == 0, together.err
+    assert "together/train: 450 samples in 1 shard, in random order" in together.out
+    for split in ("train", "validation"):
+        manifests = [Manifest.load(tmp_path / name / split) for name in ("alone", "together")]
+        assert manifests[0].digest == manifests[1].digest
+    for extra, fault in ((["--x", "fields/z"], "has no dataset 'fields/z'"), (["--shards", 1000], "nshards")):
+        ran = singa_dask("shard", *what, *extra, "--out", "wrong", "--workers", 2)
+        assert ran.code in (1, 2) and fault in ran.err
+    assert not (tmp_path / "wrong").exists()
