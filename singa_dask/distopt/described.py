@@ -33,7 +33,10 @@ class Described:
     def of(cls, store: StoreProto, text: str) -> Described:
         """From `Manifest.description`. Raises DataError, ConfigError."""
         columns, encoders = read_description(text)
-        return cls(*columns_of(store, Manifest(0, columns, 1, ())), encoders)
+        trained = StoreProto()
+        trained.CopyFrom(store)  # of data to predict, which may have no labels
+        trained.has_label = any(column.role in (Role.LABEL, Role.TARGET) for column in columns)
+        return cls(*columns_of(trained, Manifest(0, columns, 1, ())), encoders)
 
     @property
     def raw_names(self) -> tuple[str, ...]:
