@@ -15,7 +15,19 @@ import click
 from tools.contest import FOLDER
 from tools.report import write
 
-AREAS = ("step", "limits", "inside", "scaling", "exchange", "partition", "server", "loader", "startup", "accuracy")
+AREAS = (
+    "step",
+    "limits",
+    "inside",
+    "scaling",
+    "exchange",
+    "partition",
+    "server",
+    "loader",
+    "startup",
+    "predict",
+    "accuracy",
+)
 
 
 @click.command()

@@ -5,23 +5,19 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
-from singa_dask.data.columns import Column, Role
 from singa_dask.data.converters import cifar10, digits, idx, text
 from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.in_place import index
-from singa_dask.data.ingest.write import write
+from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
-from singa_dask.data.sources.source import Block, Source
+from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import write_shards
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
@@ -152,44 +148,12 @@ def _write_sources(
             hint = "Leave it out, name one split with --x and --y, or set store_conf.validation_share in the job."
             raise ConfigError(Problem(share, message, str(writing[share]), hint))
     with replace_folder(out, overwrite) as folder:
-        columns: tuple[Column, ...] = ()
-        for split in sources:  # "train" is the first
-            source = _like(sources[split], columns)
+        for split, source in sources.items():  # "train" is the first
             mixed = split == "train" if shuffle is None else shuffle
             (made,) = write(source, folder / split, nshards=nshards, shuffle=mixed, **writing).values()
-            columns = columns or made.columns
+            if "like" not in writing:  # the other splits have its encoders and classes
+                writing = {key: writing[key] for key in writing if key not in ENCODING_OPTIONS} | {"like": made}
     return {split: Manifest.load(out / split) for split in sources}
-
-
-def _like(source: Source, columns: Sequence[Column]) -> Source:
-    """A source whose y has the roles and classes of the training samples."""
-    answers = [column for column in columns if column.role in (Role.LABEL, Role.TARGET)]
-    classes, roles, named = dict(source.classes), dict(source.roles), []
-    for name, column in zip(source.y, answers, strict=False):
-        roles[name] = column.role
-        if isinstance(column.classes, int):
-            classes[name] = tuple(map(str, range(column.classes)))
-        elif column.classes is not None and name not in classes:
-            classes[name] = column.classes
-            named.append(name)
-    blocks = [_NamedLabels(block, tuple(named)) for block in source.blocks]
-    return replace(source, classes=classes, roles=roles, blocks=blocks)
-
-
-@dataclass(frozen=True)
-class _NamedLabels:
-    """A block whose labels are texts: if the training labels are 3 and 5, these are the names of the classes."""
-
-    block: Block
-    labels: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return self.block.key
-
-    def read(self) -> dict[str, Any]:
-        found = dict(self.block.read())
-        return found | {name: np.asarray(found[name]).astype(str) for name in self.labels}
 
 
 def _index(sources: Mapping[str, Source], out: Path, window: int | None, overwrite: bool) -> dict[str, Manifest]:

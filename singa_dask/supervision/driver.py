@@ -170,6 +170,7 @@ def train(
     resume = resume or job.proto.resume
     name = f"{job.name}-{job.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
+    called = Callbacks(callbacks, job.name, folder.folder, job.proto.train_steps)
     if data is not None:
         job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)
     elif validation is not None:
@@ -178,7 +179,6 @@ def train(
     prepared = prepare(job)
     if not processes:
         check_single(prepared.topology)
-    called = Callbacks(callbacks, prepared.job.name, folder.folder, prepared.job.train_steps)
     show = display or display_for()
     run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
     return Result(run.to_end(client, resume), folder.folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -122,14 +123,8 @@ def _of_texts(
     if names is None:
         _check_count(facts, distinct, source)
     classes = tuple(sorted(distinct) if names is None else names)
+    _refuse_unknown(facts, distinct, classes)
     places = {value: place for place, value in enumerate(classes)}
-    for start, known in zip(facts.starts, facts.blocks, strict=True):
-        for value in known.values or ():
-            if value not in places:
-                raise DataError(
-                    f"column {facts.name!r}: the label {value!r} (in the block from sample {start:,} on) is not one "
-                    f"of the {len(classes)} classes. Add it to classes, or correct it."
-                )
     recoded = [np.array([places[value] for value in known.values or ()], np.int64) for known in facts.blocks]
     return Column(name, Role.LABEL, "int64", (), classes=classes), recoded
 
@@ -140,6 +135,11 @@ def _of_numbers(
     low = int(min(known.low for known in facts.filled))
     high = int(max(known.high for known in facts.filled))
     if names is not None:
+        numbers = _numbers(names)
+        if numbers is not None and distinct <= set(numbers.tolist()):
+            return Column(name, Role.LABEL, "int64", (), classes=tuple(names)), [numbers] * len(facts.blocks)
+        if numbers is not None and (low < 0 or high >= len(names)):
+            _refuse_unknown(facts, distinct, numbers.tolist())
         if low < 0 or high >= len(names):
             raise DataError(
                 f"column {facts.name!r}: labels must be 0 to {len(names) - 1} for {len(names)} classes. "
@@ -162,6 +162,26 @@ def _of_numbers(
     # The codes of such a part are the numbers themselves; their places are found by a search.
     table = np.array(ordered, np.int64)
     return Column(name, Role.LABEL, "int64", (), classes=tuple(map(str, ordered))), [table] * len(facts.blocks)
+
+
+def _refuse_unknown(facts: ColumnFacts, distinct: set, classes: Sequence[Any]) -> None:
+    """Raises DataError if a label is not one of the classes."""
+    for unknown in sorted(distinct.difference(classes)):
+        pairs = zip(facts.starts, facts.blocks, strict=True)
+        start = next(start for start, known in pairs if unknown in (known.values or ()))
+        raise DataError(
+            f"column {facts.name!r}: the label '{unknown}' (in the block from sample {start:,} on) is not one of the "
+            f"{len(classes)} classes. Add it to classes, or correct it."
+        )
+
+
+def _numbers(names: Sequence[str]) -> np.ndarray | None:
+    """The names of classes as numbers, if they are numbers in ascending order."""
+    try:
+        numbers = np.array([int(name) for name in names], np.int64)
+    except (ValueError, OverflowError):
+        return None
+    return numbers if (np.diff(numbers) > 0).all() else None
 
 
 def _distinct(facts: ColumnFacts) -> set:

@@ -53,7 +53,7 @@ def shard(
     labels, targets: True, or names of columns of y: classes although the numbers look otherwise, and numbers although
         they are whole. classes: names of the classes, in order. channels: "first", "last" or "none", by column if X
         has several; by default the shape decides.
-    options: of `write`: nshards, window, shuffle, seed, validation, test, missing, encode, unknown, overwrite, ...
+    options: of `write`: nshards, window, shuffle, seed, validation, test, missing, encode, unknown, like, ...
     Raises ConfigError, DataError and ClusterError, as `write` does.
     """
     if not out:

@@ -38,6 +38,31 @@ def fit_encoders(
     return encoders
 
 
+def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:
+    """Raises DataError if encoders that were fitted on other samples cannot encode these columns."""
+    for column, encoder in zip(columns, encoders, strict=True):
+        name = column.name
+        _check_infinite(column)
+        if column.missing and encoder.fill is None:
+            raise DataError(
+                f"column {name!r}: {column.missing:,} value(s) are missing, the first in sample "
+                f"{column.first_missing:,}, and the training samples had none. Fill them, or write the training "
+                "samples with the option missing."
+            )
+        wanted = Kind.TEXT if encoder.categorical else Kind.DATE if encoder.kind == "date" else Kind.NUMBER
+        if column.kinds and one_kind(column) is not wanted:
+            raise DataError(
+                f"column {name!r}: holds {one_kind(column)}s, but the training samples {wanted}s. Convert it."
+            )
+        if encoder.categorical and encoder.unknown == "error":
+            unknown = {value for facts in column.filled for value in facts.values or ()} - {*encoder.categories}
+            if unknown:
+                raise DataError(
+                    f"column {name!r}: the category {min(unknown)!r} is not in the training samples "
+                    f'({len(unknown):,} such). Write those with unknown="zeros", or add it there.'
+                )
+
+
 def _extremes(column: ColumnFacts) -> tuple[float, ...]:
     numbers = [facts for facts in column.blocks if facts.kind is Kind.NUMBER and facts.dtype[:1] in "iu"]
     return (0, *(abs(end) for facts in numbers for end in (facts.low, facts.high)))
@@ -59,11 +84,7 @@ def one_kind(column: ColumnFacts) -> Kind:
 
 def _fit(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray]) -> Encoder:
     name, kind = column.name, one_kind(column)
-    if column.infinite:
-        raise DataError(
-            f"column {name!r}: {column.infinite:,} value(s) are infinite or beyond float32, the first in sample "
-            f"{column.first_infinite:,}. Remove or replace them."
-        )
+    _check_infinite(column)
     if column.missing and encoding.fill_of(name) == "error":
         raise DataError(
             f"column {name!r}: {column.missing:,} value(s) are missing, the first in sample "
@@ -76,6 +97,14 @@ def _fit(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts]
         origin = math.floor(min(facts.low for facts in column.blocks if facts.kind is Kind.DATE))
         return Encoder(name, "date", fill=_fill(column, encoding, sample), origin=float(origin))
     return Encoder(name, "number", fill=_fill(column, encoding, sample))
+
+
+def _check_infinite(column: ColumnFacts) -> None:
+    if column.infinite:
+        raise DataError(
+            f"column {column.name!r}: {column.infinite:,} value(s) are infinite or beyond float32, the first in "
+            f"sample {column.first_infinite:,}. Remove or replace them."
+        )
 
 
 def _fill(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray]) -> float | None:

@@ -15,8 +15,10 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.ingest.arrays import answers_column, array_column, factor_column
 from singa_dask.data.ingest.facts import ColumnFacts, Kind, Piece, Summary
-from singa_dask.data.ingest.fit import fit_encoders
+from singa_dask.data.ingest.fit import check_encoders, fit_encoders
+from singa_dask.data.ingest.like import columns_like
 from singa_dask.data.ingest.stage import StagePlan
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import MASK, MAX_SHARDS, WEIGHT, X, Y, choose_window
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -90,7 +92,12 @@ class Layout:
 
 
 def make_layout(
-    plan: StagePlan, source: Source, summaries: Sequence[Summary], nshards: int | None, window: int | None
+    plan: StagePlan,
+    source: Source,
+    summaries: Sequence[Summary],
+    nshards: int | None,
+    window: int | None,
+    like: Manifest | None = None,
 ) -> Layout:
     """Decide from the summaries of all blocks. Raises ConfigError and DataError."""
     starts = [0, *np.cumsum([summary.total for summary in summaries]).tolist()]
@@ -106,7 +113,12 @@ def make_layout(
     codes: dict[str, list[np.ndarray]] = {}
     encoders = Encoders()
     if plan.table:
-        encoders = fit_encoders([facts[name] for name in plan.x], plan.encoding, partial(_sample, plan, summaries))
+        tables = [facts[name] for name in plan.x]
+        if like is None:
+            encoders = fit_encoders(tables, plan.encoding, partial(_sample, plan, summaries))
+        else:
+            encoders = Encoders.from_json(list(like.encoders))
+            check_encoders(tables, encoders)
         columns.append(Column(X, Role.FEATURE, "float32", (encoders.width,), names=encoders.names))
         for encoder in encoders:
             if encoder.categorical:
@@ -139,7 +151,7 @@ def make_layout(
     nbytes = sum(column.nbytes for column in columns)
     return Layout(
         parts,
-        tuple(columns),
+        tuple(columns) if like is None else columns_like(columns, like),
         pieces,
         encoders,
         _checked_window(window, totals[0], nbytes),

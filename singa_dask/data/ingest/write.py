@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from singa_dask.data.folders import check_free, replace_folder, sync
 from singa_dask.data.ingest.assemble import assemble, assembled
 from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
+from singa_dask.data.ingest.like import prepared_like
 from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding
 from singa_dask.data.ingest.progress import Bar
 from singa_dask.data.ingest.run import check_shared, gather, run_here, stage_all
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 # Of the parts: those of another version are not used again.
 PARTS_VERSION = 1
 MAX_NAMES_SHOWN = 5
+ENCODING_OPTIONS = tuple(entry.name for entry in fields(Encoding))
 
 
 def write(
@@ -51,6 +54,7 @@ def write(
     encode: Mapping[str, str | Sequence[str]] | None = None,
     unknown: str = "error",
     max_categories: int = MAX_CATEGORIES,
+    like: Manifest | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
     durable: bool = True,
@@ -64,6 +68,8 @@ def write(
     validation, test: shares of the samples, chosen at random.
     missing, encode, unknown, max_categories: of the columns of a table, see `Encoding`. Fitted on the training
         samples, and kept in the manifest; the categories are those of all samples.
+    like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
+        of new ones.
     progress: show a bar; by default on a terminal.
     If it is interrupted and called again, it goes on where it was. Needs room for the samples twice.
     Raises ConfigError for wrong options, DataError for bad samples or a full disk, ClusterError.
@@ -73,7 +79,11 @@ def write(
         hint = "Set shuffle to False."
         raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
     encoding = Encoding(missing, dict(encode or {}), unknown, max_categories)
-    encoding.check(source.x if source.table else ())
+    if like is None:
+        encoding.check(source.x if source.table else ())
+    else:
+        _check_no_encoding(encoding)
+        source, encoding = prepared_like(source, like)
     _check_options(source, seed, validation, test)
     check_free(out, overwrite)
     work = _Work(source, out, encoding, seed, shuffle, (validation, test))
@@ -81,7 +91,7 @@ def write(
         with Bar(progress) as bar:
             work.open(client)
             summaries = work.stage(source, client, bar)
-            layout = make_layout(work.plan, source, summaries, nshards, window)
+            layout = make_layout(work.plan, source, summaries, nshards, window, like)
             folders = work.assemble(layout, client, bar, durable)
             _put_in_place(folders, out, overwrite, durable)
     except (DataError, ConfigError):
@@ -93,6 +103,13 @@ def write(
         raise
     work.remove()
     return {name: Manifest.load(out / name) for name in folders}
+
+
+def _check_no_encoding(encoding: Encoding) -> None:
+    for key in ENCODING_OPTIONS:
+        if getattr(encoding, key) != getattr(Encoding(), key):
+            hint = "Leave it out: the encoders are those of the other folder."
+            raise ConfigError(Problem(key, "cannot be set together with like", repr(getattr(encoding, key)), hint))
 
 
 def _check_options(source: Source, seed: int, validation: float, test: float) -> None:
@@ -180,7 +197,7 @@ class _Work:
         """The second pass. Returns the finished folder of each split; the only one is named ""."""
         splits = [split for split, count in enumerate(layout.nshards) if count]
         nbytes = sum(column.nbytes for column in layout.columns)
-        told = json.dumps([layout.window, layout.nshards, layout.columns], default=repr)
+        told = json.dumps([layout.window, layout.nshards, layout.columns, layout.encoders.to_json()], default=repr)
         digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
         folders = {split: self.path / f"shards-{digest}" / SPLITS[split] for split in splits}
         tasks = [(split, index) for split in splits for index in range(layout.nshards[split])]

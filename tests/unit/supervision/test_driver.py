@@ -155,6 +155,12 @@ def test_the_workspace_is_that_of_the_call_or_of_the_job_or_named_after_it(runs)
     assert [run[-1] for run in runs] == [False, True, True] and runs[0][4] is None
 
 
+def test_callbacks_are_checked_before_any_data_are_written(runs, tmp_path):
+    with pytest.raises(ConfigError, match="callbacks: must be functions"):
+        train(Job.from_text(JOB), data=([[0.0]], [0]), callbacks=[3], workspace=tmp_path / "run")
+    assert not runs and not (tmp_path / "run").exists()
+
+
 def test_what_is_no_client_is_refused(runs):
     with pytest.raises(ConfigError, match=r"client: must be a Dask client\. Received: 'tcp://"):
         train(Job.from_text(JOB), "tcp://10.0.0.1:8786")

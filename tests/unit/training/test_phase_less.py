@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,8 @@ from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.job.phases import graph_phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure, predict, restore_net
+from singa_dask.training.evaluate import measure, model_of, restore_net
+from singa_dask.training.predictions.blocks import own_blocks
 from singa_dask.training.prepare import prepare
 
 JOB = """
@@ -91,11 +90,11 @@ def test_a_model_needs_no_data_of_phases_that_were_not_entered(trained, tmp_path
     assert load_model(path).predict(np.ones((2, 4), np.float32)).shape == (2, 3)
 
 
-def test_predictions_are_of_its_validation_data_or_else_of_its_training_data(trained, tmp_path):
-    job, path, rows = trained
-    assert predict(prepare(job, phases=[Phase.kTest]).job, path, tmp_path / "out.csv") == rows
-    with open(tmp_path / "out.csv", newline="") as file:
-        assert len(list(csv.reader(file))) == rows + 1
+def test_it_has_no_test_data_to_predict(trained):
+    job, path, _ = trained
+    model = model_of(prepare(job, phases=[Phase.kTest]).job, None, path)
+    with pytest.raises(ConfigError, match=r"--data: is missing, and the job has no test data.*Name a folder"):
+        own_blocks(model)
 
 
 def test_it_has_no_test_data_to_measure(trained):

@@ -1,0 +1,279 @@
+"""Classifier and Regressor: what users of scikit-learn type."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from singa_dask import Classifier, ClusterTopology, Job, Regressor, layers, updaters
+from singa_dask.errors import ConfigError
+
+DRAW = np.random.default_rng(0)
+IRIS = load_iris(return_X_y=True)
+NAMES = load_iris().target_names
+FEW = {"epochs": 20, "random_state": 0}
+
+
+def weights(estimator):
+    return np.concatenate([value.ravel() for value in estimator.model_.state_dict().values()])
+
+
+def test_digits_in_a_pipeline_with_a_grid_search():
+    x, y = load_digits(return_X_y=True)
+    x, test_x, y, test_y = train_test_split(x, y, test_size=0.25, random_state=0)
+    pipeline = make_pipeline(FunctionTransformer(np.sqrt), Classifier(epochs=15, random_state=0))
+    search = GridSearchCV(pipeline, {"classifier__learning_rate": [0.00001, 0.002]}, cv=2).fit(x, y)
+    assert search.best_params_ == {"classifier__learning_rate": 0.002}
+    assert search.score(test_x, test_y) > 0.96
+
+
+def test_images_get_a_convolutional_net():
+    data = load_digits()
+    x, test_x, y, test_y = train_test_split(data.images[..., None], data.target, random_state=0)
+    classifier = Classifier(epochs=8, random_state=0).fit(x, y)
+    assert "conv1_weight" in classifier.model_.state_dict()
+    assert classifier.score(test_x, test_y) > 0.95
+    with pytest.raises(ValueError, match=r"X has samples of shape \(8, 8, 2\), but it was fitted to \(8, 8, 1\)"):
+        classifier.predict(np.zeros((3, 8, 8, 2)))
+
+
+def test_labels_may_be_texts():
+    x, y = IRIS
+    classifier = Classifier(epochs=60, random_state=0).fit(x, NAMES[y])
+    assert classifier.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert classifier.score(x, NAMES[y]) > 0.9
+    assert set(classifier.predict(x[:5])) == {"setosa"}
+    assert classifier.model_.classes == ("setosa", "versicolor", "virginica")
+    probabilities = classifier.predict_proba(x)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_what_a_fit_leaves():
+    pandas = pytest.importorskip("pandas")
+    x, y = IRIS
+    frame = pandas.DataFrame(x, columns=load_iris().feature_names)
+    classifier = Classifier(**FEW, validation=0.2).fit(frame, y)
+    assert classifier.n_features_in_ == 4 and classifier.n_iter_ == 20
+    assert classifier.feature_names_in_.tolist() == load_iris().feature_names
+    history = classifier.history_
+    assert set(history["phase"]) == {"train", "validate"} and history["step"].max() > 20
+    assert classifier.result_.summary["status"] == "completed"
+    with pytest.raises(ValueError, match="feature names"):
+        classifier.predict(frame[frame.columns[::-1]])
+
+
+def test_a_random_state_decides_everything():
+    fits = [weights(Classifier(epochs=5, random_state=state).fit(*IRIS)) for state in (1, 1, 2)]
+    np.testing.assert_array_equal(fits[0], fits[1])
+    assert not np.array_equal(fits[0], fits[2])
+
+
+def test_weights_of_samples_count_as_repetitions():
+    x, y = IRIS
+    counts = DRAW.integers(0, 3, len(y))
+    repeated = Classifier(**FEW, batch_size=1000).fit(np.repeat(x, counts, axis=0), np.repeat(y, counts))
+    weighted = Classifier(**FEW, batch_size=1000).fit(x, y, sample_weight=counts)
+    np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), rtol=1e-3, atol=1e-5)
+    assert (
+        np.abs(weighted.predict_proba(x) - Classifier(**FEW, batch_size=1000).fit(x, y).predict_proba(x)).max() > 0.01
+    )
+
+
+def test_weights_of_classes():
+    x = DRAW.normal(size=(300, 2))
+    y = (x[:, 0] + DRAW.normal(size=300) > 1.5).astype(int)
+    found = [
+        Classifier(**FEW, class_weight=how).fit(x, y).predict(x).mean() for how in (None, "balanced", {0: 1, 1: 50})
+    ]
+    assert found[0] < found[1] < found[2]
+
+
+def test_several_targets_and_their_units():
+    x = DRAW.normal(size=(300, 3))
+    y = np.stack([1000 + 50 * x[:, 0], 0.001 * x[:, 1] - 3], axis=1)
+    regressor = Regressor(epochs=60, random_state=0).fit(x, y)
+    assert regressor.predict(x).shape == (300, 2)
+    assert regressor.score(x, y) > 0.98
+    one = Regressor(**FEW).fit(x, y[:, 0])
+    assert one.predict(x).shape == (300,) and abs(one.predict(x).mean() - 1000) < 20
+
+
+def test_fields_may_be_predicted():
+    x = DRAW.normal(size=(60, 4, 6))
+    regressor = Regressor(**FEW).fit(x, 2 * x)
+    assert regressor.predict(x).shape == (60, 4, 6)
+
+
+@pytest.mark.parametrize("estimator", [Classifier, Regressor])
+def test_it_can_be_cloned_and_pickled(estimator):
+    fitted = estimator(**FEW).fit(*IRIS)
+    copy = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(copy.predict(IRIS[0]), fitted.predict(IRIS[0]))
+    fresh = clone(fitted)
+    assert fresh.get_params() == fitted.get_params() and not hasattr(fresh, "model_")
+    with pytest.raises(NotFittedError):
+        fresh.predict(IRIS[0])
+
+
+@pytest.mark.parametrize("estimator", [Classifier, Regressor])
+def test_more_samples_can_follow(estimator):
+    x, y = IRIS
+    classes = {"classes": [0, 1, 2]} if estimator is Classifier else {}
+    part = estimator(learning_rate=0.01, random_state=0).partial_fit(x[::2], y[::2], **classes)
+    first = part.score(x, y)
+    for _ in range(12):
+        part.partial_fit(x[1::2], y[1::2])
+    assert part.n_iter_ == 1 and part.score(x, y) > max(0.85, first)
+
+
+def test_the_first_part_names_all_classes():
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        Classifier().partial_fit(*IRIS)
+    with pytest.raises(ValueError, match="y holds 2, which is not one of the classes"):
+        Classifier(epochs=1).partial_fit(*IRIS, classes=[0, 1])
+
+
+NET = {
+    "hidden layers": lambda: [layers.InnerProduct(num_output=8), layers.Tanh(), layers.InnerProduct(num_output=3)],
+    "a whole net": lambda: [
+        layers.RecordInput(batchsize=10, std_value=2.0),
+        layers.InnerProduct(num_output=3),
+        layers.SoftmaxLoss(),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", NET)
+def test_the_net_may_be_a_list_of_layers(kind):
+    classifier = Classifier(NET[kind](), epochs=60, learning_rate=0.02, random_state=0).fit(*IRIS)
+    assert classifier.score(*IRIS) > 0.9
+    assert len(classifier.model_.state_dict()) == (4 if kind == "hidden layers" else 2)
+
+
+def test_the_net_may_be_a_job_or_its_file(tmp_path):
+    job = Job(name="mine", layers=NET["a whole net"](), updater=updaters.SGD(lr=0.1), train_steps=150)
+    (tmp_path / "job.conf").write_text(job.to_text())
+    scores = [Classifier(net, random_state=0).fit(*IRIS) for net in (job, tmp_path / "job.conf")]
+    assert scores[0].n_iter_ == 10  # 150 steps of 10
+    np.testing.assert_array_equal(*map(weights, scores))
+    assert Classifier(job, epochs=2).fit(*IRIS).n_iter_ == 2
+    assert job.proto.neuralnet.layer[0].store_conf.path == ""
+
+
+def test_a_workspace_keeps_the_run(tmp_path):
+    classifier = Classifier(**FEW, workspace=tmp_path / "run").fit(*IRIS)
+    assert classifier.result_.checkpoint.exists() and (tmp_path / "run/job.conf").exists()
+
+
+def test_without_a_workspace_nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    Classifier(epochs=1).fit(*IRIS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_features_are_normalised_unless_that_is_switched_off():
+    x, y = IRIS
+    moved = 1000 * x + 5
+    found = {
+        scaled: [Classifier(**FEW, normalise=scaled).fit(data, y).predict_proba(data) for data in (x, moved)]
+        for scaled in (True, False)
+    }
+    np.testing.assert_allclose(*found[True], rtol=1e-2, atol=1e-3)
+    assert np.abs(found[False][0] - found[False][1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"cluster": ClusterTopology.allreduce(2)},
+            "cluster: needs Dask workers, and there is no client.*client=Client",
+        ),
+        ({"updater": updaters.SGD(lr=1), "learning_rate": 1.0}, "learning_rate: is given, and an updater too"),
+        ({"patience": 3}, r"patience: is of a validation, and there is none.*validation=0\.1"),
+        ({"validation": 2.0}, "validation: a share must lie between 0 and 1"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        Classifier(**FEW, **parameters).fit(*IRIS)
+
+
+def test_weights_that_leave_nothing_are_refused():
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        Classifier(**FEW).fit(*IRIS, sample_weight=np.zeros(150))
+
+
+def test_a_regression_set_of_scikit_learn():
+    x, test_x, y, test_y = train_test_split(*load_diabetes(return_X_y=True), random_state=0)
+    net = [layers.InnerProduct(num_output=16), layers.ReLU(), layers.InnerProduct(num_output=1)]
+    regressor = make_pipeline(StandardScaler(), Regressor(net, epochs=60, random_state=0)).fit(x, y)
+    assert regressor.score(test_x, test_y) > 0.3
+
+
+def test_importing_the_package_imports_no_scikit_learn():
+    program = "import sys, singa_dask; print('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_without_scikit_learn_the_error_names_the_extra():
+    program = "import sys; sys.modules['sklearn'] = None; from singa_dask import Classifier"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Classifier needs scikit-learn: pip install 'singa_dask[estimators]'" in done.stderr
+
+
+def test_patience_ends_the_fit_and_the_best_parameters_are_kept():
+    x, y = load_digits(return_X_y=True)
+    y = np.where(DRAW.random(len(y)) < 0.4, DRAW.integers(0, 10, len(y)), y)  # noise, which is learnt by heart
+    settings = {"epochs": 60, "validation": 0.2, "learning_rate": 0.01, "random_state": 0}
+    stopped = Classifier(patience=3, **settings).fit(x, y)
+    history = stopped.history_
+    losses = history["loss"][history["phase"] == "validate"].to_numpy()
+    assert stopped.n_iter_ < 30
+    assert losses.argmin() < len(losses) - 3
+    assert stopped.score(x, y) < Classifier(**settings).fit(x, y).score(x, y)
+
+
+def test_dask_arrays_stay_lazy():
+    da = pytest.importorskip("dask.array")
+    x, y = IRIS
+    lazy, names = da.from_array(x, chunks=(40, 2)), da.from_array(NAMES[y], chunks=40)
+    classifier = Classifier(epochs=60, random_state=0).fit(lazy, names)
+    assert classifier.classes_.tolist() == NAMES.tolist() == list(classifier.model_.classes)
+    predicted = classifier.predict(lazy)
+    assert isinstance(predicted, da.Array) and predicted.dtype == NAMES.dtype and predicted.chunks == names.chunks
+    assert (predicted.compute() == classifier.predict(x)).all() and (predicted == names).mean().compute() > 0.9
+    regressor = Regressor(epochs=60, random_state=0).fit(lazy, 2 * lazy[:, :2])
+    assert regressor.predict(lazy).shape == (150, 2)
+    np.testing.assert_allclose(regressor.predict(lazy).compute(), 2 * x[:, :2], atol=1)
+    whole = Regressor(epochs=60, random_state=0).fit(lazy, da.from_array(y, chunks=40))
+    np.testing.assert_allclose(whole.predict(lazy).compute(), whole.predict(x), rtol=1e-5)
+
+
+def test_dask_dataframes_stay_lazy():
+    pandas, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    x, y = pandas.DataFrame(IRIS[0], columns=list("abcd")), pandas.Series(NAMES[IRIS[1]], name="kind")
+    lazy = dd.from_pandas(x, npartitions=3)
+    classifier = Classifier(epochs=60, random_state=0).fit(lazy, dd.from_pandas(y, npartitions=3))
+    assert classifier.feature_names_in_.tolist() == list("abcd") and classifier.n_features_in_ == 4
+    predicted = classifier.predict(lazy)
+    assert isinstance(predicted, dd.Series) and predicted.npartitions == 3
+    assert (predicted.compute() == y).mean() > 0.9
+    assert list(classifier.predict_proba(lazy).columns) == NAMES.tolist()
+    number = Regressor(epochs=60, random_state=0).fit(lazy, lazy["a"] * 10).predict(lazy)
+    assert np.abs(number.compute() - x["a"] * 10).mean() < 2
+
+
+def test_callbacks_are_told():
+    told = []
+    Classifier(**FEW, callbacks=[lambda event: told.append(event)]).fit(*IRIS)
+    assert told
