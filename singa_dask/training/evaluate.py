@@ -50,7 +50,7 @@ def load_model(
     device_id: int = 0,
     trust_code: bool = False,
 ) -> Model:
-    """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
+    """A trained net to call on arrays, in any process: of a checkpoint, or of a run (its best checkpoint with keep_best, else the newest).
 
         model = load_model("runs/mnist-allreduce")
         probabilities = model.predict(x)              x: in the units of the data
