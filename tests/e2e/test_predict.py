@@ -70,7 +70,7 @@ def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, trained, tmp_pat
         np.testing.assert_allclose(probabilities[:, 0], here["probability_far"], rtol=1e-4, atol=1e-6)
 
 
-def test_wrong_calls_say_the_way_out(trained):
+def test_wrong_calls_say_the_way_out(trained, environment):
     folder, _ = trained
     for arguments, code, told in (
         (
@@ -87,6 +87,6 @@ def test_wrong_calls_say_the_way_out(trained):
         (["shards"], 1, "no checkpoint found"),
         (["run", *sets(neuralnet__nothing=1)], 2, "nothing"),
     ):
-        ran = run_here("predict", *arguments, cwd=folder)
+        ran = run_here("predict", *arguments, cwd=folder, env=environment)
         assert (ran.code, told in ran.err) == (code, True), (arguments, ran.err)
     assert not list(folder.glob("*p.*")) and not (folder / "predictions.csv").exists()

@@ -46,13 +46,13 @@ def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 50) -> R
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def run_here(*args: object, cwd: Path) -> Ran:
-    """Run `singa-dask ARGS` in this process: for calls that are refused before anything starts."""
+def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:
+    """Run `singa-dask ARGS` in this process: for calls that start no other process."""
     logger, path, threshold = logging.getLogger("singa_dask"), [*sys.path], gc.get_threshold()
     before, level, on_interrupt = [*logger.handlers], logger.level, signal.getsignal(signal.SIGINT)
     try:
         with chdir(cwd):
-            done = CliRunner().invoke(main, [*map(str, args)], prog_name="singa-dask")
+            done = CliRunner().invoke(main, [*map(str, args)], env=env, prog_name="singa-dask")
     finally:
         sys.path[:], logger.handlers[:] = path, before
         logger.setLevel(level)
