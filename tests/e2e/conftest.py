@@ -20,3 +20,9 @@ def environment(tmp_path_factory):
 def singa_dask(environment, tmp_path):
     """Run `singa-dask ARGS`."""
     return partial(commands.run, cwd=tmp_path, env=environment)
+
+
+@pytest.fixture
+def here(environment, tmp_path):
+    """Run `singa-dask ARGS` in this process: for calls that start no other process."""
+    return partial(commands.run_here, cwd=tmp_path, env=environment)

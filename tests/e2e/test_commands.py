@@ -25,15 +25,15 @@ def test_every_example_is_ready_to_run(singa_dask, job):
     assert "MPICH" in ran.out
 
 
-def test_check_prints_the_net(singa_dask):
-    ran = singa_dask("check", example())
+def test_check_prints_the_net(here):
+    ran = here("check", example())
     assert ran.code == 0, ran.err
     rows = [line.split() for line in ran.out.splitlines()]
     assert ["conv1", "Convolution", "8", "x", "8", "x", "16", "160", "batch"] in rows
     assert ["17,258"] in rows
 
 
-def test_show_draws_a_net_whose_data_are_absent(singa_dask, tmp_path):
+def test_show_draws_a_net_whose_data_are_absent(singa_dask, here, tmp_path):
     split = sets(neuralnet__partition_dim=1)
     ran = singa_dask(
         "show", example("alexnet"), "--cluster", cluster(), *split, "--phase", "test", "--out", "a/net.png"
@@ -41,7 +41,7 @@ def test_show_draws_a_net_whose_data_are_absent(singa_dask, tmp_path):
     assert ran.code == 0, ran.err
     assert ran.last_line.startswith("a/net.png: 62,378,344 parameters; each worker sends per step ")
     assert (tmp_path / "a" / "net.png").read_bytes().startswith(b"\x89PNG")
-    ran = singa_dask("show", example("alexnet"), "--out", "net.pdf")
+    ran = here("show", example("alexnet"), "--out", "net.pdf")
     assert ran.code == 2
     assert "--out: the suffix selects the format, .svg or .png. Received: net.pdf. Use --out net.svg." in ran.err
 
@@ -61,8 +61,8 @@ def test_show_draws_a_net_whose_data_are_absent(singa_dask, tmp_path):
         ("neuralnet.layer[0].store_conf.path=dataset:digit/train", "digits"),
     ],
 )
-def test_each_fault_is_one_clear_line_and_exit_code_2(singa_dask, override, says):
-    ran = singa_dask("check", example(), "--set", override)
+def test_each_fault_is_one_clear_line_and_exit_code_2(here, override, says):
+    ran = here("check", example(), "--set", override)
     assert ran.code == 2, ran.err
     assert ran.out == ""
     lines = [line for line in ran.err.strip().splitlines() if not line.startswith("writing the shards")]

@@ -42,6 +42,7 @@ def full(environment):
         return run(environment, "--codec", "full", ranks=3)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_under_mpiexec_half_the_bytes_train_as_well(environment, full, no_leaks):
     half = run(environment, "--codec", "half", ranks=3)

@@ -144,10 +144,10 @@ def test_a_module_beside_the_job_file_is_found_from_any_folder(singa_dask, job_f
     assert tested.code == 0, tested.err
 
 
-def test_a_notebooks_layer_is_unknown_to_the_command(singa_dask, job_folder):
+def test_a_notebooks_layer_is_unknown_to_the_command(here, job_folder):
     text = (job_folder / "job.conf").read_text().replace("own_layers:Times", "__main__:Times")
     (job_folder / "job.conf").write_text(text)
-    ran = singa_dask("check", job_folder / "job.conf")
+    ran = here("check", job_folder / "job.conf")
     assert ran.code == 2
     assert "neuralnet.layer[own].user_type: was defined in a notebook or script" in ran.err
     assert "next to the job file" in ran.err

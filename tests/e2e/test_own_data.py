@@ -55,22 +55,22 @@ def fields(tmp_path_factory):
 def test_from_an_hdf5_file_to_predictions_on_a_cluster(scheduler, fields, singa_dask, tmp_path):
     on = ["--scheduler-file", str(scheduler)]
     told = singa_dask("shard", "hdf5", "--source", str(fields), "--out", "shards", *on)
-    assert told.returncode == 1 and "run/fields   float32 (1200, 2, 6, 6)  gzip" in told.stderr
+    assert told.code == 1 and "run/fields   float32 (1200, 2, 6, 6)  gzip" in told.err
     chosen = ["--x", "run/fields", "--y", "run/energy"]
     told = singa_dask("shard", "hdf5", "--source", str(fields), *chosen, "--out", "shards", *on)
-    assert told.returncode == 0, told.stderr
-    assert "float32 (2, 6, 6), channels first" in told.stdout and "y  target" in told.stdout
-    assert singa_dask("new", "shards", "--out", "job.conf").returncode == 0
+    assert told.code == 0, told.err
+    assert "float32 (2, 6, 6), channels first" in told.out and "y  target" in told.out
+    assert singa_dask("new", "shards", "--out", "job.conf").code == 0
     cluster = tmp_path / "two.conf"
     cluster.write_text("cluster { nworkers_per_group: 2 nservers_per_group: 2 }")
     few = ["--set", "train_steps=160", "--set", "validate_freq=80", "--set", "updater.learning_rate.base_lr=0.003"]
     told = singa_dask("train", "job.conf", "--cluster", str(cluster), "--workspace", "run", *few, *on)
-    assert told.returncode == 0, told.stderr
+    assert told.code == 0, told.err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["validate"]["r2"] > 0.6 and summary["validate"]["mae"] < 40  # in the units of the file
     assert (tmp_path / "run" / "parity-validate.png").stat().st_size > 5_000
     told = singa_dask("predict", "run", "--data", str(fields), *chosen, "--out", "predictions.csv", *on)
-    assert told.returncode == 0, told.stderr
+    assert told.code == 0, told.err
     predicted = pd.read_csv(tmp_path / "predictions.csv")
     with h5py.File(fields) as file:
         np.testing.assert_allclose(predicted["true_y"], file["run/energy"][()], rtol=1e-4)
@@ -115,5 +115,5 @@ def test_from_dask_collections_to_lazy_predictions(scheduler, environment, monke
         assert (np.where(found["yes"] > 0.5, "yes", "no") == frame["label"]).mean() > 0.9
 
         fields = da.from_array(draw.normal(size=(400, 3, 4, 4)).astype(np.float32), chunks=(50, 3, 4, 4))
-        manifest = shard(fields, fields.mean(axis=(1, 2, 3)), tmp_path / "fields", client=client)
+        (manifest,) = shard(fields, fields.mean(axis=(1, 2, 3)), tmp_path / "fields", client=client).values()
         assert manifest.total == 400 and manifest.features.channels == "first"

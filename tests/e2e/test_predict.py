@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from support.commands import sets
+from support import commands
+from support.commands import run_here, sets
+from support.leaks import leaks_forbidden
 
 from singa_dask import load_model
 
@@ -22,33 +26,37 @@ neuralnet {
 """
 
 
-@pytest.fixture
-def trained(singa_dask, tmp_path):
-    """A run, and the table that it was trained on."""
+@pytest.fixture(scope="module")
+def trained(environment, tmp_path_factory):
+    """A folder with a run, and the table that it was trained on."""
+    folder = tmp_path_factory.mktemp("trained")
     draw = np.random.default_rng(0)
     kinds = draw.integers(0, 2, 300)
     table = pd.DataFrame(draw.normal(size=(300, 3)) + 4 * kinds[:, None], columns=list("xyz"))
     table["kind"] = np.array(["near", "far"])[kinds]
-    table.to_csv(tmp_path / "table.csv", index=False)
-    ran = singa_dask("shard", "csv", "--source", "table.csv", "--label", "kind", "--out", "shards", "--no-shuffle")
-    assert ran.code == 0, ran.err
-    (tmp_path / "job.conf").write_text(JOB)
-    ran = singa_dask("train", "job.conf", "--workspace", "run")
-    assert ran.code == 0, ran.err
-    return table
+    table.to_csv(folder / "table.csv", index=False)
+    (folder / "job.conf").write_text(JOB)
+    shard = ("shard", "csv", "--source", "table.csv", "--label", "kind", "--out", "shards", "--no-shuffle")
+    with leaks_forbidden():
+        for command in (shard, ("train", "job.conf", "--workspace", "run")):
+            ran = commands.run(*command, cwd=folder, env=environment)
+            assert ran.code == 0, ran.err
+    return folder, table
 
 
 @pytest.mark.timeout(120)
 def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, trained, tmp_path, no_leaks):
-    (tmp_path / "job.conf").unlink()  # the run has it
+    folder, table = trained
+    for name in ("run", "shards"):  # the run has the job
+        shutil.copytree(folder / name, tmp_path / name)
     ran = singa_dask("predict", "run", "--data", "shards")
     assert ran.code == 0, ran.err
     assert ran.last_line == "run/checkpoint/step-00000040.h5: wrote 300 predictions to predictions.csv"
     here = pd.read_csv(tmp_path / "predictions.csv")
     assert list(here.columns) == ["sample", "label", "class", "probability", "probability_far", "probability_near"]
-    assert list(here["label"]) == list(trained["kind"])
+    assert list(here["label"]) == list(table["kind"])
     assert (here["label"] == here["class"]).mean() > 0.98
-    new = trained.drop(columns="kind")
+    new = table.drop(columns="kind")
     new.to_csv(tmp_path / "new.csv", index=False)
     ran = singa_dask("predict", "run", "--data", "new.csv", "--out", "new.parquet", "--workers", 2)
     assert ran.code == 0, ran.err
@@ -64,7 +72,8 @@ def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, trained, tmp_pat
         np.testing.assert_allclose(probabilities[:, 0], here["probability_far"], rtol=1e-4, atol=1e-6)
 
 
-def test_wrong_calls_say_the_way_out(singa_dask, trained, tmp_path):
+def test_wrong_calls_say_the_way_out(trained, environment):
+    folder, _ = trained
     for arguments, code, told in (
         (
             ["run"],
@@ -80,9 +89,9 @@ def test_wrong_calls_say_the_way_out(singa_dask, trained, tmp_path):
         (["shards"], 1, "no checkpoint found"),
         (["run", *sets(neuralnet__nothing=1)], 2, "nothing"),
     ):
-        ran = singa_dask("predict", *arguments)
+        ran = run_here("predict", *arguments, cwd=folder, env=environment)
         assert (ran.code, told in ran.err) == (code, True), (arguments, ran.err)
-    assert not list(tmp_path.glob("*p.*")) and not (tmp_path / "predictions.csv").exists()
+    assert not list(folder.glob("*p.*")) and not (folder / "predictions.csv").exists()
 
 
 @pytest.mark.timeout(120)

@@ -90,12 +90,12 @@ def test_char_rnn(singa_dask, tmp_path, no_leaks):
     assert scores.shape == (3, 8, size)
 
 
-def test_a_text_that_is_not_in_shards_says_how_it_gets_there(singa_dask, tmp_path):
+def test_a_text_that_is_not_in_shards_says_how_it_gets_there(here, tmp_path):
     (tmp_path / "input.txt").write_text("hello")
     job = (
         (ROOT / "examples" / "char-rnn" / "job.conf").read_text().replace("dataset:tinyshakespeare/train", "input.txt")
     )
     (tmp_path / "job.conf").write_text(job)
-    ran = singa_dask("check", "job.conf", "--cluster", cluster(), *sets(validate_freq=0))
+    ran = here("check", "job.conf", "--cluster", cluster(), *sets(validate_freq=0))
     assert ran.code == 2
     assert "singa-dask shard text --source input.txt" in ran.err

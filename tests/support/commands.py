@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,10 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from click.testing import CliRunner
+
+from singa_dask.cli import main
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "singa_dask"]
@@ -38,6 +44,22 @@ def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 50) -> R
         [*COMMAND, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:
+    """Run `singa-dask ARGS` in this process: for calls that start no other process."""
+    logger, path, threshold = logging.getLogger("singa_dask"), [*sys.path], gc.get_threshold()
+    before, level, on_interrupt = [*logger.handlers], logger.level, signal.getsignal(signal.SIGINT)
+    try:
+        with chdir(cwd):
+            done = CliRunner().invoke(main, [*map(str, args)], env=env, prog_name="singa-dask")
+    finally:
+        sys.path[:], logger.handlers[:] = path, before
+        logger.setLevel(level)
+        gc.set_threshold(*threshold)
+        signal.signal(signal.SIGINT, on_interrupt)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return Ran(done.exit_code, done.stdout, done.stderr)
 
 
 @contextmanager

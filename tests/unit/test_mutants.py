@@ -104,8 +104,9 @@ def test_the_nearest_tests_come_first():
 
 
 @pytest.fixture
-def small(tmp_path):
+def small(tmp_path, monkeypatch):
     """A package of one room with two modules of one mutant each, of which the tests notice one."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:zarr")  # a plugin that takes a second to import
     files = {
         "pkg/__init__.py": "",
         "pkg/room/__init__.py": "",

@@ -11,6 +11,8 @@ EXPECTED = {"check_sample_weight_equivalence_on_dense_data": "equal in float32 o
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([Classifier(), Regressor()], expected_failed_checks=lambda estimator: EXPECTED)
+@parametrize_with_checks(
+    [Classifier(epochs=40), Regressor(epochs=40)], expected_failed_checks=lambda estimator: EXPECTED
+)
 def test_scikit_learn_takes_it_as_an_estimator(estimator, check):
     check(estimator)
