@@ -46,3 +46,31 @@ def test_contributing_names_targets_and_files_that_exist():
 @pytest.mark.parametrize("target", sorted(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)))
 def test_every_target_with_a_help_is_phony(target):
     assert target in re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_link_to_pages_and_headings_that_exist(page):
+    broken = []
+    for name, heading in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
+        target = page.parent / name if name else page
+        if not target.exists():
+            broken.append(name)
+        elif heading:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            if heading not in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]:
+                broken.append(f"{name}#{heading}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_modules_that_exist(page):
+    paths = re.findall(r"`((?:\w+/)+\w+\.py)\b", page.read_text())
+    assert [path for path in paths if not ((ROOT / path).exists() or (ROOT / "singa_dask" / path).exists())] == []
