@@ -6,7 +6,8 @@ A net of three layers predicts an array of 1 million samples of 30 features, who
 workers, two processes with a core each. Everybody leaves the predictions there. Contestants take turns.
 
     lazy      Model.predict of the Dask array, from the call on: the model is pickled, sent and unpickled every time
-    calls     the same net called on NumPy blocks in the workers, without a task per block
+    calls     the same net called on the NumPy blocks in the workers, by one task per block (Client.map)
+    bare      the same net called on NumPy blocks in the workers, without Dask: timed inside, no task per block
     torch     dask.array.map_blocks over a PyTorch module with the same layers and parameters
 
 client_mb is the growth of the client's memory during all rounds of `lazy`.
@@ -65,6 +66,10 @@ def torch_block(block: np.ndarray, net: Any) -> np.ndarray:
         return net(torch.from_numpy(block)).numpy()
 
 
+def call_block(block: np.ndarray, net: Any) -> np.ndarray:
+    return net.predict(block)
+
+
 def call_blocks(pickled: bytes, rows: int, blocks: int, dask_worker: Any) -> float:
     """On a worker: the seconds that the calls take."""
     import pickle
@@ -87,7 +92,7 @@ def measure(rows: int, blocks: int, rounds: int) -> dict[str, Any]:
 
     import dask.array as da
     from dask import delayed
-    from distributed import wait
+    from distributed import futures_of, wait
 
     from singa_dask.cluster import local_cluster
 
@@ -99,6 +104,8 @@ def measure(rows: int, blocks: int, rounds: int) -> dict[str, Any]:
         x = client.persist(x)
         wait(x)
         pickled = pickle.dumps(net)
+        in_workers = futures_of(x)
+        there = client.submit(pickle.loads, pickled)
 
         def timed(make: Callable[[], Any]) -> float:
             gc.collect()
@@ -113,10 +120,17 @@ def measure(rows: int, blocks: int, rounds: int) -> dict[str, Any]:
             return x.map_blocks(torch_block, net=sent, chunks=chunks, meta=np.empty((0, 0), np.float32))
 
         def calls() -> float:
+            gc.collect()
+            begun = time.perf_counter()
+            wait(client.map(call_block, in_workers, net=there, pure=False))
+            return time.perf_counter() - begun
+
+        def bare() -> float:
             share = blocks // WORKERS
             return max(client.run(call_blocks, pickled, rows // blocks, share).values())
 
         ways: dict[str, Callable[[], float]] = {
+            "bare": bare,
             "calls": calls,
             "lazy": lambda: timed(lambda: net.predict(x)),
             "torch": lambda: timed(in_torch),
@@ -133,7 +147,7 @@ def measure(rows: int, blocks: int, rounds: int) -> dict[str, Any]:
                 seconds[name].append(way())
                 grown += psutil.Process().memory_info().rss - before if name == "lazy" else 0
     row = {f"{name}_s": round(statistics.median(values), 3) for name, values in seconds.items()}
-    for other in ("calls", "torch"):
+    for other in ("calls", "bare", "torch"):
         ratios = [a / b for a, b in zip(seconds["lazy"], seconds[other], strict=True)]
         row[f"lazy_to_{other}"] = round(statistics.median(ratios), 2)
     return {"rows": rows, "blocks": blocks, **row, "client_mb": round(grown / 1e6, 1)}

@@ -159,8 +159,7 @@ def shard(
         click.echo(f"  {line}")
     for note in dict.fromkeys(note for manifest in made.values() for note in manifest.notes):
         click.echo(f"  Note: {note}.")
-    first = out / ("train" if "train" in made else next(iter(made)))
-    click.echo(f"Next: singa-dask new {first} --out job.conf")
+    click.echo(f"Next: singa-dask new {out} --out job.conf")
 
 
 def _files(manifest: Manifest) -> str:

@@ -33,7 +33,9 @@ SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a ru
 SCHEDULER_FILE = click.option("--scheduler-file", type=PATH, help="Scheduler file of a running Dask cluster.")
 RUN = click.option("--run", metavar="NAME", help="Job name or workspace of the run, if several runs are active.")
 CHECKPOINT = click.option(
-    "--checkpoint", type=PATH, help="Checkpoint file, or workspace (its newest one), if JOB is a job file."
+    "--checkpoint",
+    type=PATH,
+    help="Checkpoint file, or workspace (its best one with keep_best, else its newest), if JOB is a job file.",
 )
 TRUST = click.option(
     "--trust-code", is_flag=True, help="Run code that the checkpoint keeps, though another user has written it."

@@ -38,7 +38,8 @@ class Column:
 
     dtype: as stored, one of DTYPES. shape: of one stored sample, () to 4 dimensions. classes: of a label, or the
     symbols of a text: their names, their number, or None if unknown. mean, std: over all samples: per channel; of a
-    vector per value; else one value. names: of the values of a vector, or none. dataset: its path in the HDF5 files.
+    vector per value; else one value. names: of the values of a vector,
+    or of the only value, as in the table that it comes from; or none. dataset: its path in the HDF5 files.
     """
 
     name: str

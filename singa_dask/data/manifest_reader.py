@@ -120,8 +120,8 @@ def _column(entry: _Fields) -> Column:
         raise entry.fault("shape", "of labels must be one value, of whole numbers", f"{list(shape)}, {dtype}")
     if bare.nbytes > MAX_SAMPLE_NBYTES:
         raise entry.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", list(shape))
-    if names and (len(shape) != 1 or len(names) != shape[0]):
-        raise entry.fault("names", "must name every value of a vector", names)
+    if names and (len(shape) > 1 or len(names) != math.prod(shape)):
+        raise entry.fault("names", "must name every value of a vector, or the only value", names)
     mean, std = _statistics(entry, bare.num_statistics)
     return Column(name, role, dtype, shape, channels, _frozen(classes), mean, std, tuple(names), dataset)
 

@@ -164,7 +164,8 @@ def _scales(column: Column, constant: list[str]) -> list[float]:
     """The standard deviations, 1 in place of 0."""
     for i, value in enumerate(column.std):
         if value == 0:
-            constant.append(column.names[i] if column.names else f"{column.name}[{i}]" if i else column.name)
+            single = len(column.std) == 1
+            constant.append(column.names[i] if column.names else column.name if single else f"{column.name}[{i}]")
     return [value or 1.0 for value in column.std]
 
 

@@ -33,7 +33,10 @@ class Described:
     def of(cls, store: StoreProto, text: str) -> Described:
         """From `Manifest.description`. Raises DataError, ConfigError."""
         columns, encoders = read_description(text)
-        return cls(*columns_of(store, Manifest(0, columns, 1, ())), encoders)
+        trained = StoreProto()
+        trained.CopyFrom(store)  # of data to predict, which may have no labels
+        trained.has_label = any(column.role in (Role.LABEL, Role.TARGET) for column in columns)
+        return cls(*columns_of(trained, Manifest(0, columns, 1, ())), encoders)
 
     @property
     def raw_names(self) -> tuple[str, ...]:
@@ -120,6 +123,11 @@ def class_names(column: Column | None) -> tuple[str, ...] | None:
     return column.classes if column is not None and isinstance(column.classes, tuple) else None
 
 
+def raw_name(column: Column) -> str:
+    """The name of labels or of a target of one value in the table that they come from."""
+    return column.names[0] if column.shape == () and column.names else column.name
+
+
 def value_names(column: Column | None, width: int, *, classifies: bool) -> list[str]:
     """The names of the `width` values of one prediction: of the classes, or of the values of the target."""
     if classifies:
@@ -128,7 +136,7 @@ def value_names(column: Column | None, width: int, *, classifies: bool) -> list[
     if column is None or column.role is not Role.TARGET or prod(column.shape) != width:
         return [f"output_{i}" for i in range(width)]
     if column.shape == ():
-        return [column.name]
+        return [raw_name(column)]
     return list(column.names) or [f"{column.name}_{i}" for i in range(width)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,14 +136,15 @@ class Estimator(BaseEstimator):
 
     def _train(self, examples: Examples, validation: Any, *, epochs: int | None = None, goes_on: bool = False) -> Self:
         """Fit to these examples. epochs: instead of the parameter's. goes_on: from the parameters of the model."""
-        with self._folder() as folder:
+        with self._folder() as folder, ExitStack() as stack:
             job, batch = self._job(examples, epochs)
             if goes_on:
-                start = folder.with_name(f"{folder.name}.start.h5")
-                checkpoints.save(checkpoints.Checkpoint(0, job.seed, "", self.model_.state_dict()), start)
-                job.checkpoint_path[:] = [str(start)]
+                start = folder.with_name(f".{folder.name}.start.h5")
+                state = checkpoints.Checkpoint(0, job.proto.seed, "", self.model_.state_dict())
+                job.proto.checkpoint_path[:] = [str(checkpoints.save(state, start))]
+                stack.callback(start.unlink, missing_ok=True)
             self.result_ = train(
-                Job.from_proto(job),
+                job,
                 self.client,
                 data=examples.data,
                 validation=validation,
@@ -164,14 +165,16 @@ class Estimator(BaseEstimator):
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
-        """The folder of a run: the workspace, else one that is removed."""
+        """The folder of a run: the workspace, else one that is removed; for workers in the current folder, which they
+        are more likely to share."""
         if self.workspace is not None:
             yield Path(self.workspace).absolute()
             return
-        with tempfile.TemporaryDirectory(prefix="singa_dask-") as folder:
+        place = None if self.client is None else Path.cwd()
+        with tempfile.TemporaryDirectory(prefix=".singa_dask-", dir=place) as folder:
             yield Path(folder) / "run"
 
-    def _job(self, examples: Examples, epochs: int | None) -> tuple[JobProto, int]:
+    def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int]:
         """The job without its data, and its mini-batch."""
         given = Job.from_file(self.net) if isinstance(self.net, str | Path) else self.net
         own = isinstance(given, Job)
@@ -194,10 +197,12 @@ class Estimator(BaseEstimator):
         proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         if self.cluster is not None:
             proto.cluster.CopyFrom(cluster_message(self.cluster))
-        if self.client is None and Job.from_proto(proto).topology.nprocesses > 1:
+        job = Job.from_proto(proto)
+        job.folder = given.folder if own else None  # of the user's own layers
+        if self.client is None and job.topology.nprocesses > 1:
             hint = "Give client=Client(...), or leave out the cluster."
             raise ConfigError(Problem("cluster", "needs Dask workers, and there is no client", hint=hint))
-        return proto, batch
+        return job, batch
 
     def _updater(self) -> Any:
         if self.updater is None:

@@ -27,9 +27,9 @@ class Classifier(ClassifierMixin, Estimator):
     Adam, or an updater; with a job, None means what it says. validation: the share of the data that is held out, or
     a set (X, y). patience: end after so many validations in a row without a smaller loss; the best parameters are
     kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per column or
-    channel, inside of the net. random_state: of initial parameters, order of samples and validation share.
-    workspace: folder of the run; None keeps nothing. callbacks: see `train`. client: trains on its Dask workers as
-    the cluster block says; without, in this process. verbose: show the progress.
+    channel, inside of the net. random_state: of the initial parameters and the order of samples.
+    workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client:
+    trains on its Dask workers as the cluster block says; without, in this process. verbose: show the progress.
 
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type. Both
     may be Dask collections: predictions of these are lazy.

@@ -36,10 +36,10 @@ class Split:
     path: str
     manifest: Manifest
 
-    def batches(self, batch: int, phase: int, **store: Any) -> int:
-        """Mini-batches of an epoch."""
+    def batches(self, batch: int, **store: Any) -> int:
+        """Mini-batches of an epoch of training."""
         conf = RecordInput(path=self.path, batchsize=batch, **store).proto.store_conf
-        return ceil(make_stream(conf, self.manifest, seed=0, phase=phase).samples / batch)
+        return ceil(make_stream(conf, self.manifest, seed=0, phase=Phase.kTrain).samples / batch)
 
 
 def write_job(shards: str, out: Path) -> Job:
@@ -104,20 +104,14 @@ def _columns_job(
     common: dict[str, Any] = {"normalise": True} | ({} if classify else {"normalise_target": True})
     elsewhere = [phase for phase, split in ((Phase.kVal, validation), (Phase.kTest, test)) if split]
     inputs = [RecordInput("data", path=train.path, batchsize=batch, exclude=elsewhere, **share, **common)]
-    held_out = train.batches(batch, Phase.kVal, **share)
-    steps = train.batches(batch, Phase.kTrain, **share)
-    fields: dict[str, Any] = {}
+    steps = train.batches(batch, **share)
     if validation:
         inputs.append(_other(validation, Phase.kVal, common))
-        held_out = ceil(validation.manifest.total / inputs[-1].proto.store_conf.batchsize[0])
     if test:
         inputs.append(_other(test, Phase.kTest, common))
-        fields["test_steps"] = ceil(test.manifest.total / inputs[-1].proto.store_conf.batchsize[0])
     outputs = outputs_for(targets.num_classes if classify else None, targets.shape)
     layers = [*inputs, *layers_for(features.net_shape, outputs, classify=classify)]
     train_steps = max(EPOCHS * steps, LEAST_STEPS)
-    if test:
-        fields["test_freq"] = train_steps
     job = Job(
         name=name,
         layers=layers,
@@ -125,11 +119,11 @@ def _columns_job(
         train_steps=train_steps,
         disp_freq=max(1, min(steps, 100)),
         validate_freq=max(steps, 50),
-        validate_steps=held_out,
         checkpoint_freq=max(steps, 500),
         metric=["f1"] if classify else ["mae", "r2"],
-        **fields,
     )
+    if test:
+        job.proto.test_freq = train_steps
     job.proto.early_stopping.patience = 10
     job.proto.keep_best = "validate.accuracy" if classify else "validate.loss"
     factors = [c.name for c in train.manifest.columns if c.role in (Role.WEIGHT, Role.MASK)]
@@ -159,8 +153,7 @@ def _text_job(name: str, splits: Mapping[str, Split], symbols: int) -> tuple[Job
     fields: dict[str, Any] = {}
     if validation:
         inputs.append(text(validation, include=[Phase.kVal]))
-        rows = inputs[1].proto.char_rnn_conf.batchsize
-        fields = {"validate_freq": 500, "validate_steps": max(1, validation.manifest.total // (rows * steps))}
+        fields = {"validate_freq": 500}
     job = Job(
         name=name,
         layers=[*inputs, *text_layers(symbols, HIDDEN_STATE)],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +44,6 @@ class Arrays:
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
 
-# Rows of a mini-batch of an evaluation.
-EVALUATED = 500
 WEIGHTS = "sample_weight"
 # Of a store_conf: which samples it reads, besides the batchsize.
 _SAME_SAMPLES = ("backend", "path", "shuffle", "random_skip", "validation_share")
@@ -78,8 +75,8 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     given.folder = job.folder
     del given.proto.neuralnet.layer[:]
     given.proto.neuralnet.layer.extend(layers)
-    if held_out is not None:
-        _evaluate(given)
+    if held_out is not None and not job.proto.validate_freq:
+        given.proto.validate_freq = _steps_per_epoch(layers)
     return given
 
 
@@ -137,19 +134,17 @@ def _written(data: Any, what: str, folder: Callable[[], Path], client: Client | 
 
 
 def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: float) -> list[LayerProto]:
-    """An input layer that reads the data of its phases; one for training and validation becomes two."""
+    """An input layer that reads the data of its phases; one for training and a validation set becomes two."""
     layer = _copied(layer)
     trains, validates = runs_in(layer, Phase.kTrain), runs_in(layer, Phase.kVal)
     layer.store_conf.path = str(training if trains or held_out is None else held_out)
     layer.store_conf.validation_share = share
-    if not (trains and validates) or held_out is None:
+    if share or held_out is None or not (trains and validates):
         return [layer]
     other = _copied(layer)
     other.ClearField("exclude")
     other.include[:] = [Phase.kVal]
     other.store_conf.path = str(held_out)
-    if not layer.store_conf.sequence:
-        other.store_conf.batchsize[:] = [min(EVALUATED, _rows(other, Phase.kVal))]
     if layer.include:
         layer.include.remove(Phase.kVal)
     else:
@@ -157,22 +152,11 @@ def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: fl
     return [layer, other]
 
 
-def _rows(layer: LayerProto, phase: int) -> int:
-    """The rows of all mini-batches of an epoch."""
-    stream = make_stream(layer.store_conf, Manifest.load(Path(layer.store_conf.path)), seed=0, phase=phase)
-    return stream.samples // max(1, layer.store_conf.sequence)
-
-
-def _evaluate(job: Job) -> None:
-    """Validate on the whole set, after every epoch unless the job says how often."""
-    proto = job.proto
-    inputs = [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kRecordInput]
-    steps = {}
-    for phase in (Phase.kTrain, Phase.kVal):
-        layer = next(layer for layer in inputs if runs_in(layer, phase))
-        steps[phase] = _rows(layer, phase) / layer.store_conf.batchsize[0]
-    proto.validate_freq = proto.validate_freq or max(1, round(steps[Phase.kTrain]))
-    proto.validate_steps = proto.validate_steps or math.ceil(steps[Phase.kVal])
+def _steps_per_epoch(layers: Iterable[LayerProto]) -> int:
+    layer = next(layer for layer in layers if layer.type == LayerType.kRecordInput and runs_in(layer, Phase.kTrain))
+    store = layer.store_conf
+    stream = make_stream(store, Manifest.load(Path(store.path)), seed=0, phase=Phase.kTrain)
+    return max(1, stream.samples // (store.batchsize[0] * max(1, store.sequence)))
 
 
 def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:

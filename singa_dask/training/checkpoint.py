@@ -229,13 +229,16 @@ def _found(path: Path, faults: list[str]) -> Found | None:
 
 
 def find(where: Path) -> Path:
-    """`where` itself, or the newest valid checkpoint in the workspace or folder `where`.
+    """`where` itself, or the checkpoint of the workspace or folder `where`: the best one if the job keeps it
+    (`keep_best`), else the newest valid one.
 
     Raises CheckpointError if there is none.
     """
     if where.is_file():
         return where
     for folder in (where / "checkpoint", where):
+        if (folder / BEST).is_file():
+            return folder / BEST
         found, faults = newest(folder)
         if found:
             return found.path

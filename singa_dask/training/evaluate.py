@@ -50,7 +50,9 @@ def load_model(
     device_id: int = 0,
     trust_code: bool = False,
 ) -> Model:
-    """A trained net to call on arrays, in any process: of a checkpoint, or of the newest one of a run's workspace.
+    """A trained net to call on arrays, in any process: of a checkpoint file or a run's workspace.
+
+    A workspace stands for its best checkpoint if the job keeps it (`keep_best`), else for the newest one.
 
         model = load_model("runs/mnist-allreduce")
         probabilities = model.predict(x)              x: in the units of the data

@@ -12,6 +12,8 @@ from support import commands
 from support.commands import run_here, sets
 from support.leaks import leaks_forbidden
 
+from singa_dask import load_model
+
 JOB = """
 name: "iris" train_steps: 40 disp_freq: 40
 train_one_batch { alg: kBP }
@@ -90,3 +92,36 @@ def test_wrong_calls_say_the_way_out(trained, environment):
         ran = run_here("predict", *arguments, cwd=folder, env=environment)
         assert (ran.code, told in ran.err) == (code, True), (arguments, ran.err)
     assert not list(folder.glob("*p.*")) and not (folder / "predictions.csv").exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_table_with_categories_becomes_numbers_with_the_name_of_the_target(singa_dask, tmp_path):
+    draw = np.random.default_rng(0)
+    colours, area = draw.integers(0, 3, 900), draw.normal(50, 10, 900)
+    table = pd.DataFrame({"colour": np.array(["red", "green", "blue"])[colours], "area": area})
+    table["price"] = 1000 * colours + 20 * area
+    table.to_csv(tmp_path / "houses.csv", index=False)
+    ran = singa_dask("shard", "csv", "--source", "houses.csv", "--target", "price", "--out", "shards")
+    assert ran.code == 0, ran.err
+    net = JOB[: JOB.index("layer { name")].replace("iris", "houses").replace("40", "150")
+    store = 'path: "shards" batchsize: 50 normalise: true normalise_target: true'
+    (tmp_path / "job.conf").write_text(
+        f"""{net}
+          layer {{ name: "data" type: kRecordInput store_conf {{ {store} }} }}
+          layer {{ name: "size" type: kInnerProduct srclayers: "data" innerproduct_conf {{ num_output: 1 }} }}
+          layer {{ name: "loss" type: kEuclideanLoss srclayers: "size" srclayers: "data" }}
+        }}"""
+    )
+    assert singa_dask("train", "job.conf", "--workspace", "run").code == 0
+    ran = singa_dask("predict", "run", "--data", "houses.csv")
+    assert ran.code == 0, ran.err
+    found = pd.read_csv(tmp_path / "predictions.csv")
+    assert list(found.columns) == ["sample", "true_price", "price"]
+    np.testing.assert_allclose(found["true_price"], table["price"], rtol=1e-4)
+    np.testing.assert_allclose(found["price"], table["price"], atol=60)
+    predicted = load_model(tmp_path / "run").predict(table)
+    np.testing.assert_allclose(predicted["price"], found["price"], rtol=1e-4)
+    table.assign(colour="pink").to_csv(tmp_path / "pink.csv", index=False)
+    ran = singa_dask("predict", "run", "--data", "pink.csv", "--out", "pink.h5")
+    assert ran.code == 1 and "the category 'pink' was not in the training data" in ran.err
+    assert not (tmp_path / "pink.h5").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -131,6 +131,8 @@ def make_layout(
     for name in plan.y:
         own = Y if len(plan.y) == 1 else name
         column, recoded = answers_column(own, facts[f"y/{name}"], source, ordered=not plan.shuffle, notes=notes)
+        if plan.table and column.shape == ():
+            column = replace(column, names=(name,))
         columns.append(column)
         pieces[own] = f"y/{name}"
         if recoded is not None:

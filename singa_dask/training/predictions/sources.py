@@ -16,7 +16,7 @@ from singa_dask.data.resolve import resolve
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source
 from singa_dask.distopt import Model
-from singa_dask.distopt.described import Described, numbers
+from singa_dask.distopt.described import Described, numbers, raw_name
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.training.predictions.blocks import Block, Samples, channels_last, shard_blocks
 
@@ -66,7 +66,7 @@ class FileBlock:
                 x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
         for layer in known.answering if self.y else ():
             column = described[layer].answers if layer in described else None
-            name = column.name if column is not None and column.name in self.y else self.y[0]
+            name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
             answers[layer] = self._answers(name, np.asarray(raw[name]), column)
         return Samples(x, answers)
 
@@ -131,9 +131,8 @@ def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str,
         x = tuple(dict.fromkeys(name for one in needed for name in one.raw_names))
     if not y:
         wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
-        y = tuple(
-            column.name for column in wanted if column.role in (Role.LABEL, Role.TARGET) and column.name not in x
-        )
+        names = [raw_name(column) for column in wanted if column.role in (Role.LABEL, Role.TARGET)]
+        y = tuple(name for name in names if name not in x)
         try:
             return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")
         except DataError:  # new data may have no answers; if anything else is wrong, it shows again

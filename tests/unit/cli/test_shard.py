@@ -48,7 +48,7 @@ def test_columns_and_the_next_command_are_told():
         "out/test: 6 samples in 1 shard, in random order",
         "  x  feature  float32 (3, 8, 8), channels first; say --channels last if that is wrong",
         "  y  target   float64",
-        "Next: singa-dask new out/train --out job.conf",
+        "Next: singa-dask new out --out job.conf",
     ]
     said = ran("hdf5", "--source", "mine.h5", "--x", "data/X", "--channels", "last", "--out", "last")
     assert "last: 60 samples in 1 shard, in the order of the source" in said.output

@@ -51,7 +51,12 @@ def test_shards_hold_every_sample_once(data):
             manifests = write_rows(Path(folder) / "out", {"x": x, "number": number}, cuts, **options)
         except ConfigError as error:  # too few samples for these shares and shards
             (problem,) = error.problems
-            assert {"validation": shares[0], "test": shares[1], "nshards": options["nshards"] > 1}[problem.key]
+            assert {
+                "train": sum(shares),
+                "validation": shares[0],
+                "test": shares[1],
+                "nshards": options["nshards"] > 1,
+            }[problem.key]
             return
         parts = [stored(manifest) for manifest in manifests.values()]
         assert os.listdir(folder) == ["out"]

@@ -80,7 +80,7 @@ def test_splits_are_found_and_measured_as_a_whole(tmp_path):
     assert [Path(store.path).name for store in stores] == ["train", "validation", "test"]
     assert [store.batchsize[0] for store in stores] == [64, 70, 30]
     assert not any(store.validation_share for store in stores)
-    assert (job.validate_steps, job.test_steps, job.test_freq) == (1, 1, job.train_steps)
+    assert (job.validate_steps, job.test_steps, job.test_freq) == (0, 0, job.train_steps)
     result = trained(tmp_path / "job.conf", tmp_path, test_freq=4)
     assert result.test and result.summary["validate"]
 

@@ -95,9 +95,8 @@ def test_a_folder_of_shards_is_read_where_it_lies(tmp_path):
 def test_a_validation_share_is_held_out_and_measured_as_a_whole_after_each_epoch(tmp_path, run):
     proto = given(tmp_path / "given", (X, Y), 0.25)
     held_out = inputs(proto, Phase.kVal)["data"]
-    assert (held_out.validation_share, held_out.batchsize[0]) == (0.25, 30)
-    assert inputs(proto, Phase.kTrain)["data"].batchsize[0] == 30
-    assert (proto.validate_freq, proto.validate_steps) == (3, 1)
+    assert held_out.validation_share == 0.25 == inputs(proto, Phase.kTrain)["data"].validation_share
+    assert (proto.validate_freq, proto.validate_steps) == (3, 0)
     rows = run(job(), (X, Y), 0.25).history
     assert set(rows["step"][rows["phase"] == "validate"]) == {0, 3, 6, 8}
 
@@ -106,8 +105,7 @@ def test_a_validation_set_is_read_as_a_whole(tmp_path):
     data = given(tmp_path, (X, Y), (X[:70], Y[:70]), lambda: job(validate_freq=2))
     assert Manifest.load(inputs(data, Phase.kVal)["data"].path).total == 70
     assert Manifest.load(inputs(data, Phase.kTrain)["data"].path).total == 120
-    assert inputs(data, Phase.kVal)["data"].batchsize[0] == 70
-    assert (data.validate_freq, data.validate_steps) == (2, 1)
+    assert (data.validate_freq, data.validate_steps) == (2, 0)
 
 
 def test_a_job_may_have_an_input_layer_for_the_validation(tmp_path):
@@ -118,7 +116,7 @@ def test_a_job_may_have_an_input_layer_for_the_validation(tmp_path):
 
     data = given(tmp_path, (X, Y), (X[:70], Y[:70]), both)
     assert inputs(data, Phase.kVal)["data"].batchsize[0] == 7
-    assert data.validate_steps == 10
+    assert data.validate_freq == 4
 
 
 def test_samples_with_weight_0_are_as_good_as_absent(run, tmp_path):

@@ -1,0 +1,58 @@
+"""docs/your-data.md can be followed: its blocks run in order, as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import ROOT
+
+TEXT = (ROOT / "docs" / "your-data.md").read_text()
+BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
+WALKS = {
+    title: blocks
+    for title, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    if (blocks := BLOCK.findall(text))
+}
+# As in a notebook, the workers cannot import what the process runs.
+CELL = "import sys; exec(compile(sys.stdin.read(), '<cell>', 'exec'))"
+# What a walk leaves behind, of what the page promises.
+MADE = {
+    "HDF5": [
+        "fields.conf",
+        "pictures/parity-test.png",
+        "energies.csv",
+        "parity.png",
+        "runs/fields-allreduce/curves.png",
+    ],
+    "Tables": ["prices.parquet", "runs/flats-allreduce/parity-test.png"],
+    "Images": ["pictures/confusion-test.png", "photos.csv", "runs/photos-allreduce/metrics.jsonl"],
+    "Dask": [
+        "runs/points-allreduce/checkpoint/best.h5",
+        "runs/points-allreduce/data",
+        "shards/points/test/manifest.json",
+    ],
+    "Several targets, weights and masks": ["shards/parts/manifest.json", "runs/parts-allreduce/summary.json"],
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("title", WALKS)
+def test_every_step_of_the_page_runs(title: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    for language, block in WALKS[title]:
+        command = {"sh": ["bash", "-eux"], "python": [sys.executable, "-c", CELL]}[language]
+        done = subprocess.run(
+            command, input=block, cwd=tmp_path, env={**environment, "PATH": path}, capture_output=True, text=True
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    assert [name for name in MADE[title] if not (tmp_path / name).exists()] == []
+
+
+def test_every_walk_is_known() -> None:
+    assert list(MADE) == list(WALKS)
