@@ -16,6 +16,7 @@ from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.stage import StagePlan, stage, stage_block
 from singa_dask.errors import ClusterError
 
+WORKERS_TIMEOUT_S = 30.0  # for workers that are just starting
 MAX_THREADS = 8
 # How often a waiting driver looks whether there are workers at all.
 SURVEY_SECONDS = 30.0
@@ -181,14 +182,17 @@ def _put(finished: queue.Queue, index: int, _future: Any) -> None:
 def check_shared(client: Any, folder: Path) -> None:
     """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
     try:
+        client.wait_for_workers(1, timeout=WORKERS_TIMEOUT_S)
+    except TimeoutError as error:
+        message = f"the Dask cluster has had no workers for {WORKERS_TIMEOUT_S:g} s. Start some."
+        raise ClusterError(message) from error
+    try:
         found = client.run(_probe, str(folder))
     except Exception as error:  # whatever a worker raises that cannot import the function
         raise ClusterError(
             f"the Dask workers cannot run singa_dask ({type(error).__name__}: {error}). Install the same version "
             "on them."
         ) from error
-    if not found:
-        raise ClusterError("the Dask cluster has no workers. Start some.")
     blind = []
     for address, name in found.items():
         path = folder / name if name else None
