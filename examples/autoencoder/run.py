@@ -54,7 +54,7 @@ def images(split: str) -> np.ndarray:
     """All images of a split: (N, 784), from 0 to 1."""
     folder = ShardFolder(Manifest.load(resolve(f"dataset:mnist/{split}")))
     shards = [folder.reader(i) for i in range(len(folder.manifest.shards))]
-    return np.concatenate([shard.features[:].reshape(-1, PIXELS) for shard in shards]) / 255.0
+    return np.concatenate([shard.column(folder.manifest.features.name) for shard in shards]) / 255.0
 
 
 def pca_error(known: np.ndarray, test: np.ndarray) -> float:

@@ -37,7 +37,8 @@ class Text:
         manifest = Manifest.load(Path(store_of(layer).path))
         self.stream = make_stream(store_of(layer), manifest, seed=job.seed, phase=phase)
         shards = ShardFolder(manifest)
-        self.text = np.concatenate([shards.reader(i).features[:, 0] for i in range(len(manifest.shards))])
+        name = manifest.features.name
+        self.text = np.concatenate([shards.reader(i).column(name)[:, 0] for i in range(len(manifest.shards))])
 
     def __getitem__(self, step):
         return torch.tensor(self.text[self.stream.batch(step)].T.astype(np.int64))

@@ -113,9 +113,13 @@ def samples(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     folder = ShardFolder(manifest)
     folder.verify()
     shards = [folder.reader(index) for index in range(len(manifest.shards))]
-    x = np.concatenate([shard.features for shard in shards]).astype(np.float32) / LARGEST[data]
+    features, labels = (
+        np.concatenate([shard.column(column.name) for shard in shards])
+        for column in (manifest.features, manifest.targets)
+    )
+    x = features.astype(np.float32) / LARGEST[data]
     side = round(x.shape[1] ** 0.5)
-    return x.reshape(-1, side, side, 1), np.concatenate([shard.labels for shard in shards])
+    return x.reshape(-1, side, side, 1), labels.reshape(-1)
 
 
 if __name__ == "__main__":

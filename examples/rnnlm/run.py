@@ -77,8 +77,9 @@ def perplexity(result: Result) -> float:
 def words(folder: Path) -> np.ndarray:
     """The word numbers of a folder of shards, in the order of the text: (N,)."""
     shards = ShardFolder(Manifest.load(folder))
+    name = shards.manifest.features.name
     readers = [shards.reader(i) for i in range(len(shards.manifest.shards))]
-    return np.concatenate([reader.features[:].reshape(-1) for reader in readers]).astype("int64")
+    return np.concatenate([reader.column(name).reshape(-1) for reader in readers]).astype("int64")
 
 
 def unigram_perplexity(counts: np.ndarray, text: np.ndarray) -> float:

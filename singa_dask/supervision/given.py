@@ -36,11 +36,11 @@ class Arrays:
     options: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
 
-    def write(self, out: Path, client: Client | None) -> Manifest:
+    def write(self, out: Path, client: Client | None, like: Manifest | None = None) -> Manifest:
         if self.plain:
             options = {"shuffle_seed": 0, "overwrite": True, **self.options}
             return write_shards(out, self.x, self.y, weight=self.weight, **options)
-        options = {"client": client, "sample_weight": self.weight, "overwrite": True, **self.options}
+        options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like, **self.options}
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
 
@@ -65,7 +65,8 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     held_out = training if share else None
     weight = _weight_column(training)
     if validation is not None and not share:
-        held_out = _written(_as_weighted(validation) if weight else validation, "validation", folder, client)
+        given_set = _as_weighted(validation) if weight else validation
+        held_out = _written(given_set, "validation", folder, client, Manifest.load(training))
     layers: list[LayerProto] = []
     for layer in job.proto.neuralnet.layer:
         layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
@@ -113,8 +114,10 @@ def _as_weighted(validation: Any) -> Any:
     return validation
 
 
-def _written(data: Any, what: str, folder: Callable[[], Path], client: Client | None) -> Path:
-    """The folder of shards with these data."""
+def _written(
+    data: Any, what: str, folder: Callable[[], Path], client: Client | None, like: Manifest | None = None
+) -> Path:
+    """The folder of shards with these data. like: that of the training data, with their encoders and classes."""
     if isinstance(data, str | os.PathLike):
         return resolve(os.fspath(data))
     if isinstance(data, tuple) and len(data) in (2, 3):
@@ -123,7 +126,7 @@ def _written(data: Any, what: str, folder: Callable[[], Path], client: Client | 
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
     new = folder() / f".{what}.{os.getpid()}"
-    manifest = data.write(new, client)
+    manifest = data.write(new, client, like)
     # Named after its content: what a job file names cannot become other data.
     final = new.with_name(f"{what}-{manifest.digest[:12]}")
     if final.exists():

@@ -136,7 +136,9 @@ def test_a_run_that_fails_gives_mpiexec_its_exit_code(train_mpi, tmp_path, no_le
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGUSR1]
+)
 def test_a_stopped_job_ends_with_a_checkpoint(running, tmp_path, no_leaks, number):
     running.send_signal(number)
     code = running.wait(timeout=40)

@@ -55,7 +55,7 @@ def fields(tmp_path_factory):
 def test_from_an_hdf5_file_to_predictions_on_a_cluster(scheduler, fields, singa_dask, tmp_path):
     on = ["--scheduler-file", str(scheduler)]
     told = singa_dask("shard", "hdf5", "--source", str(fields), "--out", "shards", *on)
-    assert told.code == 1 and "run/fields   float32 (1200, 2, 6, 6)  gzip" in told.err
+    assert told.code == 1 and "run/fields  float32 (1200, 2, 6, 6)  gzip" in told.err
     chosen = ["--x", "run/fields", "--y", "run/energy"]
     told = singa_dask("shard", "hdf5", "--source", str(fields), *chosen, "--out", "shards", *on)
     assert told.code == 0, told.err

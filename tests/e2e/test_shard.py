@@ -10,7 +10,7 @@ from singa_dask.data import Manifest
 
 
 @pytest.mark.timeout(120)
-def test_workers_write_the_same_shards_as_one_process(singa_dask, tmp_path, no_leaks):
+def test_workers_write_the_same_shards_as_one_process(singa_dask, here, tmp_path, no_leaks):
     draw = np.random.default_rng(0)
     for number in range(3):
         with h5py.File(tmp_path / f"run{number}.h5", "w") as file:
@@ -26,7 +26,10 @@ def test_workers_write_the_same_shards_as_one_process(singa_dask, tmp_path, no_l
     for split in ("train", "validation"):
         manifests = [Manifest.load(tmp_path / name / split) for name in ("alone", "together")]
         assert manifests[0].digest == manifests[1].digest
-    for extra, fault in ((["--x", "fields/z"], "has no dataset 'fields/z'"), (["--shards", 1000], "nshards")):
-        ran = singa_dask("shard", *what, *extra, "--out", "wrong", "--workers", 2)
+    wrong = ("shard", *what, "--out", "wrong")
+    for ran, fault in (
+        (here(*wrong, "--x", "fields/z"), "has no dataset 'fields/z'"),
+        (singa_dask(*wrong, "--shards", 1000, "--workers", 2), "nshards"),
+    ):
         assert ran.code in (1, 2) and fault in ran.err
     assert not (tmp_path / "wrong").exists()

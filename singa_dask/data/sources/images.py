@@ -22,31 +22,40 @@ _GREY = ("1", "L", "LA")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
 
 
-def load(source: str | Path, resize: tuple[int, int] | int | str | None = None) -> dict[str, Source]:
+def load(
+    source: str | Path,
+    resize: tuple[int, int] | int | str | None = None,
+    *,
+    form: tuple[int, int, int] | None = None,
+) -> dict[str, Source]:
     """Folders of images as x (N, height, width, channels) uint8, with one channel if all images are greyscale, and y.
 
     source: a folder with one folder per class, or with folders train/ and test/ (and validation/) of such folders.
     resize: the (height, width) of every image, also as text, "48x64"; one number means a square. By default all images
         must have the size of the first one.
+    form: the (height, width, channels) of every image. `source` may then be a folder of images without classes, or one
+        image: new images to predict.
     Raises DataError that names the file.
     """
     need("PIL.Image", "datasets", "images")
     folder = Path(source).expanduser().absolute()
+    if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in folder.iterdir())):
+        paths = [folder] if folder.is_file() else _images(folder)
+        return {"": _source(folder, paths, (), (), form, True)}
     if not folder.is_dir():
         raise DataError(f"{folder}: is not a folder.")
     size = None if resize is None else _size(resize)
     splits = [split for split in SPLITS if (folder / split).is_dir()]
     if "train" not in splits or len(splits) < 2:
         classes, paths, labels = _members(folder, None)
-        form = _common_form(paths, size)
-        return {"": _source(folder, paths, labels, classes, form, size is not None)}
+        return {"": _source(folder, paths, labels, classes, form or _common_form(paths, size), bool(form or size))}
     # The other splits take shape and classes from the training images.
     found = {}
     classes, paths, _ = _members(folder / "train", None)
-    form = _common_form(paths, size)
+    all_of = form or _common_form(paths, size)
     for split in splits:
         _, paths, labels = _members(folder / split, classes)
-        found[split] = _source(folder / split, paths, labels, classes, form, size is not None)
+        found[split] = _source(folder / split, paths, labels, classes, all_of, bool(form or size))
     return found
 
 
@@ -64,11 +73,11 @@ class ImageBlock:
         return f"{[str(path) for path in self.paths]}{self.form}"
 
     def read(self) -> dict[str, np.ndarray]:
-        """x (rows, height, width, channels) uint8 and y (rows,). Raises DataError."""
+        """x (rows, height, width, channels) uint8, and y (rows,) if they have labels. Raises DataError."""
         x = np.empty((len(self.paths), *self.form), np.uint8)
         for row, path in enumerate(self.paths):
             self._decode(path, x[row])
-        return {"x": x, "y": np.array(self.labels, np.int64)}
+        return {"x": x, "y": np.array(self.labels, np.int64)} if self.labels else {"x": x}
 
     def _decode(self, path: Path, out: np.ndarray) -> None:
         height, width, channels = self.form
@@ -104,10 +113,10 @@ def _source(
         str(folder),
         blocks,
         ("x",),
-        ("y",),
-        roles={"y": Role.LABEL},
+        ("y",) if labels else (),
+        roles={"y": Role.LABEL} if labels else {},
         channels={"x": Channels.LAST},
-        classes={"y": tuple(classes)},
+        classes={"y": tuple(classes)} if labels else {},
     )
 
 
@@ -133,12 +142,17 @@ def _members(folder: Path, known: Sequence[str] | None) -> tuple[list[str], list
         raise DataError(f"{folder}: has the class {unknown[0]!r}, which the training images lack.")
     paths, labels = [], []
     for name in classes:
-        found = sorted(path for path in (folder / name).iterdir() if path.is_file() and not path.name.startswith("."))
-        if not found:
-            raise DataError(f"{folder / name}: holds no images. Remove the folder, or fill it.")
+        found = _images(folder / name)
         paths += found
         labels += [names.index(name)] * len(found)
     return names, paths, labels
+
+
+def _images(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    if not found:
+        raise DataError(f"{folder}: holds no images. Remove the folder, or fill it.")
+    return found
 
 
 def _common_form(paths: Sequence[Path], size: tuple[int, int] | None) -> tuple[int, int, int]:

@@ -17,11 +17,12 @@ from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source
 from singa_dask.distopt import Model
 from singa_dask.distopt.described import Described, numbers, raw_name
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.training.predictions.blocks import Block, Samples, channels_last, shard_blocks
 
 TABLES = ("csv", "parquet")
 ARRAYS = ("hdf5", "npz", "zarr", "netcdf")
+IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
 def blocks_of(model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = ()) -> Sequence[Block]:
@@ -93,7 +94,9 @@ def _format(path: Path) -> str:
     if path.is_dir():
         inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes)
         return suffixes[inside[0].suffix.lower()] if inside else "images"
-    hint = f"Known: {', '.join(suffixes)}; a folder of shards, or of images."
+    if path.suffix.lower() in IMAGES:
+        return "images"
+    hint = f"Known: {', '.join((*suffixes, *IMAGES))}; a folder of shards, or of images."
     raise ConfigError(Problem("--data", "has a suffix of no known format", str(path), hint))
 
 
@@ -113,7 +116,8 @@ def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[st
     load = importlib.import_module(f"singa_dask.data.sources.{kind}").load
     if kind == "images":
         first = model.known.inputs.get(model.known.needed[0])
-        splits = load(data, resize=first.column.net_shape[:2] if first else None)
+        shape = first.column.net_shape if first else ()
+        splits = load(data, form=shape if len(shape) == 3 else None)
     elif kind in TABLES:
         splits = _table(model, data, load, tuple(x), tuple(y))
     else:
@@ -132,9 +136,6 @@ def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str,
     if not y:
         wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
         names = [raw_name(column) for column in wanted if column.role in (Role.LABEL, Role.TARGET)]
-        y = tuple(name for name in names if name not in x)
-        try:
-            return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")
-        except DataError:  # new data may have no answers; if anything else is wrong, it shows again
-            return load(data, x=x or None, label="none")
-    return load(data, x=x or None, y=y)
+        held = {name for source in load(data, label="none").values() for name in source.x}
+        y = tuple(name for name in names if name not in x and name in held)  # new data may have no answers
+    return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")

@@ -38,7 +38,7 @@ def test_digits_in_a_pipeline_with_a_grid_search():
 def test_images_get_a_convolutional_net():
     data = load_digits()
     x, test_x, y, test_y = train_test_split(data.images[..., None], data.target, random_state=0)
-    classifier = Classifier(epochs=8, random_state=0).fit(x, y)
+    classifier = Classifier(epochs=4, random_state=0).fit(x, y)
     assert "conv1_weight" in classifier.model_.state_dict()
     assert classifier.score(test_x, test_y) > 0.95
     with pytest.raises(ValueError, match=r"X has samples of shape \(8, 8, 2\), but it was fitted to \(8, 8, 1\)"):

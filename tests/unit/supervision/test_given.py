@@ -169,3 +169,20 @@ def test_shards_that_were_removed_are_named(run, tmp_path):
     shutil.rmtree(tmp_path / "run/data")
     with pytest.raises((ConfigError, DataError), match="run/data"):
         train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
+
+
+def test_a_validation_set_is_encoded_as_the_training_data(tmp_path):
+    """It has one category less, in another order: alone it would become other numbers."""
+    import pandas as pd
+
+    train_x = pd.DataFrame({"kind": ["b", "a", "c", "a"], "size": [1.0, 2.0, 3.0, 4.0]})
+    validation_x = pd.DataFrame({"kind": ["c", "b"], "size": [5.0, 6.0]})
+    net = [RecordInput(batchsize=2), InnerProduct(num_output=2), SoftmaxLoss()]
+    open_job = Job(name="t", layers=net, updater=SGD(lr=0.1), train_steps=1)
+    given = with_data(
+        open_job, (train_x, ["x", "y", "y", "x"]), (validation_x, ["y", "y"]), lambda: tmp_path, client=None
+    )
+    stores = [layer.store_conf.path for layer in given.proto.neuralnet.layer if layer.store_conf.path]
+    training, validation = (Manifest.load(path) for path in stores)
+    assert training.encoders == validation.encoders and training.features.names == validation.features.names
+    assert training.targets.classes == validation.targets.classes == ("x", "y")

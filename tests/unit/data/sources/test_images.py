@@ -93,3 +93,12 @@ def test_impossible_sizes_are_errors(tmp_path, resize):
 def test_keys_change_with_the_size(tmp_path):
     save_image(tmp_path / "ant" / "1.png", np.uint8(7).item())
     assert images.load(tmp_path)[""].blocks[0].key != images.load(tmp_path, resize=5)[""].blocks[0].key
+
+
+def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp_path):
+    save_image(tmp_path / "new" / "1.png", 7, "L", (8, 8))
+    save_image(tmp_path / "new" / "2.png", 9, "RGB", (5, 5))
+    for source, rows in ((tmp_path / "new", 2), (tmp_path / "new" / "2.png", 1)):
+        made = images.load(source, form=(4, 6, 3))[""]
+        found = read_all(made)
+        assert (made.y, found["x"].shape, list(found)) == ((), (rows, 4, 6, 3), ["x"])
