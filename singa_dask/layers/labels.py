@@ -14,7 +14,8 @@ def refuse_targets(layer: Layer) -> None:
     """Raise ConfigError if the layer, which reads class labels, would get targets."""
     for position, shape in layer.targets.items():
         hint = (
-            "Use EuclideanLoss for numbers. For classes, leave target_shape out; labels are then int64 class numbers."
+            "Use EuclideanLoss for numbers. If they are classes, write the shards with --label; "
+            "a model without shards leaves target_shape out."
         )
         received = f"{layer.proto.srclayers[position]!r} has targets of shape {shape}"
         raise layer.problem("reads class labels, but its source has targets", received, hint)

@@ -105,7 +105,7 @@ def _whole(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
             row = int(broken.argmax())
             raise DataError(
                 f"column {name!r}: labels must be whole numbers, but row {row} of its block is {raw[row]}. "
-                "Leave out `labels` to predict the numbers."
+                "To predict the numbers, say --target in place of --label; in Python, leave out `labels`."
             )
     values = raw.astype(np.int64)
     if len(values):

@@ -95,7 +95,7 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
                 values, facts[what] = _factors(what, np.asarray(raw[factor]))
                 pieces[what] = _Array(values)
     except DataError as error:
-        raise DataError(f"{error} (In {key}.)") from None
+        raise DataError(f"{error} (In {key.partition('@')[0]}.)") from None  # without the file's size and time
     for known in facts.values():
         known.rows = rows
     summary = Summary(key, segments, 0, {}, facts)
