@@ -23,6 +23,12 @@ from singa_dask.cli.run import fork_workers
 @click.option("--x", multiple=True, metavar="NAME", help="With --data: a column or dataset of features; repeatable.")
 @click.option("--y", multiple=True, metavar="NAME", help="With --data: labels or targets to write too; repeatable.")
 @click.option(
+    "--date",
+    multiple=True,
+    metavar="NAME=FORMAT",
+    help="With --data, csv: dates, for example day=%d.%m.%Y. Repeatable.",
+)
+@click.option(
     "--out",
     type=PATH,
     default=Path("predictions.csv"),
@@ -51,7 +57,7 @@ def predict(
     JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
     """
     if any(columns.values()) and data is None:
-        raise click.UsageError("--x and --y name columns of --data: give it too.")
+        raise click.UsageError("--x, --y and --date name columns of --data: give it too.")
     if workers and (scheduler or scheduler_file):
         raise click.UsageError("--workers starts a local cluster: leave out --scheduler and --scheduler-file.")
     with ExitStack() as stack:

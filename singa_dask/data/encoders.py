@@ -141,7 +141,10 @@ def _checked(encoder: Encoder, values: np.ndarray, facts: Facts) -> np.ndarray:
         if facts.kind is Kind.EMPTY:
             return np.full(len(values), np.nan)
         if facts.kind is not wanted:
-            raise DataError(f"{name}: holds {facts.kind}s, but the net was trained with {wanted}s. Convert it.")
+            hint = "Convert it."
+            if encoder.kind == "date":
+                hint = f"Convert it: pandas.to_datetime in Python, --date {encoder.column}=%d.%m.%Y for a CSV file."
+            raise DataError(f"{name}: holds {facts.kind}s, but the net was trained with {wanted}s. {hint}")
         return values
     if facts.kind is Kind.NUMBER:
         values, facts = as_texts(values, facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,8 +12,9 @@ import dask.dataframe as dd
 import h5py
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from singa_dask import ClusterTopology, Job, layers, load_model, shard, train, updaters
 from singa_dask.monitor.progress import Display
@@ -117,3 +119,41 @@ def test_from_dask_collections_to_lazy_predictions(scheduler, environment, monke
         fields = da.from_array(draw.normal(size=(400, 3, 4, 4)).astype(np.float32), chunks=(50, 3, 4, 4))
         (manifest,) = shard(fields, fields.mean(axis=(1, 2, 3)), tmp_path / "fields", client=client).values()
         assert manifest.total == 400 and manifest.features.channels == "first"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_data_of_four_times_the_memory_of_a_worker(tmp_path):
+    """Written as shards, trained on and predicted by two workers of 640 MiB; none is lost."""
+    limit = 640 << 20
+    rows = 4 * limit // (3 * 32 * 32 * 4)
+    local = LocalCluster(2, threads_per_worker=1, memory_limit=limit, dashboard_address=None)
+    with local as cluster, Client(cluster) as client:
+        x = da.random.default_rng(0).normal(size=(rows, 3, 32, 32), chunks=(1500, 3, 32, 32)).astype("f4")
+        y = x.mean(axis=(1, 2, 3)) * 50
+        before = psutil.Process().memory_info().rss
+        processes = client.run(os.getpid)
+        shard(x, y, tmp_path / "shards", client=client, channels="first", progress=False)
+        assert client.run(os.getpid) == processes
+        net = [
+            layers.RecordInput(path=str(tmp_path / "shards"), batchsize=128, normalise=True, normalise_target=True),
+            layers.InnerProduct(num_output=16),
+            layers.ReLU(),
+            layers.InnerProduct(num_output=1),
+            layers.EuclideanLoss(),
+        ]
+        job = Job(
+            name="large",
+            layers=net,
+            updater=updaters.Adam(lr=0.001),
+            train_steps=rows // 128,
+            cluster=ClusterTopology.allreduce(2),
+        )
+        result = train(job, client, workspace=tmp_path / "run", display=Display())
+        assert result.summary["restarts"] == 0
+        predicted = load_model(result.checkpoint).predict(x)
+        processes = client.run(os.getpid)
+        error = float(abs(predicted[:, 0] - y).mean().compute())
+        assert error < 0.3  # the targets vary by 0.9
+        assert client.run(os.getpid) == processes
+        assert psutil.Process().memory_info().rss - before < 300 << 20

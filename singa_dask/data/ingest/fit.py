@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Beyond it, float32 cannot hold every whole number.
 EXACT_FLOAT32 = 1 << 24
+# So few samples can have as many categories.
+LEAST_IDENTIFIERS = 20
 
 
 def fit_encoders(
@@ -34,6 +36,19 @@ def fit_encoders(
             "number the rows; encode codes as categories.",
             ", ".join(inexact),
             f"{EXACT_FLOAT32:,}",
+        )
+    distinct = [
+        encoder.column
+        for column, encoder in zip(columns, encoders, strict=True)
+        if encoder.kind == "onehot"
+        and len(encoder.categories) > LEAST_IDENTIFIERS
+        and len(encoder.categories) == sum(facts.rows for facts in column.blocks) - column.missing
+    ]
+    if distinct:
+        logger.warning(
+            "%s: has another text in every sample, as identifiers do, and nets cannot learn from it. Leave it out "
+            "(--drop), or read dates with --date.",
+            ", ".join(distinct),
         )
     return encoders
 

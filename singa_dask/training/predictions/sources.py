@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,21 @@ ARRAYS = ("hdf5", "npz", "zarr", "netcdf")
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
-def blocks_of(model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = ()) -> Sequence[Block]:
+def blocks_of(
+    model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), date: Sequence[str] = ()
+) -> Sequence[Block]:
     """The samples of `data`: a folder of shards, a named data set, a file or folder of any format, or a pattern.
 
     x, y: columns or datasets with features, and with labels or targets to be written beside the predictions; by
-    default those of the training data, or of the usual names. Raises ConfigError, DataError.
+    default those of the training data, or of the usual names. date: the formats of dates in a CSV file, as
+    "column=%d.%m.%Y". Raises ConfigError, DataError.
     """
     folder = Path(data).expanduser()
     if data.startswith("dataset:") or (folder / MANIFEST_FILE).is_file():
         return shard_blocks(model, dict.fromkeys(_readable(model, resolve(data)), resolve(data)), held_out=False)
     if not folder.exists() and not any(sign in data for sign in "*?["):
         raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
-    source = _source(model, data, _format(folder), x, y)
+    source = _source(model, data, _format(folder), x, y, date)
     layers = model.known.needed
     if not source.table and len(source.x) != len(layers):
         hint = (
@@ -112,14 +116,16 @@ def _readable(model: Model, folder: Path) -> list[str]:
     return [name for name in known.read if name in known.needed or known.store(name).column in names]
 
 
-def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str]) -> Source:
+def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str], date: Sequence[str]) -> Source:
     load = importlib.import_module(f"singa_dask.data.sources.{kind}").load
+    if date and kind != "csv":
+        raise ConfigError(Problem("--date", "is for CSV files", ", ".join(date), f"Leave it out for {kind}."))
     if kind == "images":
         first = model.known.inputs.get(model.known.needed[0])
         shape = first.column.net_shape if first else ()
         splits = load(data, form=shape if len(shape) == 3 else None)
     elif kind in TABLES:
-        splits = _table(model, data, load, tuple(x), tuple(y))
+        splits = _table(model, data, partial(load, date=tuple(date)) if date else load, tuple(x), tuple(y))
     else:
         splits = load(data, x=tuple(x) or None, y=tuple(y) or None)
     if len(splits) > 1:

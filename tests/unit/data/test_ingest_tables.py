@@ -361,3 +361,10 @@ class TestAnswers:
         source.blocks[1].columns["y"] = np.array([1.5, 2])
         (manifest,) = write.write(source, tmp_path / "out", shuffle=False, durable=False).values()
         np.testing.assert_array_equal(stored(manifest)["y"], [1, 2, 1.5, 2])
+
+
+def test_a_text_of_its_own_in_every_sample_is_told(tmp_path, caplog):
+    frame = pd.DataFrame({"id": [f"S{i}" for i in range(30)], "kind": ["a", "b"] * 15, "v": np.arange(30.0)})
+    shard(frame, np.arange(30.0) / 7, tmp_path / "out", durable=False)
+    assert "id: has another text in every sample" in caplog.text and "--drop" in caplog.text
+    assert "kind" not in caplog.text
