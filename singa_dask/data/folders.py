@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from singa_dask.data.manifest import MANIFEST_FILE
+from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE
 from singa_dask.errors import DataError
 
 
@@ -52,11 +52,20 @@ def check_free(out: Path, overwrite: bool) -> None:
     """Raises DataError if `out` exists, unless it is empty, or a folder of shards and overwrite is True."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    ours = out.is_dir() and any((folder / MANIFEST_FILE).exists() for folder in (out, *out.iterdir()))
+    ours = out.is_dir() and (_is_data_set(out) or all(map(_is_data_set, out.iterdir())))
     if not overwrite:
         raise DataError(f"{out}: exists already. Choose another folder, remove it, or set overwrite.")
     if not ours:
         raise DataError(f"{out}: is not a folder of shards and is not overwritten. Choose another folder.")
+
+
+def _is_data_set(folder: Path) -> bool:
+    """Whether a folder has a manifest, and nothing but shards beside it."""
+    if not (folder / MANIFEST_FILE).is_file():
+        return False
+    return all(
+        entry.name in (MANIFEST_FILE, STATISTICS_FILE) or entry.match("shard-*.h5") for entry in folder.iterdir()
+    )
 
 
 def sync(path: Path) -> None:

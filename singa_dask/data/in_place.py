@@ -104,8 +104,10 @@ def _statistics(path: Path, column: Column, array: np.ndarray) -> Statistics:
     for start in range(0, len(array), rows):
         part = array[start : start + rows]
         own = Statistics.of(part)
-        if not np.isfinite(own.mean).all():
-            bad = start + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(part.astype(np.float32, copy=False)).all(axis=1)
+        if not finite.all():
+            bad = start + int(np.flatnonzero(~finite)[0])
             raise DataError(
                 f"{path}: sample {bad} of {column.dataset!r} holds a value that is not finite. Remove or fill it; "
                 "without --in-place, --missing fills it."

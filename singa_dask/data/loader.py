@@ -112,6 +112,7 @@ class Loader:
         self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), column)[1])
         target = labels.net_shape if labels is not None and labels.role is not Role.LABEL else ()
         self._label_shape = ((records,) if records else ()) + target
+        self._target_values = math.prod(self._label_shape) if target else 0
         self.chunk_steps = self._steps_per_chunk(np.dtype(dtype).itemsize)
         folder = str(stream.manifest.folder)
         text = store.SerializeToString(deterministic=True)
@@ -161,7 +162,7 @@ class Loader:
         self.close()
 
     def _steps_per_chunk(self, itemsize: int) -> int:
-        step_nbytes = self.rows * math.prod(self.sample_shape) * itemsize
+        step_nbytes = self.rows * (math.prod(self.sample_shape) + self._target_values) * itemsize
         step_records = self.stream.batchsize * self.stream.row_records
         wanted = max(self.stream.block_samples // step_records, MIN_CHUNK_STEPS)
         return max(1, min(wanted, MAX_CHUNK_NBYTES // step_nbytes))
@@ -294,11 +295,17 @@ def _source(spec: LoadSpec) -> _Source:
         return _opened(spec)
 
 
+def close_shards() -> None:
+    """Close the shards that this process has mapped; other loaders open them again."""
+    with _lock:
+        _shard_folder.cache_clear()
+        _opened.cache_clear()
+
+
 def _forget() -> None:
     global _lock, _buffers
     _lock, _buffers = threading.Lock(), BufferPool(4 * MAX_CHUNK_NBYTES)
-    _shard_folder.cache_clear()
-    _opened.cache_clear()
+    close_shards()
 
 
 os.register_at_fork(after_in_child=_forget)

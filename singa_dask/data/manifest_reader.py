@@ -50,7 +50,7 @@ def read_description(text: str) -> tuple[tuple[Column, ...], tuple[Any, ...]]:
     """The columns and encoders of `Manifest.description`. Raises DataError."""
     try:
         top = _Fields(Path("description"), json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the description of the data is not JSON ({error}).") from error
     return _columns(top), tuple(top.take("encoders", _is_objects, "must be a list of JSON objects"))
 
@@ -110,7 +110,7 @@ def _column(entry: _Fields) -> Column:
         )
     )
     channels = Channels(entry.take("channels", lambda v: v in list(Channels), f"must be one of {', '.join(Channels)}"))
-    if (channels is not Channels.NONE and len(shape) < 2) or (channels is Channels.NONE and len(shape) == MAX_RANK):
+    if (channels is not Channels.NONE and len(shape) < 3) or (channels is Channels.NONE and len(shape) == MAX_RANK):
         raise entry.fault("channels", f"does not suit samples of {len(shape)} dimensions", channels.value)
     classes = entry.take("classes", _is_classes, "must be a list of distinct names, a positive number or null")
     names = entry.take("names", _is_texts, "must be a list of texts", [])

@@ -144,7 +144,7 @@ def resolve_normalisation(store: StoreProto, column: Column, fitted: Column, tar
     if store.normalise:
         _check_alone(store)
         for name, numbers in (("mean", fitted.mean), ("std", _scales(fitted, constant))):
-            values = in_stored_order(numbers, fitted)
+            values = in_stored_order(numbers, column)
             getattr(store, name)[:] = in_net_order(values, column, flat=flat)
     if store.normalise_target and targets is not None:
         store.target_mean[:], store.target_std[:] = targets.mean, _scales(targets, constant)

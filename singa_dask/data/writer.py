@@ -222,6 +222,8 @@ def _feature(x: Samples, channels: Channels | str | None, symbols: Sequence[str]
             f"x: samples of shape {shape[1:]} do not tell which axis is that of the channels. "
             'Set channels to "first", "last" or "none".'
         )
+    if where is not Channels.NONE and len(shape) < 4:
+        raise DataError(f"x: samples of shape {shape[1:]} have no channels: they need three dimensions or more.")
     return Column(X, Role.FEATURE, dtype.name, shape[1:], where, _frozen(symbols))
 
 

@@ -117,7 +117,11 @@ class Classifier(ClassifierMixin, Estimator):
         return len(self.classes_), True
 
     def _options(self, *, lazy: bool) -> dict[str, Any]:
-        return {"classes": [str(name) for name in self.classes_]}
+        names = [str(name) for name in self.classes_]
+        if lazy and any(name.lstrip("-").isdigit() for name in names):
+            # Answers are places among classes_, which `shard` would take for these names.
+            names = [str(place) for place in range(len(names))]
+        return {"classes": names}
 
     def _set_loss(self, proto: JobProto, y: Any) -> None:
         if self.class_weight is None:

@@ -19,7 +19,7 @@ from singa_dask.estimators.nets import layers_for, outputs_for, text_layers
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import CharRNN, RecordInput
-from singa_dask.supervision.given import weighed
+from singa_dask.supervision.given import factor_of, weighed
 from singa_dask.training.prepare import prepare
 from singa_dask.updaters import Adam, RMSProp
 
@@ -101,7 +101,8 @@ def _columns_job(
     classify = targets.role is Role.LABEL
     batch = min(BATCH_SIZE, train.manifest.total)
     share: dict[str, Any] = {} if validation else {"validation_share": SHARE}
-    common: dict[str, Any] = {"normalise": True} | ({} if classify else {"normalise_target": True})
+    masked = any(column.role is Role.MASK for column in train.manifest.columns)
+    common: dict[str, Any] = {"normalise": True} | ({} if classify or masked else {"normalise_target": True})
     elsewhere = [phase for phase, split in ((Phase.kVal, validation), (Phase.kTest, test)) if split]
     inputs = [RecordInput("data", path=train.path, batchsize=batch, exclude=elsewhere, **share, **common)]
     steps = train.batches(batch, **share)
@@ -126,7 +127,8 @@ def _columns_job(
         job.proto.test_freq = train_steps
     job.proto.early_stopping.patience = 10
     job.proto.keep_best = "validate.accuracy" if classify else "validate.loss"
-    factors = [c.name for c in train.manifest.columns if c.role in (Role.WEIGHT, Role.MASK)]
+    factor = factor_of(train.manifest)
+    factors = [factor.name] if factor else []
     if factors:
         kept = weighed(list(job.proto.neuralnet.layer), factors[0])
         del job.proto.neuralnet.layer[:]

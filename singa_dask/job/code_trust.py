@@ -31,7 +31,7 @@ def sign(code: bytes) -> str:
 def is_own(code: bytes, signature: str) -> bool:
     """Whether this user has signed `code`."""
     try:
-        return hmac.compare_digest(_signature(_key(), code), signature)
+        return hmac.compare_digest(_signature(_key(), code).encode(), signature.encode())
     except OSError:
         return False
 

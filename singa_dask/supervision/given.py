@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.data import Manifest, make_stream, resolve, write_shards
-from singa_dask.data.columns import Role
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.ingest.collections import shard
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
@@ -63,9 +63,10 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     share = _share(validation)
     training = _written(data, "data", folder, client)
     held_out = training if share else None
-    weight = _weight_column(training)
+    factor = factor_of(Manifest.load(training))
+    weight = factor and factor.name
     if validation is not None and not share:
-        given_set = _as_weighted(validation) if weight else validation
+        given_set = _as_weighted(validation) if factor and factor.role is Role.WEIGHT else validation
         held_out = _written(given_set, "validation", folder, client, Manifest.load(training))
     layers: list[LayerProto] = []
     for layer in job.proto.neuralnet.layer:
@@ -101,8 +102,17 @@ def _share(validation: Any) -> float:
     return float(validation)
 
 
-def _weight_column(folder: Path) -> str | None:
-    return next((column.name for column in Manifest.load(folder).columns if column.role is Role.WEIGHT), None)
+def factor_of(manifest: Manifest) -> Column | None:
+    """The column that losses must read to count samples or values as it says: a mask, else weights.
+
+    Raises ConfigError if there are both: a loss reads one.
+    """
+    found = [column for role in (Role.MASK, Role.WEIGHT) for column in manifest.columns if column.role is role]
+    if len({column.role for column in found}) > 1:
+        message = "has weights and a mask, but a loss reads one of them"
+        hint = "Multiply the mask by the weights, and write it as the mask."
+        raise ConfigError(Problem("data", message, str(manifest.folder), hint))
+    return found[0] if found else None
 
 
 def _as_weighted(validation: Any) -> Any:
@@ -140,18 +150,23 @@ def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: fl
     """An input layer that reads the data of its phases; one for training and a validation set becomes two."""
     layer = _copied(layer)
     trains, validates = runs_in(layer, Phase.kTrain), runs_in(layer, Phase.kVal)
+    if not trains and held_out is None:
+        message, hint = "does not run in training, and there are no other data for it", "Give validation too."
+        raise ConfigError(Problem(f"layer {layer.name!r}", message, "data without validation", hint))
     layer.store_conf.path = str(training if trains or held_out is None else held_out)
     layer.store_conf.validation_share = share
     if share or held_out is None or not (trains and validates):
         return [layer]
     other = _copied(layer)
     other.ClearField("exclude")
-    other.include[:] = [Phase.kVal]
+    tests = runs_in(layer, Phase.kTest)
+    other.include[:] = [Phase.kVal, *[Phase.kTest] * tests]
     other.store_conf.path = str(held_out)
-    if layer.include:
-        layer.include.remove(Phase.kVal)
-    else:
-        layer.exclude.append(Phase.kVal)
+    for phase in other.include:
+        if phase in layer.include:
+            layer.include.remove(phase)
+        elif not layer.include:
+            layer.exclude.append(phase)
     return [layer, other]
 
 

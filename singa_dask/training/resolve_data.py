@@ -19,7 +19,7 @@ from singa_dask.data import (
     store_info,
     vocabulary,
 )
-from singa_dask.data.columns import Role
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.store import StoreInfo
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import reads_data, runs_in
@@ -84,6 +84,25 @@ class _Resolver:
                 self.problems.append(Problem(f"layer {layer.name!r}", str(error)))
         self._check_batches({name: stream.batchsize for name, (_, stream) in inputs.items()})
         self._check_pairs(inputs)
+        if phase == Phase.kTrain:
+            self._check_factors([info for info, _ in inputs.values()])
+
+    def _check_factors(self, infos: Sequence[StoreInfo]) -> None:
+        """Check that masks and weights of the training data are read."""
+        for manifest in {info.manifest.digest: info.manifest for info in infos if info.labels}.values():
+            read = {info.column.name for info in infos if info.manifest.digest == manifest.digest}
+            for column in manifest.columns:
+                if column.role not in (Role.MASK, Role.WEIGHT) or column.name in read:
+                    continue
+                message = f"{manifest.folder} has the {column.role} {column.name!r}, but no layer reads it"
+                hint = (
+                    f"Add a kRecordInput with column: {column.name!r} and has_label: false, "
+                    "and name it as the third source of the loss."
+                )
+                if column.role is Role.MASK:  # what it hides is stored as 0
+                    self.problems.append(Problem("neuralnet", message, hint=hint))
+                else:
+                    logger.warning("%s: every sample counts the same. %s", message, hint)
 
     def take_over(self) -> None:
         """Give input layers of phases that were not entered the shapes and normalisation of the training layer of the
@@ -105,12 +124,19 @@ class _Resolver:
         stream = group_stream(self.job, store, info.manifest, phase)
         store.path = str(info.path)
         store.shape[:] = info.shape
-        fitted, _ = self.trained.get(name, (info, store))
+        fitted, trained = self.trained.get(name, (info, store))
+        if fitted is not info:
+            _check_as_trained(info, fitted, store, trained)
         labels = info.labels or fitted.labels  # what a net predicts without labels is what it was trained for
         targets = labels is not None and labels.role is not Role.LABEL
         shape = labels.job_shape if labels is not None and targets else ()
         _check_target_shape(store, shape, info)
         store.target_shape[:] = shape
+        masks = [column.name for column in info.manifest.columns if column.role is Role.MASK]
+        if masks and targets and store.normalise_target and phase == Phase.kTrain:
+            message = "cannot be used with a mask: the statistics count the masked values, which are 0"
+            hint = "Leave it out, and scale the targets before, or give target_mean and target_std."
+            raise ConfigError(Problem("store_conf.normalise_target", message, "true", hint))
         constant = resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
         if constant and phase == Phase.kTrain:
             logger.warning("%s: constant in the training data, and of no use: %s", info.path, _shortened(constant))
@@ -140,6 +166,28 @@ class _Resolver:
                     hint = "Write both into the same shards, as two columns, and name them in store_conf.column."
                     self.problems.append(Problem(f"layer {name!r}", message, f"{mine} and {its}", hint))
                     break
+
+
+def _check_as_trained(info: StoreInfo, fitted: StoreInfo, store: StoreProto, trained: StoreProto) -> None:
+    """Check that samples mean the same as those of training, and are others. Raises ConfigError."""
+    hint = "Write both at once (--validation, --test), or in Python with like= the manifest of the training data."
+    if list(info.manifest.encoders) != list(fitted.manifest.encoders):
+        message = f"encodes the columns of its table otherwise than {fitted.path}"
+        raise ConfigError(Problem("store_conf.path", message, str(info.path), hint))
+    names, known = (_class_names(of.labels) for of in (info, fitted))
+    if names and known and names != known[: len(names)]:
+        message = f"has other classes, or in another order, than {fitted.path}"
+        raise ConfigError(Problem("store_conf.path", message, ", ".join(names[:8]), hint))
+    same = info.manifest.digest == fitted.manifest.digest
+    if same and store.validation_share != trained.validation_share:
+        message = "must be equal for training and other phases that read the same shards"
+        received = f"{trained.validation_share:g} in training, {store.validation_share:g} here"
+        raise ConfigError(Problem("store_conf.validation_share", message, received, "Set it in both layers."))
+
+
+def _class_names(labels: Column | None) -> tuple[str, ...]:
+    classes = labels.classes if labels is not None else None
+    return tuple(map(str, range(classes))) if isinstance(classes, int) else classes or ()
 
 
 def _check_target_shape(store: StoreProto, shape: Sequence[int], info: StoreInfo) -> None:

@@ -36,7 +36,7 @@ def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels |
     where = guess_channels(shape) if channels is None else Channels(channels)
     if where is not None and (len(shape) == MAX_RANK) > (where is not Channels.NONE):
         where = None
-    elif where is not None and (len(shape) < 2) > (where is Channels.NONE):
+    elif where is not None and (len(shape) < 3) > (where is Channels.NONE):
         raise ConfigError(
             Problem("channels", f"cannot be those of samples of {facts.name!r}", str(shape), "Use none.")
         )

@@ -148,7 +148,7 @@ def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mappi
             try:
                 index = finished.get(timeout=SURVEY_SECONDS)
             except queue.Empty:
-                _check_workers(client, f"{len(done)} of {len(futures)} tasks are done, and kept")
+                check_workers(client, f"{len(done)} of {len(futures)} tasks are done, and kept")
                 continue
             done[index] = futures[index].result()
             report(index, done[index])
@@ -162,7 +162,7 @@ def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mappi
     return done
 
 
-def _check_workers(client: Any, done: str) -> None:
+def check_workers(client: Any, done: str) -> None:
     """Raises ClusterError if no worker can work on."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     if not workers:

@@ -251,7 +251,7 @@ def _finish(
         statistics,
         [shard for shard, _ in results],
         layout.window,
-        order=layout.order,
+        order=layout.order if split == 0 else f"{layout.order}, {SPLITS[split]}",
         encoders=layout.encoders.to_json(),
         notes=notes,
         durable=durable,

@@ -189,11 +189,11 @@ def channels_by_dimensions(dimensions: Sequence[str]) -> Channels | None:
     (<Channels.FIRST: 'first'>, <Channels.NONE: 'none'>)
     """
     names = [name.lower() for name in dimensions]
-    if len(names) > 1 and names[0] in CHANNEL_NAMES:
+    if len(names) > 2 and names[0] in CHANNEL_NAMES:
         return Channels.FIRST
-    if len(names) > 1 and names[-1] in CHANNEL_NAMES:
+    if len(names) > 2 and names[-1] in CHANNEL_NAMES:
         return Channels.LAST
-    return Channels.NONE if len(names) > 1 and SPATIAL_NAMES.issuperset(names) else None
+    return Channels.NONE if len(names) == 2 or (names and SPATIAL_NAMES.issuperset(names)) else None
 
 
 def _channels(wanted: Wanted, layout: Layout, short: Mapping[str, str]) -> dict[str, Channels]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.files import BLOCK_NBYTES, need, unreadable
+from singa_dask.data.sources.files import BLOCK_NBYTES, need, stamp_of, unreadable
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
@@ -67,10 +67,11 @@ class ImageBlock:
     labels: tuple[int, ...]
     form: tuple[int, int, int]
     resize: bool
+    stamps: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        return f"{[str(path) for path in self.paths]}{self.form}"
+        return f"{[str(path) for path in self.paths]}{self.stamps}{self.labels}{self.form}{self.resize}"
 
     def read(self) -> dict[str, np.ndarray]:
         """x (rows, height, width, channels) uint8, and y (rows,) if they have labels. Raises DataError."""
@@ -106,7 +107,13 @@ def _source(
 ) -> Source:
     step = max(1, BLOCK_NBYTES // (form[0] * form[1] * form[2]))
     blocks = [
-        ImageBlock(tuple(paths[start : start + step]), tuple(labels[start : start + step]), form, resize)
+        ImageBlock(
+            tuple(some := paths[start : start + step]),
+            tuple(labels[start : start + step]),
+            form,
+            resize,
+            tuple(map(stamp_of, some)),
+        )
         for start in range(0, len(paths), step)
     ]
     return Source(

@@ -131,7 +131,9 @@ def _csv(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
 
 def _cells(column: np.ndarray) -> list[Any]:
     values = column.tolist()
-    return [f"{value:.6g}" for value in values] if column.dtype.kind == "f" else values
+    if column.dtype.kind != "f":
+        return values
+    return values if column.dtype == np.float64 else [f"{value:.9g}" for value in values]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from singa_dask.cluster import wait_workers
 from singa_dask.cluster.cores import equal_share
+from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
 from singa_dask.distopt import Model
 from singa_dask.training.predictions.blocks import Block
 from singa_dask.training.predictions.files import Output, Predicted, writing
@@ -35,7 +36,7 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     outputs = _outputs(model)
     written = 0
     with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
-        for predicted in _in_order(submit, blocks, ahead):
+        for predicted in _in_order(submit, blocks, ahead, client):
             rows = len(predicted.values[outputs[0].name])
             if predicted.numbers is None:
                 predicted = replace(predicted, numbers=np.arange(written, written + rows))
@@ -56,19 +57,29 @@ def _predict(model: Model, block: Block) -> Predicted:
     return Predicted(samples.numbers, model.predict_all(samples.x), answers)
 
 
-def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int) -> Iterator[Predicted]:
+def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Predicted]:
     """The results of all blocks in their order, of which at most `ahead` are under way or waiting."""
     pending: deque[Any] = deque()
     try:
         for block in blocks:
             if len(pending) == ahead:
-                yield pending.popleft().result()
+                yield _result(pending.popleft(), client)
             pending.append(submit(block))
         while pending:
-            yield pending.popleft().result()
+            yield _result(pending.popleft(), client)
     finally:
         for future in pending:
             future.cancel()
+
+
+def _result(future: Any, client: Client | None) -> Predicted:
+    """The result of a task. Raises ClusterError if no workers are left to compute it."""
+    while client is not None:
+        try:
+            return future.result(SURVEY_SECONDS)
+        except TimeoutError:
+            check_workers(client, "the predictions are not complete")
+    return future.result()
 
 
 @contextmanager

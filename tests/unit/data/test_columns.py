@@ -19,7 +19,6 @@ SHAPES = {
     "scalar": ((), "none", (1,)),
     "vector": ((5,), "none", (5,)),
     "plane": ((4, 6), "none", (4, 6, 1)),
-    "series": ((4, 6), "last", (4, 6)),
     "image": ((4, 5, 2), "last", (4, 5, 2)),
     "field": ((2, 4, 5), "first", (4, 5, 2)),
     "volume": ((3, 4, 5), "none", (3, 4, 5, 1)),
@@ -228,3 +227,10 @@ def test_half_precision_is_widened_exactly(tmp_path, pool):
     manifest = write_shards(tmp_path / "out", x, None, 3)
     features, _ = loaded(manifest, pool, has_label=False)
     np.testing.assert_array_equal(features.view(np.uint32), x.astype(np.float32).view(np.uint32))
+
+
+def test_large_targets_are_loaded_few_steps_at_a_time(tmp_path, pool):
+    manifest = write_shards(tmp_path / "out", np.zeros((40, 2)), np.zeros((40, 64, 64)), window=8)
+    store = StoreProto(path=str(tmp_path / "out"), batchsize=[40])
+    with Loader(make_stream(store, manifest, seed=0), store, pool.submit) as loader:
+        assert loader.chunk_steps == (16 << 20) // (40 * (64 * 64 + 2) * 4) == 25

@@ -142,3 +142,13 @@ def test_a_target_that_appears_meanwhile_is_kept(tmp_path: Path):
     with pytest.raises(DataError, match="exists already"):
         write()
     assert [p.name for p in out.iterdir()] == ["theirs"]
+
+
+def test_a_folder_with_shards_and_other_files_is_never_overwritten(tmp_path, image_arrays):
+    write_shards(tmp_path / "project" / "data", *image_arrays)
+    (tmp_path / "project" / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match="is not overwritten"):
+        write_shards(tmp_path / "project", *image_arrays, overwrite=True)
+    (tmp_path / "project" / "data" / "notes.txt").write_text("more work")
+    with pytest.raises(DataError, match="is not overwritten"):
+        write_shards(tmp_path / "project" / "data", *image_arrays, overwrite=True)

@@ -10,7 +10,7 @@ from singa_dask.data import Manifest, write_shards
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays, with_data
@@ -186,3 +186,17 @@ def test_a_validation_set_is_encoded_as_the_training_data(tmp_path):
     training, validation = (Manifest.load(path) for path in stores)
     assert training.encoders == validation.encoders and training.features.names == validation.features.names
     assert training.targets.classes == validation.targets.classes == ("x", "y")
+
+
+def test_a_mask_is_read_and_training_data_are_no_test_data(tmp_path):
+    y = np.where(DRAW.random(120) > 0.5, 100.0, np.nan).astype(np.float32)
+    write_shards(tmp_path / "masked", X, np.nan_to_num(y), mask=np.isfinite(y))
+    net = [RecordInput("data", batchsize=8), InnerProduct(num_output=1), EuclideanLoss()]
+    open_job = Job(name="t", layers=net, updater=SGD(lr=0.01), train_steps=1)
+    given = with_data(open_job, tmp_path / "masked", None, lambda: tmp_path, client=None)
+    read = {layer.store_conf.column for layer in given.proto.neuralnet.layer if layer.HasField("store_conf")}
+    assert read == {"", "mask"}
+    tested = [RecordInput("data", batchsize=8, exclude=["kTest"]), RecordInput("data", batchsize=8, include=["kTest"])]
+    open_job = Job(name="t", layers=[*tested, *net[1:]], updater=SGD(lr=0.01), train_steps=1)
+    with pytest.raises(ConfigError, match=r"'data': does not run in training.*Give validation too"):
+        with_data(open_job, (X, Y), None, lambda: tmp_path, client=None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from singa_dask import layers, updaters
+from singa_dask import layers, shard, updaters
 from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
@@ -96,3 +97,52 @@ def test_targets_give_their_shape_and_labels_do_not(tmp_path):
         resolve_data(job, [Phase.kTrain])
         shapes.append(list(job.neuralnet.layer[0].store_conf.target_shape))
     assert shapes == [[2], []]
+
+
+def test_statistics_of_training_fit_samples_that_are_stored_otherwise(tmp_path):
+    images = np.random.default_rng(0).normal([30, 60, 120], 1, (40, 6, 5, 3)).astype(np.float32)
+    write_shards(tmp_path / "train", np.moveaxis(images, -1, 1), np.arange(40) % 2, channels="first")
+    write_shards(tmp_path / "test", images, np.arange(40) % 2, channels="last")
+    prepared = prepare(normalising(tmp_path, {"normalise": True}))
+    train, test = (layer.store_conf for layer in prepared.job.neuralnet.layer[:2])
+    assert len(train.mean) == 3 and list(train.mean) == list(test.mean) and list(train.std) == list(test.std)
+
+
+def test_classes_are_those_of_training(tmp_path):
+    write_shards(tmp_path / "train", X, np.arange(400) % 2, classes=["cat", "dog"])
+    write_shards(tmp_path / "test", X, np.arange(400) % 2, classes=["dog", "eel"])
+    with pytest.raises(ConfigError, match=r"path: has other classes.*train.*Received: dog, eel.*like="):
+        prepare(normalising(tmp_path, {"normalise": True}))
+
+
+def test_encoders_are_those_of_training(tmp_path):
+    for name, kinds in (("train", ["a", "b"]), ("test", ["b", "c"])):
+        shard(pd.DataFrame({"kind": kinds * 40}), np.arange(80) % 2, tmp_path / name, durable=False)
+    with pytest.raises(ConfigError, match=r"path: encodes the columns of its table otherwise"):
+        prepare(normalising(tmp_path, {"normalise": True}))
+
+
+def test_the_same_samples_are_held_out_in_all_phases(tmp_path):
+    write_shards(tmp_path / "train", X, np.arange(400) % 3)
+    job = normalising(tmp_path, {"normalise": True})
+    for layer, share in zip(job.proto.neuralnet.layer, (0.2, 0), strict=False):
+        layer.store_conf.path, layer.store_conf.validation_share = str(tmp_path / "train"), share
+    with pytest.raises(ConfigError, match=r"validation_share: must be equal.*0\.2 in training, 0 here"):
+        prepare(job)
+
+
+def test_masks_must_be_read_and_weights_should(tmp_path, caplog):
+    write_shards(tmp_path / "masked", X, Y, mask=np.ones_like(Y))
+    write_shards(tmp_path / "weighted", X, Y, weight=np.ones(400))
+
+    def job(name: str, **store) -> Job:
+        data = layers.RecordInput("data", path=str(tmp_path / name), batchsize=8, **store)
+        net = [data, layers.InnerProduct(num_output=2), layers.EuclideanLoss()]
+        return Job(name="m", layers=net, updater=updaters.SGD(lr=0.1), train_steps=2)
+
+    with pytest.raises(ConfigError, match=r"has the mask 'mask', but no layer reads it.*third source"):
+        prepare(job("masked"))
+    with pytest.raises(ConfigError, match=r"normalise_target: cannot be used with a mask"):
+        prepare(job("masked", normalise_target=True))
+    prepare(job("weighted"))
+    assert "has the weight 'weight', but no layer reads it" in caplog.text
