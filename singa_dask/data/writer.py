@@ -184,6 +184,7 @@ def finish(
     described = [
         column if column.role is Role.LABEL else statistics[column.name].in_column(column) for column in columns
     ]
+    notes = [*notes, *(_loses_digits(column) for column in described if _is_far_from_zero(column))]
     manifest = Manifest(
         sum(shard.samples for shard in shards),
         tuple(described),
@@ -202,6 +203,19 @@ def finish(
         sync(folder / STATISTICS_FILE)
         sync(folder / MANIFEST_FILE)
     return Manifest.load(folder)
+
+
+def _is_far_from_zero(column: Column) -> bool:
+    """Whether float32, in which nets compute, cannot tell the values of a column apart."""
+    wide = column.dtype in ("float64", "int64") and column.role in (Role.FEATURE, Role.TARGET)
+    return wide and any(0 < std < abs(mean) * 2.0**-20 for mean, std in zip(column.mean, column.std, strict=True))
+
+
+def _loses_digits(column: Column) -> str:
+    return (
+        f"column {column.name!r} has values far from 0 that differ little, such as times. Nets compute in float32, "
+        "which cannot tell them apart: subtract their mean before"
+    )
 
 
 def _feature(x: Samples, channels: Channels | str | None, symbols: Sequence[str] | int | None) -> Column:

@@ -103,6 +103,12 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
             hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
             raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
         ShardFolder(manifest).check()
+        described = known.inputs.get(layer)
+        if described is not None and list(described.encoders) != list(manifest.encoders):
+            raise DataError(
+                f"{folder}: encodes the columns of its table otherwise than the training data of layer {layer!r}. "
+                "Predict the table itself, or write the shards with like= the manifest of the training data."
+            )
         column, labels = columns_of(_readable(store, manifest), manifest)
         sample_shapes(tuple(store.shape), column, folder)
         inputs.append(

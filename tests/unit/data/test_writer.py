@@ -152,3 +152,10 @@ def test_a_folder_with_shards_and_other_files_is_never_overwritten(tmp_path, ima
     (tmp_path / "project" / "data" / "notes.txt").write_text("more work")
     with pytest.raises(DataError, match="is not overwritten"):
         write_shards(tmp_path / "project" / "data", *image_arrays, overwrite=True)
+
+
+def test_values_that_float32_cannot_tell_apart_are_noted(tmp_path):
+    x = np.arange(100.0)[:, np.newaxis]
+    assert write_shards(tmp_path / "near", x).notes == ()
+    (note,) = write_shards(tmp_path / "far", x + 1.7e9).notes
+    assert "column 'x' has values far from 0" in note

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from singa_dask import Job, Model, layers, updaters
+from singa_dask import Job, Model, layers, shard, updaters
 from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.job import job_to_text
@@ -183,8 +183,8 @@ def test_what_cannot_be_predicted_says_the_way_out(kinds, tmp_path):
 def test_nothing_half_written_is_left(kinds, tmp_path):
     model, _ = kinds
     blocks = own_blocks(model)
-    for shard in (tmp_path / "kinds").glob("shard-*"):
-        with open(shard, "r+b") as file:
+    for path in (tmp_path / "kinds").glob("shard-*"):
+        with open(path, "r+b") as file:
             file.seek(-8, 2)
             file.write(b"damaged!")
     for name in ("p.csv", "p.parquet", "p.h5"):
@@ -253,3 +253,14 @@ def test_too_many_columns_go_to_hdf5(tmp_path):
     wide = Output("loss", False, tuple(map(str, range(20_000))))
     with pytest.raises(ConfigError, match=r"20,001 columns.*predictions\.h5"), writing(tmp_path / "p.csv", [wide]):
         pass
+
+
+def test_shards_of_a_table_with_other_categories_are_refused(tmp_path):
+    for name, texts in (("trained", ["a", "b"]), ("new", ["b", "c"])):
+        shard(pd.DataFrame({"kind": texts * 20}), np.arange(40) % 2, tmp_path / name, durable=False)
+    read = layers.RecordInput(path=str(tmp_path / "trained"), batchsize=10)
+    prepared, path = trained([read, layers.InnerProduct(num_output=2), layers.SoftmaxLoss()], tmp_path)
+    model = model_of(prepared.job, prepared.code, path)
+    with pytest.raises(DataError, match=r"new: encodes the columns of its table otherwise than the training data"):
+        blocks_of(model, str(tmp_path / "new"))
+    assert blocks_of(model, str(tmp_path / "trained"))
