@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import dask.array as da
 import dask.dataframe as dd
@@ -20,23 +18,6 @@ from singa_dask import ClusterTopology, Job, layers, load_model, shard, train, u
 from singa_dask.monitor.progress import Display
 
 ROWS = 1200
-
-
-@pytest.fixture(scope="module")
-def scheduler(environment, tmp_path_factory):
-    """The scheduler file of a cluster of two workers."""
-    folder = tmp_path_factory.mktemp("dask")
-    file = folder / "scheduler.json"
-    here = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
-    commands = [["dask_scheduler", *here, "--port", "0"], ["dask_worker", *here, "--nworkers", "2", "--nthreads", "1"]]
-    options = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [
-        subprocess.Popen([sys.executable, "-m", f"distributed.cli.{c[0]}", *c[1:]], **options) for c in commands
-    ]
-    yield file
-    for process in reversed(processes):
-        process.terminate()
-        process.wait(timeout=20)
 
 
 @pytest.fixture(scope="module")

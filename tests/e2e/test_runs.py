@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,23 +14,6 @@ from singa_dask.errors import TrainingError
 from singa_dask.monitor.progress import Display
 
 ENDLESS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def scheduler(environment, tmp_path_factory):
-    """The scheduler file of a cluster of two workers."""
-    folder = tmp_path_factory.mktemp("dask")
-    file = folder / "scheduler.json"
-    here = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
-    commands = [["dask_scheduler", *here, "--port", "0"], ["dask_worker", *here, "--nworkers", "2", "--nthreads", "1"]]
-    options = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [
-        subprocess.Popen([sys.executable, "-m", f"distributed.cli.{c[0]}", *c[1:]], **options) for c in commands
-    ]
-    yield file
-    for process in reversed(processes):
-        process.terminate()
-        process.wait(timeout=20)
 
 
 @pytest.fixture
