@@ -249,16 +249,24 @@ class CDProto(_message.Message):
     def __init__(self, cd_k: _Optional[int] = ...) -> None: ...
 
 class NetProto(_message.Message):
-    __slots__ = ("layer", "partition_dim", "layer_group", "unroll_len")
+    __slots__ = ("layer", "partition_dim", "layer_group", "unroll_len", "partition")
+    class Partition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        given: _ClassVar[NetProto.Partition]
+        auto: _ClassVar[NetProto.Partition]
+    given: NetProto.Partition
+    auto: NetProto.Partition
     LAYER_FIELD_NUMBER: _ClassVar[int]
     PARTITION_DIM_FIELD_NUMBER: _ClassVar[int]
     LAYER_GROUP_FIELD_NUMBER: _ClassVar[int]
     UNROLL_LEN_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
     layer: _containers.RepeatedCompositeFieldContainer[LayerProto]
     partition_dim: int
     layer_group: _containers.RepeatedCompositeFieldContainer[LayerGroupProto]
     unroll_len: int
-    def __init__(self, layer: _Optional[_Iterable[_Union[LayerProto, _Mapping]]] = ..., partition_dim: _Optional[int] = ..., layer_group: _Optional[_Iterable[_Union[LayerGroupProto, _Mapping]]] = ..., unroll_len: _Optional[int] = ...) -> None: ...
+    partition: NetProto.Partition
+    def __init__(self, layer: _Optional[_Iterable[_Union[LayerProto, _Mapping]]] = ..., partition_dim: _Optional[int] = ..., layer_group: _Optional[_Iterable[_Union[LayerGroupProto, _Mapping]]] = ..., unroll_len: _Optional[int] = ..., partition: _Optional[_Union[NetProto.Partition, str]] = ...) -> None: ...
 
 class LayerGroupProto(_message.Message):
     __slots__ = ("layer",)

@@ -61,7 +61,8 @@ class Net:
     layers: name -> layer, sources first. shapes: name -> sample shape, or a tuple with one per destination if setup
     returned one. input_layers: names of the layers that `forward` feeds. params: parameters that own their array.
     pooled_first: layer -> the max-pooling that reads it and runs before it. contexts: name -> the layer's Context.
-    carries: whether recurrent layers start a forward call from their last state instead of zero.
+    carries: whether recurrent layers start a forward call from their last state instead of zero. routing: the order of
+    the calls in both passes.
 
     Raises ConfigError if graph, shapes or parameters do not fit, TrainingError if a layer's setup fails.
     """
@@ -108,7 +109,7 @@ class Net:
         self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
         self._scratch = Scratch()
         self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
-        plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
+        self.routing = plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops, partitioned=self.partitioned)
         self._outputs = plan.outputs
         self.pooled_first = {name: step.layer.name for name, step in plan.pooled_first.items()}

@@ -26,6 +26,8 @@ ROOMS = [
     ["cluster"],
     ["distopt"],
     ["training"],
+    ["planning"],
+    ["profiling"],
     ["monitor", "supervision"],
     ["export"],
     ["estimators"],

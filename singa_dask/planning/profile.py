@@ -1,0 +1,132 @@
+"""A profile: what the product's kernels, collectives, codecs, servers and loader take on some machine, as data."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.planning.work import Work
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """What something of this size takes: elapsed seconds, and seconds of a core."""
+
+    size: float
+    seconds: float
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Time against size, by straight lines between the points; beyond them along the last line.
+
+    >>> Curve((Point(0, 1.0), Point(10, 2.0))).seconds(20)
+    3.0
+    """
+
+    points: tuple[Point, ...]
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> Curve:
+        """Of points in any order."""
+        return cls(tuple(sorted(points, key=lambda point: point.size)))
+
+    def seconds(self, size: float) -> float:
+        """Elapsed seconds."""
+        return self._at(size, [point.seconds for point in self.points])
+
+    def cpu(self, size: float) -> float:
+        """Seconds of a core."""
+        return self._at(size, [point.cpu for point in self.points])
+
+    def _at(self, size: float, values: list[float]) -> float:
+        sizes = [point.size for point in self.points]
+        if len(sizes) == 1:
+            return values[0] if sizes[0] == 0 else values[0] * max(1.0, size / sizes[0])
+        i = min(max(bisect_left(sizes, size), 1), len(sizes) - 1)
+        slope = (values[i] - values[i - 1]) / (sizes[i] - sizes[i - 1])
+        return max(values[i - 1] + slope * (size - sizes[i - 1]), min(values) if size < sizes[0] else 0.0)
+
+
+@dataclass(frozen=True)
+class LayerSample:
+    """Seconds of a layer's forward and backward call. crowd: processes that computed on the host at once. threads: of
+    each of them."""
+
+    work: Work
+    forward: float
+    backward: float
+    crowd: int = 1
+    threads: int = 1
+
+
+@dataclass
+class Profile:
+    """What is known of a cluster's machines, which are alike.
+
+    host: name of one of them; cpu: its processor; cores: of a host. hosts: in the cluster that was measured.
+    versions: of the libraries. notes: anything else, for display.
+    layers: samples of layers, of any nets. curves: by name; sizes are bytes where nothing else is said:
+
+        "all_gather machine 4"      collective, where the ranks are ("machine": on one host, "network": on a host each)
+                                    and their number; the size is that of the whole buffer. Also reduce_scatter,
+                                    all_reduce, all_to_all. cpu: of each rank while it waits beside a computing thread
+        "barrier machine 4"         size 0; "barrier shared 4": between two parts of a step in shared memory
+        "update kNesterov 2"        elements that the rule updates; the last number is the crowd
+        "sum 2"                     bytes of another rank's gradient that a rank adds, in shared memory; crowd
+        "encode kTopK 0.05 1"       elements; codec, sparsity (or "-") and crowd. Also decode
+        "round_trip machine 1"      an update to a server of this many bytes and its reply, without the update itself;
+                                    last the number of clients at once. cpu: of the worker's process
+        "serve machine 1"           the same; seconds and cpu of the server's process
+        "load 1"                    values of a mini-batch of a worker: seconds of a core in its loading threads; crowd
+        "loop 1"                    size 0: what a step takes besides its parts; crowd
+    """
+
+    host: str = ""
+    cpu: str = ""
+    cores: int = 1
+    hosts: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    layers: list[LayerSample] = field(default_factory=list)
+    curves: dict[str, Curve] = field(default_factory=dict)
+
+    def numbers(self, prefix: str) -> list[int]:
+        """The last numbers of the curves' names that begin with `prefix`, ascending."""
+        return sorted(int(name.split()[-1]) for name in self.curves if name.startswith(f"{prefix} "))
+
+    def merge(self, other: Profile) -> None:
+        """Add what another profile of the same machines has measured, which replaces what is here."""
+        known = {(s.work, s.crowd, s.threads): s for s in (*self.layers, *other.layers)}
+        self.layers = list(known.values())
+        self.curves |= other.curves
+        self.notes |= other.notes
+
+    def to_json(self) -> str:
+        """As text; `from_json` reads it."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """Raises ConfigError where the text is not a profile of this version."""
+        try:
+            data: Mapping[str, Any] = json.loads(text)
+            if data["format"] != FORMAT:
+                raise ValueError(data["format"])
+            layers = [LayerSample(**{**sample, "work": Work(**sample["work"])}) for sample in data["layers"]]
+            curves = {
+                name: Curve(tuple(Point(**point) for point in curve["points"]))
+                for name, curve in data["curves"].items()
+            }
+            rest = {k: v for k, v in data.items() if k not in ("format", "layers", "curves")}
+            return cls(layers=layers, curves=curves, **rest)
+        except (KeyError, TypeError, ValueError) as error:
+            hint = "Run `singa-dask profile` again."
+            raise ConfigError(Problem("profile", "is not a profile of this version", repr(error), hint)) from error

@@ -1,0 +1,223 @@
+"""What one worker does in a training step: the calls of its layers, what they send, and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.stores import store_of
+from singa_dask.layers.base import Layer
+from singa_dask.layers.partition import Form
+from singa_dask.layers.transition import LabelTransition, Transition
+from singa_dask.net import Net
+from singa_dask.net.flat import Entry, GroupLayout
+from singa_dask.net.net import told_apart
+from singa_dask.ops import Ops
+from singa_dask.server import Partition
+from singa_dask.training.memory import Need, need_of
+from singa_dask.training.nets import make_nets
+from singa_dask.training.placement import parameter_partition
+
+NBYTES = 4  # of an element
+
+
+@dataclass(frozen=True, order=True)
+class Work:
+    """What one call of a layer computes.
+
+    kind: the layer's class, with the settings that select its kernels. rows: of the mini-batch, times the time steps.
+    inputs, outputs: elements of a row. positions: places of an image at which the parameters are applied. params:
+    elements. steps: time steps. gradient: whether the backward pass computes the gradient for the source.
+    """
+
+    kind: str
+    rows: int
+    inputs: int
+    outputs: int
+    positions: int = 1
+    params: int = 0
+    steps: int = 1
+    gradient: bool = True
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of the forward pass."""
+        return 2 * self.rows * self.positions * self.params
+
+    @property
+    def elements(self) -> int:
+        """Elements that the forward pass reads and writes, without parameters."""
+        return self.rows * (self.inputs + self.outputs)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An operation of the group. nbytes: of the whole buffer, on all ranks together."""
+
+    operation: str
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer in a step. collectives: that it waits for, in order. completes: the parameters whose
+    gradients are complete after it."""
+
+    layer: str
+    work: Work
+    collectives: tuple[Collective, ...] = ()
+    completes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerStep:
+    """A training step of one worker of a group.
+
+    rows: of the worker; batch: of the group. values: elements of a row that the loader delivers. forward, backward:
+    calls in order. entries: of the replicated parameters; own: elements of the worker's portions. partition: how
+    parameters are cut into buckets and slices, where workers exchange messages; shared: the same where they share
+    memory. forms: what each layer of the job reads and makes. need: memory, if workers exchange messages.
+    """
+
+    rows: int
+    batch: int
+    values: int
+    forward: tuple[Call, ...]
+    backward: tuple[Call, ...]
+    entries: tuple[Entry, ...]
+    own: int
+    partition: Partition
+    shared: Partition
+    forms: dict[str, tuple[Form, Form]]
+    need: Need
+
+    @property
+    def replicated(self) -> int:
+        """Elements of the parameters that every worker has."""
+        return self.partition.buckets[-1].stop if self.partition.buckets else 0
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return self.forward + self.backward
+
+
+def worker_step(job: JobProto) -> WorkerStep:
+    """The step of the worker of a group that has most to do: the last one, which has the largest share.
+
+    job: prepared, so that it has the shapes of its data. Allocates nothing. Raises ConfigError as Net does.
+    """
+    topology = ClusterTopology.from_proto(job.cluster)
+    size = topology.nworkers_per_group
+    nets = make_nets(job, Ops(), size - 1, size, allocate=False)
+    net = nets[Phase.kTrain]
+    batch = batch_of(net)
+    rows = -(-batch // size)
+    layout = GroupLayout.of(net.flat, net.own, size)
+    calls = _Calls(net, batch, rows)
+    return WorkerStep(
+        rows=rows,
+        batch=batch,
+        values=sum(prod(net.shapes[name]) for name in net.input_layers),
+        forward=tuple(calls.forward()),
+        backward=tuple(calls.backward()),
+        entries=tuple(net.flat.entries),
+        own=net.own.size,
+        partition=parameter_partition(topology, layout),
+        shared=parameter_partition(topology, layout, whole=True),
+        forms={name: (layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()},
+        need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
+    )
+
+
+def batch_of(net: Net) -> int:
+    """Rows of a mini-batch of the group."""
+    stores = [store_of(net.layers[name].proto) for name in net.input_layers]
+    return max((max(store.batchsize, default=1) for store in stores), default=1)
+
+
+class _Calls:
+    """The calls of a net's layers, in the order in which it makes them."""
+
+    def __init__(self, net: Net, batch: int, rows: int) -> None:
+        self._net, self._batch, self._rows = net, batch, rows
+
+    def forward(self) -> Iterator[Call]:
+        for plan in self._net.routing.forward:
+            layer = plan.layer
+            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=True))
+
+    def backward(self) -> Iterator[Call]:
+        for plan in self._net.routing.backward:
+            layer = plan.layer
+            completes = tuple(param.name for param in plan.completes if param.portion is None)
+            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=False), completes)
+
+    def work(self, layer: Layer) -> Work:
+        """What a call of the layer computes on this worker."""
+        if isinstance(layer, Transition):
+            return self._moved(layer)
+        net, name = self._net, layer.name
+        pooled = net.pooled_first.get(name)  # computes after the pooling that reads it
+        shape = net.shapes[pooled or name]
+        pieces = shape if told_apart(layer, shape) else (shape,)
+        sources = tuple(net.source_shape(name, i) for i in range(len(layer.proto.srclayers)))
+        return Work(
+            kind=kind_of(layer),
+            rows=layer.steps * (self._rows if layer.partition.reads is Form.ROWS else self._batch),
+            inputs=sum(map(prod, (shape,) if pooled else sources)),
+            outputs=sum(map(prod, pieces)),
+            positions=prod(shape[:-1]) if layer.params and len(shape) == 3 else 1,
+            params=sum(param.size for param in layer.params),
+            steps=layer.steps,
+            gradient=net.contexts[name].needs_input_grad,
+        )
+
+    def _moved(self, layer: Transition) -> Work:
+        partition = layer.partition
+        whole = prod(partition.sources[0])
+        here = {Form.ROWS: -(-whole // partition.size), Form.COLUMNS: -(-whole // partition.size)}
+        inputs, outputs = here.get(partition.reads, whole), here.get(partition.makes, whole)
+        needed = self._net.contexts[layer.name].needs_input_grad
+        return Work(kind_of(layer), self._batch * layer.steps, inputs, outputs, steps=layer.steps, gradient=needed)
+
+    def _collectives(self, layer: Layer, *, forward: bool) -> tuple[Collective, ...]:
+        if not layer.sent[not forward]:
+            return ()
+        rows = self._batch * layer.steps
+        if isinstance(layer, Transition):
+            needed = forward or self._net.contexts[layer.name].needs_input_grad
+            return tuple(_transition(layer, rows, forward=forward)) if needed else ()
+        if layer.recurrent:  # its state after every time step but the last
+            state = NBYTES * self._batch * layer.conf.dim_hidden
+            return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
+        # Maxima and sums over the classes; of other layers something as small.
+        return (Collective("all_reduce", NBYTES * rows),) * 2
+
+
+def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Collective]:
+    reads, makes = layer.partition.reads, layer.partition.makes
+    if not forward:
+        reads, makes = makes.of_gradient, reads.of_gradient
+    classes = isinstance(layer, LabelTransition) and not layer.targets
+    whole = (2 if classes else 1) * NBYTES * rows * max(1, prod(layer.partition.sources[0]))
+    if {reads, makes} == {Form.ROWS, Form.COLUMNS}:
+        yield Collective("all_to_all", whole)
+        return
+    if reads is Form.PARTIAL:
+        yield Collective("reduce_scatter", whole)
+    if makes is Form.WHOLE:
+        yield Collective("all_gather", whole)
+
+
+def kind_of(layer: Layer) -> str:
+    """The layer's class, with the settings that select its kernels."""
+    name = type(layer).__name__
+    if isinstance(layer, Transition):
+        return f"{name} {layer.partition.reads}-{layer.partition.makes}"
+    conf = layer.conf if layer.conf_field else None
+    fields = ("pool", "kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y", "local_size")
+    settings = [f"{f}={getattr(conf, f)}" for f in fields if conf is not None and hasattr(conf, f)]
+    return " ".join([name, *settings])

@@ -1,0 +1,1 @@
+"""The profile of machines: the product's own kernels, collectives, codecs, servers and loader, timed where they run."""
