@@ -66,7 +66,7 @@ class Prediction:
     step_s: seconds from one update of a worker group to its next. samples_per_s: of all groups together.
     parts: seconds of the step by what they are spent on, which sum to step_s: "layers" (computing), "transitions"
     (activations sent between split layers), "exchange" (gradients and values, as far as nothing hides it), "codec",
-    "update", "servers" (waiting for them), "loading", "loop" (everything else). hidden_s: of exchange beside computing.
+    "update", "servers" (waiting for them), "loading", "loop" (the rest). hidden_s: of exchange beside computing.
     sent: bytes that a worker sends in a step. memory: bytes that a worker needs. layers: seconds by layer, forward and
     backward, transitions included. overlaps: whether the exchange runs beside the backward pass.
     Asynchronous: staleness: updates by others between reading the parameters and applying the gradient, on average.

@@ -1,1 +1,1 @@
-"""The profile of machines: the product's own kernels, collectives, codecs, servers and loader, timed where they run."""
+"""Profiles of machines: the product's own kernels, collectives, codecs, servers and loader, timed where they run."""
