@@ -55,7 +55,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation of the group. nbytes: of the whole buffer, on all ranks together."""
+    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all what one rank
+    hands over."""
 
     operation: str
     nbytes: float
@@ -64,12 +65,15 @@ class Collective:
 @dataclass(frozen=True)
 class Call:
     """One call of a layer in a step. collectives: that it waits for, in order. completes: the parameters whose
-    gradients are complete after it."""
+    gradients are complete after it. early: whether the collectives may start in the middle of the call before, which
+    then still computes the gradients of its parameters. moves: whether it is a transition."""
 
     layer: str
     work: Work
     collectives: tuple[Collective, ...] = ()
     completes: tuple[str, ...] = ()
+    early: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,10 @@ class WorkerStep:
     entries: tuple[Entry, ...]
     own: int
     partition: Partition
-    shared: Partition
+    whole: Partition
     forms: dict[str, tuple[Form, Form]]
     need: Need
+    shared_need: Need
 
     @property
     def replicated(self) -> int:
@@ -126,9 +131,10 @@ def worker_step(job: JobProto) -> WorkerStep:
         entries=tuple(net.flat.entries),
         own=net.own.size,
         partition=parameter_partition(topology, layout),
-        shared=parameter_partition(topology, layout, whole=True),
+        whole=parameter_partition(topology, layout, whole=True),
         forms={name: (layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()},
         need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
+        shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
     )
 
 
@@ -147,13 +153,16 @@ class _Calls:
     def forward(self) -> Iterator[Call]:
         for plan in self._net.routing.forward:
             layer = plan.layer
-            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=True))
+            collectives = self._collectives(layer, forward=True)
+            yield Call(layer.name, self.work(layer), collectives, moves=isinstance(layer, Transition))
 
     def backward(self) -> Iterator[Call]:
         for plan in self._net.routing.backward:
             layer = plan.layer
             completes = tuple(param.name for param in plan.completes if param.portion is None)
-            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=False), completes)
+            collectives = self._collectives(layer, forward=False)
+            moves = isinstance(layer, Transition)
+            yield Call(layer.name, self.work(layer), collectives, completes, _early(layer), moves)
 
     def work(self, layer: Layer) -> Work:
         """What a call of the layer computes on this worker."""
@@ -197,6 +206,10 @@ class _Calls:
         return (Collective("all_reduce", NBYTES * rows),) * 2
 
 
+def _early(layer: Layer) -> bool:
+    return isinstance(layer, Transition) and layer.sums_gradients
+
+
 def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Collective]:
     reads, makes = layer.partition.reads, layer.partition.makes
     if not forward:
@@ -204,7 +217,7 @@ def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Coll
     classes = isinstance(layer, LabelTransition) and not layer.targets
     whole = (2 if classes else 1) * NBYTES * rows * max(1, prod(layer.partition.sources[0]))
     if {reads, makes} == {Form.ROWS, Form.COLUMNS}:
-        yield Collective("all_to_all", whole)
+        yield Collective("all_to_all", whole / layer.partition.size)
         return
     if reads is Form.PARTIAL:
         yield Collective("reduce_scatter", whole)
