@@ -9,7 +9,7 @@ from math import prod
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
-from singa_dask.layers.base import Layer
+from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.partition import Form
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
@@ -202,8 +202,12 @@ class _Calls:
         if layer.recurrent:  # its state after every time step but the last
             state = NBYTES * self._batch * layer.conf.dim_hidden
             return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
-        # Maxima and sums over the classes; of other layers something as small.
-        return (Collective("all_reduce", NBYTES * rows),) * 2
+        n = layer.partition.size
+        sent, sums = layer.sent[not forward], tuple[Collective, ...]()
+        if isinstance(layer, LossLayer) or sent < n - 1:  # a sum over the classes
+            sent, sums = sent - 2 * layer.partition.others, (Collective("all_reduce", NBYTES * rows),)
+        gathered = NBYTES * rows * n * sent / (n - 1)
+        return (*((Collective("all_gather", gathered),) if sent > 0 else ()), *sums)
 
 
 def _early(layer: Layer) -> bool:
