@@ -55,8 +55,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all of what all ranks
-    hand over together."""
+    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all those that all
+    ranks hand over together."""
 
     operation: str
     nbytes: float
