@@ -69,9 +69,11 @@ def main(
         _points(console, figures, count, only, out, again=again)
         _conclude(console, figures, plot, table)
     if "auto" in parts and not again:
+        rows = figures["auto_machine"] = plan_auto.on_machine(rounds)
+        show(console, "2 workers on this machine, in turns; faster = than dim 0", rows)
         try:
-            rows = figures["auto"] = plan_auto.measure(rounds)
-            show(console, "partitions in turns; faster = than dim 0", rows)
+            rows = figures["auto_network"] = plan_auto.on_hosts(rounds)
+            show(console, "4 hosts at 1 Gbit/s, in turns; faster = than dim 0", rows)
         except NotHere as error:
             missing = f"The part on a limited network was left out: {error}."
     end(console, figures, out)

@@ -24,7 +24,7 @@ CODECS: dict[str, dict[str, Any]] = {
 }
 BUCKET_SIZES = (1 << 16, 1 << 20)  # besides the usual one
 PER_JOB = 8
-LONGEST_S = 0.15
+LONGEST_S = 0.1
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ def vgg_16() -> list[Layer]:
 
 def singa() -> Published:
     """SINGA, "Benchmark for Distributed Training" (singa.apache.org/docs/benchmark-train): ResNet-50, 32 images for
-    each Tesla K80, 8 of them in a p2.8xlarge, with 10 Gbit/s. Images/s by GPUs, read off its chart: 46 on 1, 583 on 16,
-    1184 on 32, 2111 on 64, 4142 on 128.
+    each Tesla K80, 8 of them in a p2.8xlarge, with 10 Gbit/s. Images/s by GPUs, read off its chart: 46 on 1, 583 on
+    16, 1184 on 32, 2111 on 64, 4142 on 128.
 
     The model knows what its first two instances did: by how much the exchange, as far as nothing hid it, made a step
     of 16 GPUs longer. ResNet-50 has 25.56 million parameters (He et al. 2016). SINGA's DistOpt sends gradients of more
