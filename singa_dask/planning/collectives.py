@@ -8,6 +8,7 @@ from math import ceil, log2
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.planning.prediction import Machines
 from singa_dask.planning.profile import Curve, Profile
+from singa_dask.planning.work import Collective
 
 # Below this many bytes a collective takes no longer than an empty one.
 SMALL = 4096
@@ -26,9 +27,9 @@ class Collectives:
     """Costs of operations between the workers of a group, which lie on as few hosts as `machines` allows.
 
     An operation that was measured with N ranks is carried over to n ranks by what each of them sends and by the number
-    of rounds, with V(n) = (n - 1) / n of the buffer (twice for an all-reduce), and log2 n rounds (Thakur et al. 2005):
+    of rounds, with V(n) the bytes that a rank sends (`Collective.sent`) and log2 n rounds (Thakur et al. 2005):
 
-        seconds(n, bytes) = latency (log2 n - log2 N) + seconds(N, bytes V(n) / V(N))
+        seconds(n, bytes) = latency (log2 n / log2 N - 1) + seconds(N, bytes V(n) / V(N))
 
     A network with a bandwidth and latency that are given is added to what the operation takes on one machine.
     """
@@ -53,7 +54,7 @@ class Collectives:
         assert self._machines.bandwidth is not None
         here = min(ranks, max(2, int(self._machines.cores)))
         local = self._measured(operation, "machine", nbytes, here)
-        wire = 8 * nbytes * _sent(operation, ranks) / self._machines.bandwidth
+        wire = 8 * Collective(operation, nbytes).sent(ranks) / self._machines.bandwidth
         latency = _rounds(operation, ranks) * (self._machines.latency or 0.0)
         return Cost(local.seconds + wire + latency, min(local.cpu, local.seconds), False)
 
@@ -67,7 +68,7 @@ class Collectives:
         curve = self._profile.curves[f"{operation} {where} {nearest}"]
         if nearest == ranks:
             return Cost(curve.seconds(nbytes), curve.cpu(nbytes))
-        alike = nbytes * _sent(operation, ranks) / _sent(operation, nearest)
+        alike = nbytes * Collective(operation, 1.0).sent(ranks) / Collective(operation, 1.0).sent(nearest)
         rounds = _rounds(operation, ranks) / _rounds(operation, nearest)
         more = self._latency(curve) * (rounds - 1)
         return Cost(max(0.0, curve.seconds(alike) + more), max(0.0, curve.cpu(alike)), False)
@@ -75,11 +76,6 @@ class Collectives:
     @staticmethod
     def _latency(curve: Curve) -> float:
         return curve.seconds(SMALL)
-
-
-def _sent(operation: str, ranks: int) -> float:
-    """The share of the buffer that a rank sends."""
-    return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 def _rounds(operation: str, ranks: int) -> int:

@@ -156,7 +156,7 @@ class GroupStep:
         operation = "reduce_scatter"
         if self.costs.codec is not None:
             others = self.costs.nbytes(self.buckets[bucket].size - self._part(bucket))
-            operation, nbytes = "all_to_all", others * self.size / (self.size - 1)
+            operation, nbytes = "all_to_all", others * self.size**2 / (self.size - 1)
         yield from self._sent(f"sum {bucket}", operation, nbytes)
 
     def _update(self, bucket: int) -> Iterator[Act]:
@@ -259,8 +259,7 @@ class GroupStep:
     @property
     def sent(self) -> float:
         """Bytes that a worker sends in a step, or would if it did not share memory."""
-        share = (self.size - 1) / self.size
-        total = sum(c.nbytes * share * (2 if c.operation == "all_reduce" else 1) for c in self._every_collective())
+        total = sum(collective.sent(self.size) for call in self.work.calls for collective in call.collectives)
         for bucket in range(len(self.buckets) if self.size > 1 else 0):
             others = self.buckets[bucket].size - self._part(bucket)
             total += self.costs.nbytes(others) + (self.size - 1) * self.costs.nbytes(self._part(bucket))
@@ -268,9 +267,6 @@ class GroupStep:
             total += sum(self.costs.nbytes(n) for b in range(len(self.buckets)) for n in self._slices(b))
             total += self.costs.nbytes(self.work.own)
         return total
-
-    def _every_collective(self) -> Iterator[Collective]:
-        return (collective for call in self.work.calls for collective in call.collectives)
 
 
 def _beside(topology: ClusterTopology) -> bool:

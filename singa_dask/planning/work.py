@@ -55,11 +55,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all what one rank
-    hands over."""
+    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all those that all
+    ranks hand over together."""
 
     operation: str
     nbytes: float
+
+    def sent(self, ranks: int) -> float:
+        """Bytes that a rank sends to others."""
+        factor = {"all_reduce": 2.0, "all_to_all": 1 / ranks}.get(self.operation, 1.0)
+        return factor * (ranks - 1) / ranks * self.nbytes
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,7 @@ def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Coll
     classes = isinstance(layer, LabelTransition) and not layer.targets
     whole = (2 if classes else 1) * NBYTES * rows * max(1, prod(layer.partition.sources[0]))
     if {reads, makes} == {Form.ROWS, Form.COLUMNS}:
-        yield Collective("all_to_all", whole / layer.partition.size)
+        yield Collective("all_to_all", whole)
         return
     if reads is Form.PARTIAL:
         yield Collective("reduce_scatter", whole)
