@@ -10,7 +10,7 @@ from typing import Any
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
-from singa_dask.layers.base import Layer
+from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.partition import Form, Shape
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
@@ -56,21 +56,30 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation of the group. nbytes: of the whole buffer, on all ranks together."""
+    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all those that all
+    ranks hand over together."""
 
     operation: str
     nbytes: float
+
+    def sent(self, ranks: int) -> float:
+        """Bytes that a rank sends to others."""
+        factor = {"all_reduce": 2.0, "all_to_all": 1 / ranks}.get(self.operation, 1.0)
+        return factor * (ranks - 1) / ranks * self.nbytes
 
 
 @dataclass(frozen=True)
 class Call:
     """One call of a layer in a step. collectives: that it waits for, in order. completes: the parameters whose
-    gradients are complete after it."""
+    gradients are complete after it. early: whether the collectives may start in the middle of the call before, which
+    then still computes the gradients of its parameters. moves: whether it is a transition."""
 
     layer: str
     work: Work
     collectives: tuple[Collective, ...] = ()
     completes: tuple[str, ...] = ()
+    early: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,9 +100,10 @@ class WorkerStep:
     entries: tuple[Entry, ...]
     own: int
     partition: Partition
-    shared: Partition
+    whole: Partition
     forms: dict[str, tuple[Form, Form]]
     need: Need
+    shared_need: Need
 
     @property
     def replicated(self) -> int:
@@ -127,9 +137,10 @@ def worker_step(job: JobProto) -> WorkerStep:
         entries=tuple(net.flat.entries),
         own=net.own.size,
         partition=parameter_partition(topology, layout),
-        shared=parameter_partition(topology, layout, whole=True),
+        whole=parameter_partition(topology, layout, whole=True),
         forms={name: (layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()},
         need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
+        shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
     )
 
 
@@ -148,13 +159,16 @@ class _Calls:
     def forward(self) -> Iterator[Call]:
         for plan in self._net.routing.forward:
             layer = plan.layer
-            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=True))
+            collectives = self._collectives(layer, forward=True)
+            yield Call(layer.name, self.work(layer), collectives, moves=isinstance(layer, Transition))
 
     def backward(self) -> Iterator[Call]:
         for plan in self._net.routing.backward:
             layer = plan.layer
             completes = tuple(param.name for param in plan.completes if param.portion is None)
-            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=False), completes)
+            collectives = self._collectives(layer, forward=False)
+            moves = isinstance(layer, Transition)
+            yield Call(layer.name, self.work(layer), collectives, completes, _early(layer), moves)
 
     def work(self, layer: Layer) -> Work:
         """What a call of the layer computes on this worker."""
@@ -207,8 +221,16 @@ def collectives_of(layer: Layer, batch: int, *, forward: bool, gradient: bool) -
     if layer.recurrent:  # its state after every time step but the last
         state = NBYTES * batch * layer.conf.dim_hidden
         return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
-    # Maxima and sums over the classes; of other layers something as small.
-    return (Collective("all_reduce", NBYTES * rows),) * 2
+    n = layer.partition.size
+    sent, sums = layer.sent[not forward], tuple[Collective, ...]()
+    if isinstance(layer, LossLayer) or sent < n - 1:  # a sum over the classes
+        sent, sums = sent - 2 * layer.partition.others, (Collective("all_reduce", NBYTES * rows),)
+    gathered = NBYTES * rows * n * sent / (n - 1)
+    return (*((Collective("all_gather", gathered),) if sent > 0 else ()), *sums)
+
+
+def _early(layer: Layer) -> bool:
+    return isinstance(layer, Transition) and layer.sums_gradients
 
 
 def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Collective]:
