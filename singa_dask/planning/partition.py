@@ -10,9 +10,13 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.paths import layers_of
 from singa_dask.layers.partition import Form
+from singa_dask.planning.model import group_step, predict
 from singa_dask.planning.partition_search import Assignment, Weights, cheapest
-from singa_dask.planning.ways import Costs, Forms, Placed, Way, Ways
-from singa_dask.planning.work import NBYTES, worker_step
+from singa_dask.planning.prediction import Candidate, Machines
+from singa_dask.planning.profile import Profile
+from singa_dask.planning.step import GroupStep
+from singa_dask.planning.ways import Costs, Forms, NotPartitioned, Placed, Way, Ways
+from singa_dask.planning.work import NBYTES, Collective, Work, worker_step
 from singa_dask.training.memory import Need, readable
 
 # A split net must be this much faster than one that is divided by rows: predictions are not exact, and it waits for
@@ -54,19 +58,64 @@ class PartitionChoice:
 
 @dataclass(frozen=True)
 class _Candidate:
-    job: JobProto
     assignment: Assignment
     step_s: float
     need: Need
 
 
-def choose(
-    job: JobProto, costs: Costs, *, evaluate: Callable[[JobProto], float], memory: float | None = None
+def choose_partition(
+    job: JobProto, profile: Profile, machines: Machines, memory: float | None = None
 ) -> PartitionChoice:
+    """The partition of a job whose step the cost model predicts to be the fastest; see `choose`."""
+
+    def evaluate(job: JobProto) -> tuple[float, Need]:
+        work = worker_step(job)
+        step = group_step(job, work, profile, machines)
+        need = work.shared_need if step.shares and step.in_process else work.need
+        return predict(Candidate(job, "auto"), profile, machines, work).step_s, need
+
+    given = _given(job)
+    return choose(given, StepCosts(group_step(given, worker_step(given), profile, machines)), evaluate, memory)
+
+
+class StepCosts:
+    """The costs of the parts of a job's step, as its `step` has them."""
+
+    def __init__(self, step: GroupStep) -> None:
+        self._costs, self._size = step.costs, step.size
+        n, elements = step.size, max(1.0, step.work.replicated + step.size * step.work.own)
+        self._update = step.costs.update(elements / n) / elements * n
+        nbytes = NBYTES * elements
+        if step.shares:
+            seconds = (n - 1) * step.costs.add(nbytes / n)
+        else:
+            travels = step.costs.nbytes(elements)
+            seconds = sum(step.costs.collectives.cost(op, travels, n).seconds for op in ("reduce_scatter", "all_gather"))
+            seconds += sum(2 * step.costs.coding(way, elements) for way in ("encode", "decode"))
+        self._exchange = seconds / nbytes
+
+    def call(self, work: Work) -> tuple[float, float]:
+        rate = self._costs.layer(work)
+        return rate.forward, rate.backward
+
+    def collective(self, collective: Collective) -> float:
+        return self._costs.collectives.cost(collective.operation, collective.nbytes, self._size).seconds
+
+    def exchange(self, nbytes: float) -> float:
+        return self._exchange * nbytes
+
+    def update(self, elements: float) -> float:
+        return self._update * elements
+
+
+Evaluate = Callable[[JobProto], tuple[float, Need]]
+
+
+def choose(job: JobProto, costs: Costs, evaluate: Evaluate, memory: float | None = None) -> PartitionChoice:
     """The fastest partition of a job whose worker needs at most `memory` bytes.
 
-    job: prepared. costs: of the parts of a step; the sum is what a search minimises. evaluate: seconds of a step of a
-    job, overlap included, which decides between the results of searches.
+    job: prepared. costs: of the parts of a step; a search minimises their sum. evaluate: seconds of a step of a job,
+    overlap included, and memory of a worker; it decides between the results of searches.
     Raises ConfigError if none fits, or if the layers that the job partitions itself cannot be partitioned so.
     """
     job = _given(job)
@@ -84,9 +133,7 @@ def _given(job: JobProto) -> JobProto:
 
 
 class _Chooser:
-    def __init__(
-        self, job: JobProto, costs: Costs, evaluate: Callable[[JobProto], float], memory: float | None
-    ) -> None:
+    def __init__(self, job: JobProto, costs: Costs, evaluate: Evaluate, memory: float | None) -> None:
         self._job, self._evaluate, self._memory = job, evaluate, memory
         self._ways = Ways(job, costs)
         self._found: dict[frozenset[tuple[str, Way]], _Candidate] = {}
@@ -114,15 +161,17 @@ class _Chooser:
 
     def _unsplit(self) -> _Candidate | None:
         """Every layer divided by rows, unless the job says otherwise."""
-        with suppress(ConfigError):
-            return self._candidate(cheapest(self._ways, Weights(), lambda name, way, placed: not way.dim))
-        return None
+        try:
+            rows = cheapest(self._ways, Weights(), lambda name, way, placed: not way.dim)
+        except NotPartitioned:
+            return None
+        return self._candidate(rows)
 
     def _searches(self) -> Iterator[Assignment]:
         """partition_dim: 1 of the net, and what is cheapest if more or less of the exchange is hidden."""
         plain = _given(self._job)
         plain.neuralnet.partition_dim = 1
-        with suppress(ConfigError):
+        with suppress(ConfigError):  # layers that cannot be split so
             forms = worker_step(plain).forms
             yield cheapest(self._ways, Weights(), lambda name, way, placed: placed.forms == forms[name])
         for exposed in _EXPOSED:
@@ -132,7 +181,7 @@ class _Chooser:
         key = frozenset(assignment.ways.items())
         if key not in self._found:
             job = PartitionChoice(self._job, assignment.ways, {}).job()
-            self._found[key] = _Candidate(job, assignment, self._evaluate(job), worker_step(job).need)
+            self._found[key] = _Candidate(assignment, *self._evaluate(job))
         return self._found[key]
 
     def _fits(self, candidate: _Candidate) -> bool:

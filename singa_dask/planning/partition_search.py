@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from singa_dask.errors import ConfigError
+from singa_dask.errors import Problem
 from singa_dask.job.unroll import origin
-from singa_dask.planning.ways import Context, Moved, Placed, Way, Ways
+from singa_dask.planning.ways import Context, Moved, NotPartitioned, Placed, Way, Ways
 
 # States of a net whose branches meet late; more of them are too slow, and only the cheapest go on.
 MOST_STATES = 4096
@@ -51,7 +51,7 @@ def cheapest(
 ) -> Assignment:
     """The assignment with the least sum of costs. allowed: whether a layer may be partitioned so.
 
-    Raises ConfigError where what the job says of some layers allows none.
+    Raises NotPartitioned where what the job says of some layers allows none.
     """
     uses = _last_uses(ways)
     states, fault = [_State()], None
@@ -61,13 +61,13 @@ def cheapest(
             for way in _open(ways, name, state):
                 try:
                     placed = ways.place(name, way, _context(ways, name, state))
-                except ConfigError as error:
+                except NotPartitioned as error:
                     fault = error
                     continue
                 if allowed(name, way, placed):
                     following.append(_after(ways, state, way, placed, weights.cost(placed), uses, i))
         if not following:
-            raise fault or ways.layers[name].problem("cannot be partitioned as the layers before it require")
+            raise fault or NotPartitioned(Problem(f"layer {name!r}", "cannot be partitioned as required"))
         states = sorted(_undominated(following), key=lambda state: state.cost)[:MOST_STATES]
     return _assignment(ways, states[0])
 

@@ -44,6 +44,10 @@ class Way:
             param.partition_dim = self.axis
 
 
+class NotPartitioned(ConfigError):
+    """A layer cannot be partitioned in the way that was tried."""
+
+
 class Costs(Protocol):
     """Seconds of the parts of a step."""
 
@@ -105,6 +109,17 @@ class Placed:
         return self.reads, self.makes
 
 
+class _Partitioned(NamedTuple):
+    """A layer as one worker has it, the sample shapes of what it reads and makes, the portions of its parameters, and
+    the transitions before it, each with the position at which the layer reads it."""
+
+    local: Layer
+    sources: list[Shape]
+    shape: Any
+    portions: dict[str, Portion | None]
+    transitions: list[tuple[int, Transition]]
+
+
 class Ways:
     """The ways to partition the layers of a job, which is prepared, over the workers of its groups.
 
@@ -131,7 +146,7 @@ class Ways:
         self._trained = {plan.layer.name for plan in net.routing.backward}
         self._states = len(updater_class(job.updater).states)
         self._owners = set(net.params)
-        self._known: dict[tuple[str, Way, Context], Placed | ConfigError] = {}
+        self._known: dict[tuple[str, Way, Context], Placed | NotPartitioned] = {}
 
     def of(self, name: str) -> tuple[Way, ...]:
         """The ways to partition a layer. The job may have said how."""
@@ -145,19 +160,21 @@ class Ways:
         return Way(0), Way(1)
 
     def place(self, name: str, way: Way, context: Context) -> Placed:
-        """The layer in this way. Raises ConfigError where it cannot be partitioned so."""
+        """The layer in this way. Raises NotPartitioned where it cannot be partitioned so."""
         key = name, way, context
         if key not in self._known:
             try:
-                self._known[key] = self._place(*key)
+                chosen = self._partitioned(*key)
             except ConfigError as error:
-                self._known[key] = error
+                self._known[key] = NotPartitioned(error.problems)
+            else:
+                self._known[key] = self._placed(context, chosen)
         found = self._known[key]
-        if isinstance(found, ConfigError):
+        if isinstance(found, NotPartitioned):
             raise found
         return found
 
-    def _place(self, name: str, way: Way, context: Context) -> Placed:
+    def _partitioned(self, name: str, way: Way, context: Context) -> _Partitioned:
         whole = self.layers[name]
         proto = LayerProto()
         proto.CopyFrom(whole.proto)
@@ -181,17 +198,25 @@ class Ways:
             known = portions.setdefault(param.owner.name, here.portion)
             if here.portion is not None and known != here.portion:
                 raise whole.problem(f"would split {here.name!r} otherwise than a layer that shares it")
-        seconds = self._seconds(local, *self._shapes(name, local, sources, shape))
+        transitions = [
+            (i, _transition(partitioner.messages[source], partitioner.partitions[source], layer, i))
+            for i, source in enumerate(read)
+            if source != proto.srclayers[i]
+        ]
+        return _Partitioned(local, sources, shape, portions, transitions)
+
+    def _placed(self, context: Context, chosen: _Partitioned) -> Placed:
+        local, shape = chosen.local, chosen.shape
+        name, whole = local.name, self.layers[local.name]
+        seconds = self._seconds(local, *self._shapes(name, local, chosen.sources, shape))
         nbytes, moved = self._held(local, shape), set[Moved]()
-        for i, source in enumerate(read):
-            if source == proto.srclayers[i]:
-                continue
-            transition = _transition(partitioner.messages[source], partitioner.partitions[source], layer, i)
+        for i, transition in chosen.transitions:
             made = transition.setup()
             sent = collectives_of(transition, self.batch, forward=True, gradient=True)
             calls = self._of_transition(transition, name, i)
             for backward, took in enumerate(calls):
-                each = Moved(source, proto.srclayers[i], sum(c.nbytes for c in sent), bool(backward))
+                source = transition.proto.srclayers[0]
+                each = Moved(transition.name, source, sum(c.nbytes for c in sent), bool(backward))
                 if took is None or each in moved or each in context.there:
                     continue
                 moved.add(each)
@@ -208,8 +233,8 @@ class Ways:
         seconds += self._costs.update(replicated / self.size + own)
         nbytes += NBYTES * (replicated * (2 + (2 + self._states) / self.size) + own * (2 + self._states))
         return Placed(
-            *(partition.reads, partition.makes),
-            tuple(sorted(portions.items())),
+            *(local.partition.reads, local.partition.makes),
+            tuple(sorted(chosen.portions.items())),
             frozenset(moved),
             seconds,
             self._costs.exchange(NBYTES * replicated),

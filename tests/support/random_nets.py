@@ -25,9 +25,9 @@ CLASSES = 5
 
 class RandomNet:
     """Draws layers whose sources are layers drawn before. tops: (layer, its sample shape). dims: what a layer's
-    partition_dim may be. depth: the least and the greatest number of draws."""
+    partition_dim may be. depth: the least and the greatest number of draws. heads: losses at the end."""
 
-    def __init__(self, seed, dims=(None, None, 0, 1), depth=(3, 9)):
+    def __init__(self, seed, dims=(None, None, 0, 1), depth=(3, 9), heads=3):
         self.random, self.dims = Random(seed), dims
         self.layers = []
         self.shape = self.random.choice([(8,), (5, 5, 3)])
@@ -37,7 +37,7 @@ class RandomNet:
             source, shape = self.random.choice(self.tops[-4:])
             ways = [self.dense, self.same, self.same, self.total, self.concatenated, self.copied, self.sliced]
             self.random.choice(ways + [self.tied if len(shape) == 1 else self.convolved] * 2)(source, shape)
-        for source, _ in self.tops[-3:]:
+        for source, _ in self.tops[-heads:]:
             out = self._kept(InnerProduct, source, num_output=CLASSES, partition_dim=self.dim())
             self._kept(self.random.choice([SoftmaxLoss, SquaredError]), [out, self.layers[0]])
 
