@@ -28,8 +28,8 @@ $(READY): requirements.lock pyproject.toml
 gpu: setup  ## install CuPy and NCCL for CUDA 13 (for CUDA 12: EXTRA=gpu-cuda12)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
 
-train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce (more options: ARGS="...")
-	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster examples/clusters/$(CLUSTER).conf $(ARGS)
+train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce|...|auto (more options: ARGS="...")
+	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster $(if $(filter auto,$(CLUSTER)),auto,examples/clusters/$(CLUSTER).conf) $(ARGS)
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)

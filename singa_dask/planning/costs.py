@@ -36,7 +36,8 @@ class Costs:
     def __init__(self, job: JobProto, profile: Profile, machines: Machines, crowd: int) -> None:
         self.profile, self.machines, self.crowd = profile, machines, crowd
         self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
-        self.threads = max(1, int(machines.cores) // crowd)
+        beside = machines.crowd(self.topology.nprocesses)  # servers of their own included, as Placement.cores
+        self.threads = max(1, int(machines.cores) // beside)
         if job.HasField("num_openblas_threads"):
             self.threads = max(1, job.num_openblas_threads)
         self.rates = Rates(profile, machines.cores)

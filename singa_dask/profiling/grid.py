@@ -1,0 +1,99 @@
+"""Small jobs whose layers, measured, tell what similar layers of any job take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from singa_dask import layers
+from singa_dask.job import Job
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.layers.base import Layer
+from singa_dask.updaters import SGD
+
+# Outputs of the products of a net, one after the other, and the rows with which it is measured.
+WIDE = (1024, 4096, 1024), (8, 32, 128)
+NARROW = (64, 512, 256, 512, 64), (8, 64, 512)
+IMAGE_ROWS = (2, 8, 32)
+# Units and time steps of recurrent layers, and their rows.
+RECURRENT = ((64, 10), (256, 20)), (8, 32)
+SYMBOLS = 64
+
+
+def grid_jobs() -> Iterator[JobProto]:
+    """Nets of fully connected layers, of convolutions and of recurrent layers, with few and with many rows."""
+    for widths, rows in (WIDE, NARROW):
+        for batch in rows:
+            yield _job(_products(widths, batch))
+    for batch in IMAGE_ROWS:
+        yield _job(_images(batch))
+        yield _job(_pictures(batch))
+    for cell in (layers.RNN, layers.GRU, layers.LSTM):
+        for units, steps in RECURRENT[0]:
+            for batch in RECURRENT[1]:
+                yield _job(_symbols(cell, units, steps, batch), unroll_len=steps)
+
+
+def _job(chain: Sequence[Layer], **fields: Any) -> JobProto:
+    return Job(name="grid", train_steps=1, layers=chain, updater=SGD(lr=0.1, momentum=0.9), **fields).proto
+
+
+def _products(widths: Sequence[int], batch: int) -> list[Layer]:
+    """Fully connected layers with an elementwise layer behind each."""
+    between = (layers.ReLU, layers.STanh, layers.Sigmoid, layers.Tanh, layers.Dropout)
+    chain: list[Layer] = [layers.RecordInput(batchsize=batch, shape=[widths[0]])]
+    for width, elementwise in zip(widths, between, strict=False):
+        chain += [layers.InnerProduct(num_output=width), elementwise()]
+    return [*chain, layers.InnerProduct(num_output=10), layers.SoftmaxLoss()]
+
+
+def _images(batch: int) -> list[Layer]:
+    """Small images: 3 x 3 and 5 x 5 convolutions with batch norm, maxima and means."""
+    return [
+        layers.RecordInput(batchsize=batch, shape=[3, 32, 32]),
+        layers.Convolution(num_filters=32, kernel=5, pad=2),
+        layers.Pooling(pool="MAX", kernel=3, stride=2),
+        layers.ReLU(),
+        layers.LRN(local_size=3),
+        layers.Convolution(num_filters=64, kernel=3, pad=1),
+        layers.BatchNorm(),
+        layers.ReLU(),
+        layers.Pooling(pool="AVG", kernel=3, stride=2),
+        layers.Convolution(num_filters=64, kernel=3, pad=1),
+        layers.Sigmoid(),
+        layers.Convolution(num_filters=128, kernel=1),
+        layers.Pooling(pool="MAX", kernel=2, stride=2),
+        layers.InnerProduct(num_output=10),
+        layers.SoftmaxLoss(),
+    ]
+
+
+def _pictures(batch: int) -> list[Layer]:
+    """Larger images: a first convolution with a stride, and many filters behind it."""
+    return [
+        layers.RecordInput(batchsize=batch, shape=[3, 96, 96]),
+        layers.Convolution(num_filters=64, kernel=11, stride=4),
+        layers.ReLU(),
+        layers.LRN(local_size=5),
+        layers.Pooling(pool="MAX", kernel=3, stride=2),
+        layers.Convolution(num_filters=128, kernel=5, pad=2),
+        layers.ReLU(),
+        layers.Convolution(num_filters=256, kernel=3, pad=1),
+        layers.Pooling(pool="AVG", kernel=2, stride=2),
+        layers.Dropout(),
+        layers.InnerProduct(num_output=256),
+        layers.InnerProduct(num_output=100),
+        layers.SoftmaxLoss(),
+    ]
+
+
+def _symbols(cell: type[Layer], units: int, steps: int, batch: int) -> list[Layer]:
+    """A recurrent layer that predicts the next symbol."""
+    return [
+        layers.CharRNN(path="grid", unroll_len=steps, batchsize=batch),
+        layers.RNNLabel(),
+        layers.OneHot(vocab_size=SYMBOLS),
+        cell(dim_hidden=units),
+        layers.InnerProduct(num_output=SYMBOLS),
+        layers.SoftmaxLoss(),
+    ]
