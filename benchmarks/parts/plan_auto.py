@@ -15,7 +15,7 @@ from tools.network import Host, joined_hosts
 from tools.workloads import PARTITIONED
 
 from parts.partitioned import BATCH, NETS, on_network, on_one_machine, partitions
-from parts.plan_measured import HOSTS_S, LAYERS_S, MACHINE_S, Unprofiled, machines_of
+from parts.plan_measured import HOSTS_S, LAYERS_WITHIN_S, MACHINE_S, Unprofiled, layers_line, machines_of
 from parts.plan_points import AUTO, DIM_1, Condition
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
@@ -45,15 +45,15 @@ def on_machine(rounds: int) -> list[dict[str, Any]]:
 def _ways(workers: int, machines: Machines, hosts: Sequence[Host] = ()) -> dict[str, dict[str, list[str]]]:
     """The overrides of each net's partitions. Raises Unprofiled."""
     with dask_cluster(workers, hosts) as driver:
-        profile = _asked(driver, {"do": "profile", "budget_s": HOSTS_S if hosts else MACHINE_S})
+        budget_s = HOSTS_S if hosts else MACHINE_S
+        profile = _asked(driver, {"do": "profile", "budget_s": budget_s}, 4 * budget_s + 60)
         return {net: _of_net(net, workers, machines, driver, profile) for net in NETS}
 
 
 def _of_net(net: str, workers: int, machines: Machines, driver: Driver, profile: Profile) -> dict[str, list[str]]:
     ways = {BATCH: [], DIM_1: partitions(net)["mixed"]}
     jobs = [_prepared(net, workers, overrides == ways[DIM_1]) for overrides in ways.values()]
-    line = {"do": "layers", "jobs": [job.SerializeToString().hex() for job in jobs], "budget_s": LAYERS_S}
-    profile.merge(_asked(driver, line))
+    profile.merge(_asked(driver, layers_line(jobs, machines), LAYERS_WITHIN_S))
     chosen = choose_partition(jobs[0], profile, machines).job()
     return ways | {AUTO: list(_overrides(chosen))}
 
@@ -65,8 +65,8 @@ def _prepared(net: str, workers: int, split: bool) -> JobProto:
     return prepare(Job.from_proto(job), with_data=False).job
 
 
-def _asked(driver: Driver, line: Mapping[str, Any]) -> Profile:
-    answer = driver.ask(line, 4 * line["budget_s"] + 60)
+def _asked(driver: Driver, line: Mapping[str, Any], within_s: float) -> Profile:
+    answer = driver.ask(line, within_s)
     if "error" in answer:
         raise Unprofiled(answer["error"])
     return Profile.from_json(answer["profile"])

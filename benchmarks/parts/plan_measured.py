@@ -20,7 +20,7 @@ from tools.network import Host, NotHere, joined_hosts
 from parts.plan_points import AUTO, DIM_1, Condition, Point
 from singa_dask.errors import SingaError
 from singa_dask.exchange.overlap import TURNS, WARM_UP
-from singa_dask.job import Job
+from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.stores import store_of
 from singa_dask.planning.model import predict
@@ -30,8 +30,9 @@ from singa_dask.planning.profile import Profile
 from singa_dask.training.prepare import prepare
 
 # The machine is profiled once, hosts once for each rate of their network.
-MACHINE_S, HOSTS_S, LAYERS_S, RUN_S = 60.0, 30.0, 20.0, 120.0
+MACHINE_S, HOSTS_S, LAYERS_S, RUN_S = 60.0, 30.0, 1.0, 120.0
 SETTLED = WARM_UP + 2 * TURNS  # steps after which an exchange has chosen whether it overlaps
+LAYERS_WITHIN_S = 300.0
 INTERVALS, INTERVAL_S = 12, 0.12
 GUESS_S = 0.03  # of a step, where no prediction says what to expect
 
@@ -144,8 +145,7 @@ def _measure_job(session: Session, points: Sequence[Point], job: JobProto, keep:
         made |= {point: _made(point, job, profile, machines) for point in some}
         ready = [found for point in some if not isinstance(found := made[point], str)]
         if ready:
-            line = {"do": "layers", "jobs": [one.SerializeToString().hex() for one in ready], "budget_s": LAYERS_S}
-            answer = session.driver.ask(line, 4 * LAYERS_S + 60)
+            answer = session.driver.ask(layers_line(ready, machines), LAYERS_WITHIN_S)
             if "error" in answer:
                 session.say(f"{points[0].job}: its layers are not measured: {answer['error']}")
             else:
@@ -169,8 +169,20 @@ def machines_of(condition: Condition) -> Machines:
     if not condition.rate:
         return Machines(cores=cores, hosts=1)
     hosts = condition.workers
-    own = cores // hosts or 1 / -(-hosts // cores)
+    own: float = cores // hosts or 1 / -(-hosts // cores)
     return Machines(cores=own, hosts=hosts, workers_per_host=1)
+
+
+def layers_line(jobs: Sequence[JobProto], machines: Machines) -> dict[str, Any]:
+    """What asks a driver to measure the layers of prepared jobs as their workers run them on these machines."""
+    trials = []
+    cores = max(1, int(machines.cores))
+    for job in jobs:
+        topology = ClusterTopology.from_proto(job.cluster)
+        threads = max(1, cores // machines.crowd(topology.nprocesses))
+        crowd = min(cores, machines.crowd(topology.nworkers))
+        trials.append({"job": job.SerializeToString().hex(), "crowd": crowd, "threads": threads})
+    return {"do": "layers", "trials": trials, "budget_s": LAYERS_S}
 
 
 def _made(point: Point, job: JobProto, profile: Profile, machines: Machines) -> JobProto | str:

@@ -70,6 +70,7 @@ def dask_cluster(workers: int, hosts: Sequence[Host] = ()) -> Iterator[Driver]:
                 for host in hosts:
                     worker = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--host", host.address]
                     worker += ["--nworkers", "1", "--nthreads", "1", "--memory-limit", "0", "--no-dashboard"]
+                    worker += ["--death-timeout", "20"]
                     worker += ["--local-directory", f"{folder}/{host.address}"]
                     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
                     started.append(_started(host.command(worker), WORKER, **quiet))
