@@ -52,7 +52,7 @@ class Published:
         share = {call.work: self.batch / self.alone * call.work.operations / total for call in work.forward}
         samples = [LayerSample(key, FORWARD * seconds, BACKWARD * seconds) for key, seconds in share.items()]
         samples.append(LayerSample(passes_work(job, work), 0.0, 0.0))
-        nothing = dict.fromkeys((f"{name} {self.per_host}" for name in ("update SGD", "load", "loop")), line(0.0))
+        nothing = dict.fromkeys((f"{name} {self.per_host}" for name in ("update kSGD", "load", "loop")), line(0.0))
         profile = Profile(cores=self.per_host, layers=samples, curves=nothing | self.curves)
         given = {"bandwidth": self.bandwidth, "latency": self.latency}
         machines = Machines(cores=self.per_host, hosts=None, workers_per_host=self.per_host, imagined=True, **given)
