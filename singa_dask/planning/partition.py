@@ -90,7 +90,9 @@ class StepCosts:
             seconds = (n - 1) * step.costs.add(nbytes / n)
         else:
             travels = step.costs.nbytes(elements)
-            seconds = sum(step.costs.collectives.cost(op, travels, n).seconds for op in ("reduce_scatter", "all_gather"))
+            seconds = sum(
+                step.costs.collectives.cost(op, travels, n).seconds for op in ("reduce_scatter", "all_gather")
+            )
             seconds += sum(2 * step.costs.coding(way, elements) for way in ("encode", "decode"))
         self._exchange = seconds / nbytes
 
