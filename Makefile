@@ -96,7 +96,7 @@ lock:  ## renew the lock file (needs uv)
 peers: setup  ## install the peers that the benchmarks compare with (PyTorch and jax, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 
-bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|loader|startup|shard|predict|accuracy
+bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|loader|startup|shard|predict|plan|accuracy
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs

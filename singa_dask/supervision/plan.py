@@ -16,7 +16,7 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Framework, Job
 from singa_dask.job.job_pb2 import ClusterProto, JobProto
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
-from singa_dask.planning.advise import ALLOW, Advice, advise
+from singa_dask.planning.advise import ALLOW, Advice, advise, name
 from singa_dask.planning.candidates import Choose, candidates
 from singa_dask.planning.model import predict
 from singa_dask.planning.partition import choose_partition
@@ -164,8 +164,8 @@ def plan(
     """
     loaded = as_job(job)
     listed = _frameworks(frameworks)
-    for name in set(allow) - set(ALLOW):
-        raise ConfigError(Problem("allow", "unknown", repr(name), nearest(name, ALLOW)))
+    for each in set(allow) - set(ALLOW):
+        raise ConfigError(Problem("allow", "unknown", repr(each), nearest(each, ALLOW)))
     prepared = _prepared(loaded, with_data)
     there = Cluster.of(client)
     counts = _counts(workers, there)
@@ -185,8 +185,23 @@ def plan(
         found = candidates_with(choose)
         if profiler is not None:
             profiler.learn((each for each in found if each.partition == "auto"), machines, prepared.code)
-    predictions = [predict(candidate, known, machines) for candidate in found]
+    predictions = _predicted(found, known, machines, note or _silent)
     return Plan(loaded, advise(predictions, machines, memory=memory, allow=allow), known, not machines.imagined)
+
+
+def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note) -> list[Prediction]:
+    """The predictions of candidates. What the profile cannot tell is noted, unless it is the cost of one worker."""
+    predictions, faults = [], {}
+    for candidate in found:
+        try:
+            predictions.append(predict(candidate, profile, machines))
+        except ConfigError as error:
+            if candidate.topology.nworkers == 1:
+                raise
+            faults[str(error)] = candidate
+    for fault, candidate in faults.items():
+        note(f"not predicted: {name(candidate)} and the like: {fault}")
+    return predictions
 
 
 def _by_weight(found: Sequence[Candidate]) -> list[Candidate]:
@@ -298,13 +313,11 @@ def _prepared(job: Job, with_data: bool) -> Prepared:
 
 def _frameworks(frameworks: Collection[Framework | str]) -> list[Framework]:
     names = {framework.name.lower(): framework for framework in Framework}
-    found = []
-    for each in frameworks:
-        name = each.name.lower() if isinstance(each, Framework) else each.lower()
-        if name not in names:
-            raise ConfigError(Problem("frameworks", "unknown framework", repr(each), nearest(name, names)))
-        found.append(names[name])
-    return found
+    wanted = [each.name.lower() if isinstance(each, Framework) else each.lower() for each in frameworks]
+    for each in wanted:
+        if each not in names:
+            raise ConfigError(Problem("frameworks", "unknown framework", repr(each), nearest(each, names)))
+    return [names[each] for each in wanted]
 
 
 def _counts(workers: Iterable[int] | None, there: Cluster) -> list[int]:

@@ -62,7 +62,9 @@ class Profiler:
         for candidate in candidates:
             crowd = min(machines.crowd(candidate.topology.nworkers), self.profile.cores)
             cores = self.profile.cores
-            if time.monotonic() > ends or not any(lacking([candidate.job], self.profile, crowds=[crowd], cores=cores)):
+            if time.monotonic() > ends or not any(
+                lacking([candidate.job], self.profile, crowds=[crowd], cores=cores, threads=None)
+            ):
                 continue
             if len(self.profile.layers) == before:
                 self._note(f"measuring the layers of {candidate.job.name}, for a few seconds")
