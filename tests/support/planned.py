@@ -60,4 +60,4 @@ def profile_of(job: JobProto, cores: int = 2) -> Profile:
 
 
 _CODECS = [f"{way} {codec}" for way in ("encode", "decode") for codec in ("kHalf -", "kTopK 0.05")]
-_EVERY = ["update SGD", "sum", "load", "loop", "round_trip machine", "serve machine", *_CODECS]
+_EVERY = ["update kSGD", "sum", "load", "loop", "round_trip machine", "serve machine", *_CODECS]
