@@ -36,8 +36,8 @@ class PartitionChoice:
     """
 
     prepared: JobProto
-    ways: dict[str, Way]
-    forms: dict[str, Forms]
+    ways: dict[str, Way] = field(default_factory=dict)
+    forms: dict[str, Forms] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     step_s: float | None = None
@@ -48,12 +48,35 @@ class PartitionChoice:
         """The job with this partition."""
         return self.resolve(self.prepared)
 
+    def __str__(self) -> str:
+        if self.step_s is None or not self.reasons:
+            return f"no layer is split, which would gain less than {GAIN:.0%}" if self.step_s else "no layer is split"
+        text = f"split: {', '.join(self.reasons)}; a step takes {_seconds(self.step_s)}"
+        return text if self.unsplit_s is None else f"{text}, undivided {_seconds(self.unsplit_s)}"
+
     def resolve(self, job: JobProto) -> JobProto:
         """A job with the same layers, with this partition."""
         resolved = _given(job)
         for _, layer in layers_of(resolved):
             self.ways.get(layer.name, Way()).write(layer)
         return resolved
+
+
+def partitioned_as(source: JobProto, job: JobProto) -> JobProto:
+    """A job with the partition of the layers of `source` that have the same names."""
+    result, known = _given(job), {layer.name: layer for _, layer in layers_of(source)}
+    if source.neuralnet.HasField("partition_dim"):
+        result.neuralnet.partition_dim = source.neuralnet.partition_dim
+    for _, layer in layers_of(result):
+        said = known.get(layer.name, layer)
+        if said.HasField("partition_dim"):
+            layer.partition_dim = said.partition_dim
+        for i, param in enumerate(said.param):
+            if param.HasField("partition_dim"):
+                while len(layer.param) <= i:
+                    layer.param.add()
+                layer.param[i].partition_dim = param.partition_dim
+    return result
 
 
 @dataclass(frozen=True)
@@ -182,7 +205,7 @@ class _Chooser:
     def _candidate(self, assignment: Assignment) -> _Candidate:
         key = frozenset(assignment.ways.items())
         if key not in self._found:
-            job = PartitionChoice(self._job, assignment.ways, {}).job()
+            job = PartitionChoice(self._job, assignment.ways).job()
             self._found[key] = _Candidate(assignment, *self._evaluate(job))
         return self._found[key]
 
@@ -237,3 +260,11 @@ class _Chooser:
         if forced and self._memory is not None:
             return f"{text}; undivided, the net does not fit into {readable(self._memory)}"
         return text
+
+
+def _seconds(seconds: float) -> str:
+    """
+    >>> _seconds(0.0123), _seconds(2.345)
+    ('12.3 ms', '2.35 s')
+    """
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -22,6 +22,7 @@ from singa_dask.monitor.progress import Display, display_for
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
 from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
+from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_partition
 from singa_dask.supervision.plan import as_job, plan, with_cluster
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
@@ -198,6 +199,11 @@ def train(
         planned = plan(job, client, note=show.say)
         job, expected = planned.job, planned.recommended.samples_per_s
         show.say(f"auto: {expectation(planned.recommended)}")
+    if is_open(job):
+        if not processes:
+            check_single(job.topology)
+        before = resolve_as_before(job, folder.job) if resume else None
+        job = before or resolve_partition(job, client, show.say)
     prepared = prepare(job)
     if not processes:
         check_single(prepared.topology)
