@@ -69,7 +69,7 @@ class Session:
         """
         if condition.rate != self.rate:
             for host in self.hosts:
-                host.limit(condition.rate)
+                host.limit(condition.rate, even=True)
             self.rate = condition.rate
         name = condition.profiled
         if name not in self.profiles:
