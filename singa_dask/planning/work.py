@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
-from singa_dask.layers.base import Layer
-from singa_dask.layers.partition import Form
+from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.partition import Form, Shape
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
 from singa_dask.net.flat import Entry, GroupLayout
@@ -55,21 +56,30 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation of the group. nbytes: of the whole buffer, on all ranks together."""
+    """An operation of the group. nbytes: of the buffer that holds every rank's part; of an all-to-all those that all
+    ranks hand over together."""
 
     operation: str
     nbytes: float
+
+    def sent(self, ranks: int) -> float:
+        """Bytes that a rank sends to others."""
+        factor = {"all_reduce": 2.0, "all_to_all": 1 / ranks}.get(self.operation, 1.0)
+        return factor * (ranks - 1) / ranks * self.nbytes
 
 
 @dataclass(frozen=True)
 class Call:
     """One call of a layer in a step. collectives: that it waits for, in order. completes: the parameters whose
-    gradients are complete after it."""
+    gradients are complete after it. early: whether the collectives may start in the middle of the call before, which
+    then still computes the gradients of its parameters. moves: whether it is a transition."""
 
     layer: str
     work: Work
     collectives: tuple[Collective, ...] = ()
     completes: tuple[str, ...] = ()
+    early: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,9 +100,10 @@ class WorkerStep:
     entries: tuple[Entry, ...]
     own: int
     partition: Partition
-    shared: Partition
+    whole: Partition
     forms: dict[str, tuple[Form, Form]]
     need: Need
+    shared_need: Need
 
     @property
     def replicated(self) -> int:
@@ -126,9 +137,10 @@ def worker_step(job: JobProto) -> WorkerStep:
         entries=tuple(net.flat.entries),
         own=net.own.size,
         partition=parameter_partition(topology, layout),
-        shared=parameter_partition(topology, layout, whole=True),
+        whole=parameter_partition(topology, layout, whole=True),
         forms={name: (layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()},
         need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
+        shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
     )
 
 
@@ -147,54 +159,78 @@ class _Calls:
     def forward(self) -> Iterator[Call]:
         for plan in self._net.routing.forward:
             layer = plan.layer
-            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=True))
+            collectives = self._collectives(layer, forward=True)
+            yield Call(layer.name, self.work(layer), collectives, moves=isinstance(layer, Transition))
 
     def backward(self) -> Iterator[Call]:
         for plan in self._net.routing.backward:
             layer = plan.layer
             completes = tuple(param.name for param in plan.completes if param.portion is None)
-            yield Call(layer.name, self.work(layer), self._collectives(layer, forward=False), completes)
+            collectives = self._collectives(layer, forward=False)
+            moves = isinstance(layer, Transition)
+            yield Call(layer.name, self.work(layer), collectives, completes, _early(layer), moves)
 
     def work(self, layer: Layer) -> Work:
         """What a call of the layer computes on this worker."""
-        if isinstance(layer, Transition):
-            return self._moved(layer)
         net, name = self._net, layer.name
+        gradient = net.contexts[name].needs_input_grad
+        if isinstance(layer, Transition):
+            return transition_work(layer, self._batch, gradient=gradient)
         pooled = net.pooled_first.get(name)  # computes after the pooling that reads it
         shape = net.shapes[pooled or name]
-        pieces = shape if told_apart(layer, shape) else (shape,)
-        sources = tuple(net.source_shape(name, i) for i in range(len(layer.proto.srclayers)))
-        return Work(
-            kind=kind_of(layer),
-            rows=layer.steps * (self._rows if layer.partition.reads is Form.ROWS else self._batch),
-            inputs=sum(map(prod, (shape,) if pooled else sources)),
-            outputs=sum(map(prod, pieces)),
-            positions=prod(shape[:-1]) if layer.params and len(shape) == 3 else 1,
-            params=sum(param.size for param in layer.params),
-            steps=layer.steps,
-            gradient=net.contexts[name].needs_input_grad,
-        )
-
-    def _moved(self, layer: Transition) -> Work:
-        partition = layer.partition
-        whole = prod(partition.sources[0])
-        here = {Form.ROWS: -(-whole // partition.size), Form.COLUMNS: -(-whole // partition.size)}
-        inputs, outputs = here.get(partition.reads, whole), here.get(partition.makes, whole)
-        needed = self._net.contexts[layer.name].needs_input_grad
-        return Work(kind_of(layer), self._batch * layer.steps, inputs, outputs, steps=layer.steps, gradient=needed)
+        sources = (shape,) if pooled else [net.source_shape(name, i) for i in range(len(layer.proto.srclayers))]
+        return layer_work(layer, self._batch, self._rows, sources, shape, gradient=gradient)
 
     def _collectives(self, layer: Layer, *, forward: bool) -> tuple[Collective, ...]:
-        if not layer.sent[not forward]:
-            return ()
-        rows = self._batch * layer.steps
-        if isinstance(layer, Transition):
-            needed = forward or self._net.contexts[layer.name].needs_input_grad
-            return tuple(_transition(layer, rows, forward=forward)) if needed else ()
-        if layer.recurrent:  # its state after every time step but the last
-            state = NBYTES * self._batch * layer.conf.dim_hidden
-            return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
-        # Maxima and sums over the classes; of other layers something as small.
-        return (Collective("all_reduce", NBYTES * rows),) * 2
+        gradient = self._net.contexts[layer.name].needs_input_grad
+        return collectives_of(layer, self._batch, forward=forward, gradient=gradient)
+
+
+def layer_work(layer: Layer, batch: int, rows: int, sources: Iterable[Shape], shape: Any, *, gradient: bool) -> Work:
+    """What a call of a layer computes. layer: set up on this worker. rows: of the mini-batch of `batch` that are the
+    worker's. sources, shape: what it reads and makes here. gradient: see Work."""
+    pieces = shape if told_apart(layer, shape) else (shape,)
+    return Work(
+        kind=kind_of(layer),
+        rows=layer.steps * (rows if layer.partition.reads is Form.ROWS else batch),
+        inputs=sum(map(prod, sources)),
+        outputs=sum(map(prod, pieces)),
+        positions=prod(shape[:-1]) if layer.params and len(shape) == 3 else 1,
+        params=sum(param.size for param in layer.params),
+        steps=layer.steps,
+        gradient=gradient,
+    )
+
+
+def transition_work(layer: Transition, batch: int, *, gradient: bool) -> Work:
+    """What a call of a transition moves."""
+    partition = layer.partition
+    whole = prod(partition.sources[0])
+    here = {Form.ROWS: -(-whole // partition.size), Form.COLUMNS: -(-whole // partition.size)}
+    inputs, outputs = here.get(partition.reads, whole), here.get(partition.makes, whole)
+    return Work(kind_of(layer), batch * layer.steps, inputs, outputs, steps=layer.steps, gradient=gradient)
+
+
+def collectives_of(layer: Layer, batch: int, *, forward: bool, gradient: bool) -> tuple[Collective, ...]:
+    """What a call of a layer waits for, of the forward or the backward pass. gradient: see Work."""
+    if not layer.sent[not forward]:
+        return ()
+    rows = batch * layer.steps
+    if isinstance(layer, Transition):
+        return tuple(_transition(layer, rows, forward=forward)) if forward or gradient else ()
+    if layer.recurrent:  # its state after every time step but the last
+        state = NBYTES * batch * layer.conf.dim_hidden
+        return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
+    n = layer.partition.size
+    sent, sums = layer.sent[not forward], tuple[Collective, ...]()
+    if isinstance(layer, LossLayer) or sent < n - 1:  # a sum over the classes
+        sent, sums = sent - 2 * layer.partition.others, (Collective("all_reduce", NBYTES * rows),)
+    gathered = NBYTES * rows * n * sent / (n - 1)
+    return (*((Collective("all_gather", gathered),) if sent > 0 else ()), *sums)
+
+
+def _early(layer: Layer) -> bool:
+    return isinstance(layer, Transition) and layer.sums_gradients
 
 
 def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Collective]:

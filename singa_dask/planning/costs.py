@@ -1,0 +1,140 @@
+"""Costs of the parts of a step on given machines, from the curves of a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from singa_dask.comm.codecs import Codec, codec
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import JobProto, UpdaterProto
+from singa_dask.planning.collectives import Collectives
+from singa_dask.planning.prediction import Machines
+from singa_dask.planning.profile import Profile
+from singa_dask.planning.rates import Rate, Rates, passes_work
+from singa_dask.planning.work import NBYTES, Work, WorkerStep
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An update of servers in other processes: seconds until the reply, in which a server is busy for `busy`; `cpu`
+    seconds of a core of the worker."""
+
+    seconds: float
+    busy: float
+    cpu: float
+
+
+class Costs:
+    """crowd: processes of the job that compute at once on a host; each has `threads`.
+
+    share: cores of a worker, below 1 where there are more workers than cores. contention: the speed of a worker's two
+    threads while both compute (see Timeline).
+    """
+
+    def __init__(self, job: JobProto, profile: Profile, machines: Machines, crowd: int) -> None:
+        self.profile, self.machines, self.crowd = profile, machines, crowd
+        self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
+        beside = machines.crowd(self.topology.nprocesses)  # servers of their own included, as Placement.cores
+        self.threads = max(1, int(machines.cores) // beside)
+        if job.HasField("num_openblas_threads"):
+            self.threads = max(1, job.num_openblas_threads)
+        self.rates = Rates(profile, machines.cores)
+        self.collectives = Collectives(profile, machines)
+        self.rule = job.updater.user_type or UpdaterProto.UpdaterType.Name(job.updater.type)
+        self.codec: Codec | None = None
+        if self.topology.codec != "kFull":
+            self.codec = codec(self.topology.codec, sparsity=self.topology.sparsity)
+        self.share = machines.cores / crowd
+        self.slower = max(1.0, 1 / self.share)
+        self.contention = min(1.0, max(self.share, 1.0) / (self.threads + 1))
+
+    def layer(self, work: Work) -> Rate:
+        """Of a layer's calls."""
+        return self.rates.layer(work, self.crowd, self.threads)
+
+    def passes(self, step: WorkerStep) -> float:
+        """Of the algorithm besides the calls of the layers."""
+        rate = self.layer(passes_work(self.job, step))
+        return rate.forward + rate.backward
+
+    def curve(self, name: str, size: float) -> float:
+        """Seconds by the curve of this name for the crowd, or for the nearest smaller one that was measured."""
+        numbers = self.profile.numbers(name)
+        if not numbers:
+            hint = "Run `singa-dask profile` on this cluster."
+            raise ConfigError(Problem("profile", "lacks a measurement", name, hint))
+        fitting = [n for n in numbers if n <= min(self.crowd, self.machines.cores)] or numbers[:1]
+        return self.slower * self.profile.curves[f"{name} {fitting[-1]}"].seconds(size)
+
+    def update(self, elements: float) -> float:
+        """Of the updater, in the process that has these elements."""
+        return self.curve(f"update {self.rule}", elements) if elements else 0.0
+
+    def add(self, nbytes: float) -> float:
+        """Of adding another rank's gradient in shared memory."""
+        return self.curve("sum", nbytes)
+
+    def coding(self, way: str, elements: float) -> float:
+        """way: "encode" or "decode"."""
+        if self.codec is None or not elements:
+            return 0.0
+        sparsity = "-" if self.topology.sparsity is None else f"{self.topology.sparsity:g}"
+        return self.curve(f"{way} {self.topology.codec} {sparsity}", elements)
+
+    def nbytes(self, elements: float) -> float:
+        """Bytes of so many elements as they travel."""
+        if self.codec is None or not elements:
+            return float(NBYTES * elements)
+        return float(self.codec.max_nbytes(int(elements)))
+
+    def loading(self, values: float) -> float:
+        """Of a core that a worker's step loses to its loading threads: none where a core is free for them."""
+        if self.crowd < self.machines.cores or not values:
+            return 0.0
+        return self.curve("load", values)
+
+    def loop(self) -> float:
+        """Of what a step does besides its parts."""
+        return self.curve("loop", 0)
+
+    def meeting(self, ranks: int) -> float:
+        """Of a meeting of ranks that share memory."""
+        names = self.profile.numbers("barrier shared")
+        if ranks == 1:
+            return 0.0
+        if not names:
+            return self.collectives.cost("barrier", 0, ranks).seconds
+        nearest = min(names, key=lambda n: abs(n - ranks))
+        return self.profile.curves[f"barrier shared {nearest}"].seconds(0)
+
+    def reply(self, elements: float, clients: int, ranks: int) -> Reply:
+        """Of an update of so many elements to a server that `clients` workers push to at once. ranks: all processes of
+        the job, which decide whether servers lie on the workers' hosts."""
+        where = self.collectives.where(ranks)
+        if where == "network" and not self.profile.numbers("round_trip network"):
+            where = "machine"
+        numbers = self.profile.numbers(f"round_trip {where}")
+        if not numbers:
+            hint = "Run `singa-dask profile` on this cluster."
+            raise ConfigError(Problem("profile", "lacks a server's round trip", where, hint))
+        nearest = min(numbers, key=lambda n: abs(n - clients))
+        more = max(1.0, clients / nearest)
+        nbytes = (self.nbytes(elements) + NBYTES * elements) / 2  # replies are not coded
+        trip = self.profile.curves[f"round_trip {where} {nearest}"]
+        serve = self.profile.curves[f"serve {where} {nearest}"]
+        update = self.update(elements) + self.coding("decode", elements)
+        wire = 0.0
+        if self.machines.bandwidth is not None and self.machines.hosts_for(ranks) > 1:
+            wire = clients * 8 * nbytes / self.machines.bandwidth + 2 * (self.machines.latency or 0.0)
+        busy = clients * (serve.cpu(nbytes) + update)
+        return Reply(max(trip.seconds(nbytes) * more + wire + update, busy), max(busy, wire), trip.cpu(nbytes))
+
+    def neighbours(self, nbytes: float, ranks: int) -> float:
+        """Seconds of cores of an exchange of so many bytes between two server groups, on both sides together."""
+        where = self.collectives.where(ranks)
+        name = f"exchange_neighbours {where} 2"
+        if name in self.profile.curves:
+            return 2 * self.profile.curves[name].cpu(nbytes)
+        reply = self.reply(nbytes / NBYTES, 1, ranks)
+        return reply.busy + reply.cpu

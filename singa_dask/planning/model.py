@@ -1,0 +1,82 @@
+"""The cost model: what a candidate costs on given machines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.planning.asynchronous import group_rates
+from singa_dask.planning.costs import Costs
+from singa_dask.planning.prediction import Candidate, Machines, Prediction
+from singa_dask.planning.profile import Profile
+from singa_dask.planning.step import GroupStep
+from singa_dask.planning.timeline import Outcome
+from singa_dask.planning.work import WorkerStep, worker_step
+
+
+def predict(candidate: Candidate, profile: Profile, machines: Machines, work: WorkerStep | None = None) -> Prediction:
+    """What a candidate costs on these machines. work: of its job, if that is known.
+
+    Raises ConfigError where the profile lacks what the candidate needs.
+    """
+    job, topology = candidate.job, candidate.topology
+    work = work or worker_step(job)
+    step = group_step(job, work, profile, machines)
+    outcome, overlaps = step.outcome()
+    parts, step_s = dict(outcome.parts), outcome.seconds
+    staleness = server_load = 0.0
+    if topology.nworker_groups > 1:
+        rates = group_rates(step, outcome)
+        step_s, staleness, server_load = rates.step_s, rates.staleness, rates.server_load
+        parts = _stretched(outcome, step_s)
+    return Prediction(
+        candidate=candidate,
+        step_s=step_s,
+        samples_per_s=topology.nworker_groups * work.batch / step_s,
+        parts={name: seconds for name, seconds in parts.items() if seconds > 0},
+        sent=step.sent,
+        memory=(work.shared_need if step.shares and step.in_process else work.need).total,
+        layers=_layers(step),
+        hidden_s=outcome.hidden,
+        overlaps=overlaps,
+        staleness=staleness,
+        server_load=server_load,
+        extrapolated=_extrapolated(step, step_s),
+    )
+
+
+def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Machines) -> GroupStep:
+    """The step of one group of a job."""
+    topology = Candidate(job).topology
+    hosts = machines.hosts_for(topology.nprocesses)
+    crowd = -(-topology.nworkers // hosts)
+    if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
+        crowd = max(1, min(crowd, int(machines.cores)))
+    costs = Costs(job, profile, machines, crowd)
+    return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
+
+
+def _stretched(outcome: Outcome, step_s: float) -> dict[str, float]:
+    """The parts of a step that takes longer than on its own: groups wait for cores and servers that others use. With
+    `one_behind` it may be shorter: then it does not wait for its servers."""
+    parts = dict(outcome.parts)
+    parts["servers"] = parts.get("servers", 0.0) + step_s - outcome.seconds
+    return parts
+
+
+def _layers(step: GroupStep) -> dict[str, tuple[float, float]]:
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for way, calls in enumerate((step.work.forward, step.work.backward)):
+        for call in calls:
+            sent = sum(step.costs.collectives.cost(c.operation, c.nbytes, step.size).seconds for c in call.collectives)
+            found[call.layer][way] += step.seconds(call)[way] + sent
+    return {name: (forward, backward) for name, (forward, backward) in found.items()}
+
+
+def _extrapolated(step: GroupStep, step_s: float) -> float:
+    """The share of a step in layers that were not measured."""
+    unknown = 0.0
+    for way, calls in enumerate((step.work.forward, step.work.backward)):
+        for call in calls:
+            unknown += 0.0 if step.costs.layer(call.work).known else step.seconds(call)[way]
+    return min(1.0, unknown / step_s)

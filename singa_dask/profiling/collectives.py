@@ -1,0 +1,210 @@
+"""What collectives take between the workers of a group: elapsed seconds, and seconds of a core."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.exchange.buckets import even_counts
+from singa_dask.planning.profile import Curve, Point
+
+OPERATIONS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
+# Bytes of the whole buffer. The first ones span the range, in case that time does not suffice for the others.
+SIZES = tuple(1 << power for power in (8, 16, 20, 24, 12, 22, 18, 14))
+# A size is left out if one call takes longer than this, seconds.
+LONGEST_S = 0.7
+_SERIES_S = 0.04  # for the calls that are timed one after the other
+_MOST_CALLS, _FEWEST_CALLS = 25, 3
+_SHARE_BESIDE = 0.4  # of the calls: repeated beside a computing thread
+_COMPUTE_S = 4e-3  # between two barriers, a few milliseconds as in a small step
+_BARRIERS = 60
+_ELEMENTS = 1 << 16  # of the arrays that ranks add meanwhile
+
+
+@dataclass(frozen=True)
+class CollectivesPlan:
+    """What the ranks of a group measure.
+
+    where: "machine" if they are on one host, "network" if each has a host of its own. cores: of a host. seconds:
+    after which no further size is begun.
+    """
+
+    where: str
+    cores: int
+    seconds: float
+
+
+def measure_collectives(comm: Communicator, plan: CollectivesPlan) -> dict[str, Curve]:
+    """Curves by name, the same on every rank: "OP machine N" or "OP network N", as in Profile. Collective.
+
+    seconds: of the slowest rank, the median of several calls. cpu: of a rank's thread beside a computing thread, the
+    mean over ranks.
+    """
+    return _Measuring(comm, plan).curves()
+
+
+class _Measuring:
+    """One group's measurements. Every decision rests on numbers that all ranks have."""
+
+    def __init__(self, comm: Communicator, plan: CollectivesPlan) -> None:
+        self._comm, self._plan = comm, plan
+        self._began = time.monotonic()
+        self._points: dict[str, list[Point]] = {operation: [] for operation in OPERATIONS}
+
+    def curves(self) -> dict[str, Curve]:
+        curves = {"barrier": Curve((self._point(0, self._comm.barrier),))}
+        if self._plan.where == "machine":
+            curves["barrier shared"] = Curve((self._barrier_after_computing(),))
+        for size in SIZES:
+            for operation in OPERATIONS:
+                self._measure(operation, size)
+        curves |= {operation: Curve.of(points) for operation, points in self._points.items() if points}
+        where, ranks = self._plan.where, self._comm.size
+        return {f"{name if ' ' in name else f'{name} {where}'} {ranks}": curve for name, curve in curves.items()}
+
+    def _measure(self, operation: str, size: int) -> None:
+        """Measure one size, unless it would take too long."""
+        points = self._points[operation]
+        expected = Curve.of(points).seconds(size) if points else 0.0
+        left = self._plan.seconds - self._elapsed()
+        if points and (expected > LONGEST_S or (2 * _FEWEST_CALLS + 2) * expected > left):
+            return
+        points.append(self._point(size, _call(self._comm, operation, size)))
+
+    def _point(self, size: int, call: Callable[[], None]) -> Point:
+        comm = self._comm
+        once = float(self._series(call, 2).max(axis=0)[-1])
+        calls = int(np.clip(_SERIES_S / max(once, 1e-9), _FEWEST_CALLS, _MOST_CALLS))
+        seconds = np.median(self._series(call, calls).max(axis=0))
+        comm.hurried = False
+        try:
+            with _computing():
+                cpu = self._series(call, max(2, int(calls * _SHARE_BESIDE)), time.thread_time).mean()
+        finally:
+            comm.hurried = True
+        return Point(size, float(seconds), float(cpu))
+
+    def _series(
+        self, call: Callable[[], None], calls: int, clock: Callable[[], float] = time.perf_counter
+    ) -> np.ndarray:
+        """Time of calls one after the other, which all ranks begin together.   -> (ranks, calls)"""
+        self._comm.barrier()
+        stamps = [clock()]
+        for _ in range(calls):
+            call()
+            stamps.append(clock())
+        return self._of_all(np.diff(stamps))
+
+    def _barrier_after_computing(self) -> Point:
+        """What meeting takes that computing does not: from one barrier to the next, less the computing, as if cores
+        were shared evenly.
+
+        This is what workers lose that share memory: their gradients are complete at slightly different times.
+        """
+        comm, work = self._comm, _Sum()
+        times = self._of_all(np.array([work.seconds()]))
+        repeats = max(1, round(_COMPUTE_S / float(np.median(times))))
+        computing, period, waiting = [], [], []
+        comm.barrier()
+        began = time.perf_counter()
+        for _ in range(_BARRIERS):
+            busy = time.thread_time()
+            work.run(repeats)
+            met = time.thread_time()
+            comm.barrier()
+            computing.append(met - busy)
+            waiting.append(time.thread_time() - met)
+            period.append(time.perf_counter() - began)
+            began += period[-1]
+        warm = slice(_BARRIERS // 6, None)
+        turns = max(1.0, comm.size / self._plan.cores)
+        computed = np.median(self._of_all(np.array(computing[warm]))) * turns
+        periods = np.median(self._of_all(np.array(period[warm])).max(axis=0))
+        cpu = np.median(self._of_all(np.array(waiting[warm])))
+        return Point(0, max(0.0, float(periods - computed)), float(cpu))
+
+    def _elapsed(self) -> float:
+        """Seconds since the beginning, on the first rank."""
+        elapsed = np.array([time.monotonic() - self._began])
+        self._comm.broadcast(elapsed)
+        return float(elapsed[0])
+
+    def _of_all(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers of every rank.   (n,) -> (ranks, n)"""
+        comm = self._comm
+        gathered = np.zeros((comm.size, numbers.size))
+        gathered[comm.rank] = numbers
+        comm.all_gather(gathered.reshape(-1), [numbers.size] * comm.size)
+        return gathered
+
+
+def _call(comm: Communicator, operation: str, nbytes: int) -> Callable[[], None]:
+    """A call of the operation, on a whole buffer of float32 with so many bytes."""
+    size = nbytes // 4
+    counts = even_counts(size, comm.size)
+    own = counts[comm.rank]
+    if operation == "reduce_scatter":
+        send, recv = _zeros(size), _zeros(own)
+        return lambda: comm.start_reduce_scatter(send, recv, counts).wait()
+    if operation == "all_gather":
+        buffer = _zeros(size)
+        return lambda: comm.start_all_gather(buffer, counts).wait()
+    if operation == "all_reduce":
+        summed = _zeros(size)
+        return lambda: comm.all_reduce(summed)
+    assert operation == "all_to_all"
+    # What rank a has for rank b is as much as what b has for a.
+    share = even_counts(size // comm.size, comm.size)
+    met = [share[min(comm.rank, rank)] for rank in range(comm.size)]
+    sent, received = _zeros(sum(met)), _zeros(sum(met))
+    return lambda: comm.start_all_to_all(sent, met, received, met).wait()
+
+
+def _zeros(size: int) -> np.ndarray:
+    """Zeros in memory of their own: the pages of numpy.zeros are one page of the system until they are written."""
+    array = np.empty(size, np.float32)
+    array.fill(0)
+    return array
+
+
+class _Sum:
+    """A sum of arrays that lie in the cache. Not a product: idle threads of BLAS spin, and take a core."""
+
+    def __init__(self) -> None:
+        self._a, self._b, self._out = (np.ones(_ELEMENTS, np.float32) for _ in range(3))
+        self.run(5)
+
+    def run(self, repeats: int) -> None:
+        for _ in range(repeats):
+            np.add(self._a, self._b, out=self._out)
+
+    def seconds(self, repeats: int = 100) -> float:
+        """Of a core, for one."""
+        began = time.thread_time()
+        self.run(repeats)
+        return (time.thread_time() - began) / repeats
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """Inside, another thread of this process computes."""
+    ended = threading.Event()
+
+    def compute() -> None:
+        work = _Sum()
+        while not ended.is_set():
+            work.run(10)
+
+    thread = threading.Thread(target=compute, name="computing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
