@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-alone test-processes test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -28,11 +28,18 @@ $(READY): requirements.lock pyproject.toml
 gpu: setup  ## install CuPy and NCCL for CUDA 13 (for CUDA 12: EXTRA=gpu-cuda12)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
 
-train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce (more options: ARGS="...")
-	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster examples/clusters/$(CLUSTER).conf $(ARGS)
+train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce|...|auto (more options: ARGS="...")
+	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster $(if $(filter auto,$(CLUSTER)),auto,examples/clusters/$(CLUSTER).conf) $(ARGS)
 
-test: setup  ## run the tests
-	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
+# Beside each other: of two cores, the tests that start processes and wait for them leave one idle half of the time.
+test: setup  ## run the tests, those that start processes beside all others
+	$(MAKE) --jobs=2 --output-sync=target --keep-going test-alone test-processes
+
+test-alone: setup  ## run the tests of single processes
+	$(BIN)/python -m pytest -m "not slow and not long" --ignore=tests/e2e --ignore=tests/parallel $(ARGS)
+
+test-processes: setup  ## run the tests that start processes
+	$(BIN)/python -m pytest -m "not slow and not long" tests/e2e tests/parallel $(ARGS)
 
 test-long: setup  ## run the tests of several processes that take more than ten seconds each
 	$(BIN)/python -m pytest -m long $(ARGS)
@@ -96,7 +103,7 @@ lock:  ## renew the lock file (needs uv)
 peers: setup  ## install the peers that the benchmarks compare with (PyTorch and jax, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 
-bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|loader|startup|shard|predict|accuracy
+bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|loader|startup|shard|predict|plan|accuracy
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 clean:  ## remove .venv, caches and runs

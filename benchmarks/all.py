@@ -26,6 +26,7 @@ AREAS = (
     "loader",
     "startup",
     "predict",
+    "plan",
     "accuracy",
 )
 

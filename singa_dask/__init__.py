@@ -17,6 +17,7 @@ __all__ = [
     "DistOpt",
     "Job",
     "Model",
+    "Plan",
     "Regressor",
     "Result",
     "RunEvent",
@@ -26,6 +27,7 @@ __all__ = [
     "launch",
     "layers",
     "load_model",
+    "plan",
     "plot_confusion",
     "plot_parity",
     "shard",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from singa_dask.monitor.tensorboard import TensorBoard
     from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
+    from singa_dask.supervision.plan import Plan, plan
     from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
@@ -54,6 +57,7 @@ _LAZY = {
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
     "Model": "singa_dask.distopt",
+    "Plan": "singa_dask.supervision.plan",
     "Regressor": "singa_dask.estimators.regressor",
     "Result": "singa_dask.supervision.driver",
     "RunEvent": "singa_dask.supervision.callbacks",
@@ -61,6 +65,7 @@ _LAZY = {
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",
+    "plan": "singa_dask.supervision.plan",
     "plot_confusion": "singa_dask.monitor.plots",
     "plot_parity": "singa_dask.monitor.plots",
     "shard": "singa_dask.data.ingest.collections",

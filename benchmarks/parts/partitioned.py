@@ -27,20 +27,27 @@ def partitions(net: str) -> dict[str, list[str]]:
     return {BATCH: [], "outputs": outputs, "mixed": [_SPLIT]}
 
 
-def on_network(net: str, rounds: int, hosts: Sequence[Host]) -> list[dict[str, Any]]:
-    """A row per partition; milliseconds are medians. faster: than dim 0, in the same round.
+def on_network(
+    net: str, rounds: int, hosts: Sequence[Host], ways: Mapping[str, Sequence[str]] | None = None
+) -> list[dict[str, Any]]:
+    """A row per partition; milliseconds are medians. faster: than dim 0, in the same round. ways: the overrides of
+    each partition; by default `partitions`.
 
     mb: what a worker sends per step, the most of any; formula: that, through (n - 1) / n b d for each transition of d
     values and 2 (n - 1) / n for each parameter that all workers have.
     """
-    with partitioned_group(net, partitions(net), size=len(hosts), hosts=hosts) as group:
-        return _rows(net, group, _rounds(group, list(partitions(net)), rounds))
+    ways = ways or partitions(net)
+    with partitioned_group(net, ways, size=len(hosts), hosts=hosts) as group:
+        return _rows(net, group, _rounds(group, list(ways), rounds))
 
 
-def on_one_machine(net: str, rounds: int, workers: int) -> list[dict[str, Any]]:
+def on_one_machine(
+    net: str, rounds: int, workers: int, ways: Mapping[str, Sequence[str]] | None = None
+) -> list[dict[str, Any]]:
     """The same where the workers share memory."""
-    with partitioned_group(net, partitions(net), size=workers) as group:
-        return _rows(net, group, _rounds(group, list(partitions(net)), rounds))
+    ways = ways or partitions(net)
+    with partitioned_group(net, ways, size=workers) as group:
+        return _rows(net, group, _rounds(group, list(ways), rounds))
 
 
 def memory(net: str, counts: Sequence[int], rounds: int) -> list[dict[str, Any]]:

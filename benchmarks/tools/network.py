@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CARD, SWITCH = "exchange0", "switch0"
+SWITCH_ADDRESS = "10.213.78.254"
 TOOLS = ("ip", "tc", "nsenter", "taskset", "unshare")
 _NAMESPACES = ("--net", "--ipc", "--mount")
-# MPI looks for network cards in /sys, which shows those of where it was mounted.
-_SETUP = "mount -t sysfs sys /sys && ip link set lo up && echo ready && exec cat"
+# MPI looks for network cards in /sys, which shows those of where it was mounted. Shared memory tells hosts apart.
+_SETUP = "mount -t sysfs sys /sys && mount -t tmpfs shm /dev/shm && ip link set lo up && echo ready && exec cat"
 
 
 class NotHere(Exception):
@@ -40,6 +41,10 @@ class Host:
         """What runs `arguments` on this host."""
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))]
         return [*pinned, *_inside(self.holder.pid, arguments)]
+
+    def at_switch(self, arguments: Sequence[str]) -> list[str]:
+        """What runs `arguments` at the switch, from where all hosts are reached, on any core."""
+        return _inside(self.port[0], arguments)
 
     def run(self, *arguments: str) -> str:
         """What `arguments` print on this host. Raises NotHere where they fail."""
@@ -95,6 +100,7 @@ def joined_hosts(count: int) -> Iterator[list[Host]]:
         switch = holders[0].pid
         _ran(_inside(switch, ["ip", "link", "add", SWITCH, "type", "bridge"]))
         _ran(_inside(switch, ["ip", "link", "set", SWITCH, "up"]))
+        _ran(_inside(switch, ["ip", "address", "add", f"{SWITCH_ADDRESS}/24", "dev", SWITCH]))
         for number in range(count):
             holders.append(_holder())
             port = f"port{number}"

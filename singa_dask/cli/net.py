@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, TRUST, job_options, load, reports_errors, trained
+
+if TYPE_CHECKING:
+    from singa_dask.job import Job
 
 PHASES = ("train", "validate", "test")
 
@@ -25,7 +28,7 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
     from singa_dask.monitor.traffic import Traffic
     from singa_dask.training.prepare import check_given, prepare
 
-    prepared = prepare(load(job, overrides, cluster), with_data=not no_data)
+    prepared = prepare(_partitioned(load(job, overrides, cluster), with_data=not no_data), with_data=not no_data)
     if not no_data:
         check_given(prepared)
     console = Console()
@@ -53,6 +56,7 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str
 
     The shapes of samples are those of the job; only if it has none they are taken from the shards.
     """
+    from singa_dask.job import active_phases
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.net_picture import check_format, draw_net
     from singa_dask.training.prepare import has_shapes, prepare
@@ -60,8 +64,21 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str
     check_format(out)
     loaded = load(job, overrides, cluster)
     number = {"train": Phase.kTrain, "validate": Phase.kVal, "test": Phase.kTest}[phase]
+    shown = all(has_shapes(loaded, each) for each in (number, *active_phases(loaded.proto)))
+    loaded = _partitioned(loaded, with_data=not shown)
     prepared = prepare(loaded, with_data=not has_shapes(loaded, number), phases=[number])
     click.echo(f"{out}: {draw_net(prepared, phase, out)}")
+
+
+def _partitioned(job: Job, *, with_data: bool) -> Job:
+    """The job with a partition, if it leaves that to the cost model. Prints the choice."""
+    from singa_dask.job.job_pb2 import NetProto
+
+    if job.proto.neuralnet.partition != NetProto.auto:
+        return job
+    from singa_dask.supervision.partitioning import resolve_by_cache
+
+    return resolve_by_cache(job, click.echo, with_data=with_data)
 
 
 @click.command()

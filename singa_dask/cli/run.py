@@ -9,13 +9,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from singa_dask.cli.options import PATH, RUN, connect, interrupt, job_options, load, reports_errors, scheduler_options
 
+if TYPE_CHECKING:
+    from singa_dask.job import Job
+
 _PYTHONS_THRESHOLD = gc.get_threshold()
+AUTO = Path("auto")
 
 
 @click.command()
@@ -59,17 +63,19 @@ def train(
     """Train the net of JOB, a job file.
 
     By default, workers run on a local Dask cluster. --scheduler and --scheduler-file select a running Dask cluster.
-    --mpi starts one inside an MPI job.
+    --mpi starts one inside an MPI job. --cluster auto takes the topology and the partition that `singa-dask plan`
+    recommends.
     """
     # Batch systems stop jobs with SIGTERM: save as after Ctrl-C. Open MPI's mpiexec forwards only SIGUSR1 without
     # killing the job.
     for number in (signal.SIGTERM, signal.SIGUSR1)[: 2 if mpi else 1]:
         signal.signal(number, interrupt)
-    loaded = cache(lambda: load(job, overrides, cluster))
+    auto = cluster == AUTO
+    loaded = cache(lambda: load(job, overrides, None if auto else cluster))
     with ExitStack() as stack:
         if mpi:
             gc.set_threshold(*_PYTHONS_THRESHOLD)  # ranks train in this process
-            client = _join_mpi(stack, lambda: loaded().topology.nprocesses, interface, scheduler or scheduler_file)
+            client = _join_mpi(stack, lambda: _needed(loaded(), auto), interface, scheduler or scheduler_file)
             if client is None:
                 return  # this rank was a worker
         elif interface:
@@ -88,7 +94,8 @@ def train(
         # MPI launchers may give their ranks a terminal that nobody watches.
         display = LineDisplay() if mpi else None
         callbacks = [TensorBoard()] if tensorboard else []
-        result = driver.train(loaded(), client, display=display, callbacks=callbacks, **driving)
+        chosen = "auto" if auto else None
+        result = driver.train(loaded(), client, cluster=chosen, display=display, callbacks=callbacks, **driving)
     if tensorboard:
         click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
     click.echo(str(result))
@@ -153,6 +160,11 @@ def fork_workers(stack: ExitStack) -> None:
     import dask  # slow to import: the fork server imports at the same time
 
     stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
+
+
+def _needed(job: Job, auto: bool) -> int:
+    """Processes of the job, at least."""
+    return 1 if auto else job.topology.nprocesses
 
 
 def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: object) -> Any:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.layer_types import parameter_roles, split_axes, type_name
 from singa_dask.job.paths import Path, layers_of
 
 
 def check_partition(findings: Findings) -> None:
-    """Check that every parameter's partition_dim is an axis that can be split, and agrees with its layer's."""
+    """Check that every parameter's partition_dim is an axis that can be split, and agrees with its layer's, and that
+    only one of job and cost model chooses the partition of the net."""
+    net = findings.job.neuralnet
+    if net.partition == NetProto.auto and net.HasField("partition_dim"):
+        message = "the cost model cannot choose where the net has a partition_dim"
+        received = f"auto, and partition_dim: {net.partition_dim}"
+        findings.add(("neuralnet", "partition"), message, received, "Leave one of them out.")
     for path, layer in layers_of(findings.job):
         for i, param in enumerate(layer.param):
             if param.HasField("partition_dim"):

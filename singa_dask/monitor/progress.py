@@ -34,6 +34,9 @@ class Display:
     def note(self, text: str) -> None:
         """Show a message that is not an event."""
 
+    def say(self, text: str) -> None:
+        """Show a line that stays, also before the run begins."""
+
     def handle(self, event: Event) -> None:
         """Show one event."""
 
@@ -46,13 +49,13 @@ class LineDisplay(Display):
         self._lines = EventLines()
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self.say(text)
 
     def handle(self, event: Event) -> None:
         for line in self._lines.lines(event):
-            self._say(line)
+            self.say(line)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self.stream.write(text + "\n")
         self.stream.flush()
 
@@ -91,6 +94,9 @@ class LiveDisplay(Display):
         if self._started:  # the panel has replaced the status line
             self.console.print(Text(text, style="yellow"))
 
+    def say(self, text: str) -> None:
+        self.console.print(Text(text), highlight=False)
+
     def handle(self, event: Event) -> None:
         kind, group = event["kind"], event.get("group", 0)
         lines = self._lines.lines(event, self.console.width)
@@ -103,7 +109,7 @@ class LiveDisplay(Display):
             done = event["step"] >= self._started[group]["steps"]
             self._bars.update(self._tasks[group], completed=event["step"], left="done" if done else "stopped")
         for line in lines:
-            self.console.print(Text(line), highlight=False)
+            self.say(line)
 
     def _start(self, group: int, event: Event) -> None:
         """The group's bar. The first start creates the bars of all groups, in order."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from singa_dask.errors import ConfigError
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import Layer
@@ -46,13 +46,22 @@ def partition_net(
 
     layers: set up with the shapes of the whole net. shapes: of their outputs; sources: of their sources. axes: along
     which the training net splits its parameters, by name, if this net uses them.
-    Raises ConfigError if the job asks for a layer to be split that cannot be.
+    Raises ConfigError if the job asks for a layer to be split that cannot be, or leaves the choice to a cost model.
     """
-    return _Partitioner(proto, graph, layers, shapes, sources, dict(axes), rank, size).run()
+    if proto.partition == NetProto.auto:
+        message = f"the net has no partition over {size} workers yet: it must be chosen before the net is built"
+        hint = "Train with `train` or `singa-dask train`, which choose it, or set partition_dim."
+        raise ConfigError(Problem("neuralnet.partition", message, "auto", hint))
+    return Partitioner(proto, graph, layers, shapes, sources, dict(axes), rank, size).run()
 
 
 @dataclass
-class _Partitioner:
+class Partitioner:
+    """Partitions the layers of a net in order. Fields: see partition_net and NetPartition.
+
+    messages: of the layers so far and of their transitions. partitions: theirs.
+    """
+
     proto: NetProto
     graph: Graph
     layers: Mapping[str, Layer]
@@ -66,19 +75,24 @@ class _Partitioner:
     moved: dict[Edge, str] = field(default_factory=dict)  # edges that lead to a transition instead
 
     def run(self) -> NetPartition:
-        for name, layer in self.layers.items():
-            sources = list(layer.proto.srclayers)
-            layer.partition = LayerPartition(sources=self.sources[name], rank=self.rank, size=self.size)
-            reads, makes = self._forms(layer, [self.partitions[source].makes for source in sources])
-            self.partitions[name] = replace(layer.partition, reads=reads, makes=makes)
-            message = LayerProto()
-            message.CopyFrom(layer.proto)
-            message.srclayers[:] = [
-                self._source(Edge(name, i), source, reads, labels=i in layer.label_positions)
-                for i, source in enumerate(sources)
-            ]
-            self.messages[name] = message
+        """Partition every layer."""
+        for layer in self.layers.values():
+            self.place(layer)
         return NetPartition(Graph(self.messages, self._consumers()), self.partitions)
+
+    def place(self, layer: Layer) -> None:
+        """Partition the next layer, whose sources have been placed, and insert the transitions that it needs."""
+        name, sources = layer.name, list(layer.proto.srclayers)
+        layer.partition = LayerPartition(sources=self.sources[name], rank=self.rank, size=self.size)
+        reads, makes = self._forms(layer, [self.partitions[source].makes for source in sources])
+        self.partitions[name] = replace(layer.partition, reads=reads, makes=makes)
+        message = LayerProto()
+        message.CopyFrom(layer.proto)
+        message.srclayers[:] = [
+            self._source(Edge(name, i), source, reads, labels=i in layer.label_positions)
+            for i, source in enumerate(sources)
+        ]
+        self.messages[name] = message
 
     def _forms(self, layer: Layer, sources: list[Form]) -> tuple[Form, Form]:
         if isinstance(layer, InputLayer) or not sources:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from singa_dask.comm.codecs import Codec, codec
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.job_pb2 import JobProto, UpdaterProto
 from singa_dask.planning.collectives import Collectives
 from singa_dask.planning.prediction import Machines
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.rates import Rate, Rates, passes_work
 from singa_dask.planning.work import NBYTES, Work, WorkerStep
-from singa_dask.updaters import updater_class
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,13 @@ class Costs:
     def __init__(self, job: JobProto, profile: Profile, machines: Machines, crowd: int) -> None:
         self.profile, self.machines, self.crowd = profile, machines, crowd
         self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
-        self.threads = max(1, int(machines.cores) // crowd)
+        beside = machines.crowd(self.topology.nprocesses)  # servers of their own included, as Placement.cores
+        self.threads = max(1, int(machines.cores) // beside)
         if job.HasField("num_openblas_threads"):
             self.threads = max(1, job.num_openblas_threads)
         self.rates = Rates(profile, machines.cores)
         self.collectives = Collectives(profile, machines)
-        self.rule = updater_class(job.updater).__name__
+        self.rule = job.updater.user_type or UpdaterProto.UpdaterType.Name(job.updater.type)
         self.codec: Codec | None = None
         if self.topology.codec != "kFull":
             self.codec = codec(self.topology.codec, sparsity=self.topology.sparsity)

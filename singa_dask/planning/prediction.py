@@ -12,13 +12,13 @@ from singa_dask.job.job_pb2 import JobProto
 class Machines:
     """The cluster that a prediction is for.
 
-    cores: of every host. workers_per_host: processes of the job that share a host, at most; None: all of them on as
-    many hosts as `hosts` says. hosts: at most; None for as many as are needed. bandwidth: bits per second of a host's
-    network in each direction, latency: seconds of a message; None: as measured. imagined: whether this cluster is not
-    the one that was profiled, so that nothing was measured on it.
+    cores: of every host; below 1 where simulated hosts share one. workers_per_host: processes of the job that share a
+    host, at most; None: all of them on as many hosts as `hosts` says. hosts: at most; None for as many as are needed.
+    bandwidth: bits per second of a host's network in each direction, latency: seconds of a message; None: as measured.
+    imagined: whether this cluster is not the one that was profiled, so that nothing was measured on it.
     """
 
-    cores: int = 1
+    cores: float = 1
     hosts: int | None = 1
     workers_per_host: int | None = None
     bandwidth: float | None = None

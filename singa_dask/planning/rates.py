@@ -169,7 +169,7 @@ class Rates:
     Raises ConfigError if the profile has no samples of layers.
     """
 
-    def __init__(self, profile: Profile, cores: int | None = None) -> None:
+    def __init__(self, profile: Profile, cores: float | None = None) -> None:
         if not profile.layers:
             raise ConfigError(Problem("profile", "has no samples of layers", hint="Run `singa-dask profile`."))
         self._cores, self._measured_cores = cores or profile.cores, profile.cores
@@ -198,8 +198,7 @@ class Rates:
 
     def _crowded(self, work: Work, crowd: int, threads: int) -> Rate:
         crowds = sorted(c for c, t in self._conditions if t == threads)
-        here = min(crowd, self._cores)
-        place: float = here
+        here = place = min(crowd, self._cores)
         if self._cores != self._measured_cores and self._cores > 1:  # as large a share of the machine
             place = 1 + (here - 1) * (self._measured_cores - 1) / (self._cores - 1)
         place = min(max(place, crowds[0]), crowds[-1])

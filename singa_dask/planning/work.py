@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.base import Layer, LossLayer
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Form, Shape
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
 from singa_dask.net.flat import Entry, GroupLayout
@@ -171,48 +172,61 @@ class _Calls:
 
     def work(self, layer: Layer) -> Work:
         """What a call of the layer computes on this worker."""
-        if isinstance(layer, Transition):
-            return self._moved(layer)
         net, name = self._net, layer.name
+        gradient = net.contexts[name].needs_input_grad
+        if isinstance(layer, Transition):
+            return transition_work(layer, self._batch, gradient=gradient)
         pooled = net.pooled_first.get(name)  # computes after the pooling that reads it
         shape = net.shapes[pooled or name]
-        pieces = shape if told_apart(layer, shape) else (shape,)
-        sources = tuple(net.source_shape(name, i) for i in range(len(layer.proto.srclayers)))
-        return Work(
-            kind=kind_of(layer),
-            rows=layer.steps * (self._rows if layer.partition.reads is Form.ROWS else self._batch),
-            inputs=sum(map(prod, (shape,) if pooled else sources)),
-            outputs=sum(map(prod, pieces)),
-            positions=prod(shape[:-1]) if layer.params and len(shape) == 3 else 1,
-            params=sum(param.size for param in layer.params),
-            steps=layer.steps,
-            gradient=net.contexts[name].needs_input_grad,
-        )
-
-    def _moved(self, layer: Transition) -> Work:
-        partition = layer.partition
-        whole = prod(partition.sources[0])
-        here = {Form.ROWS: -(-whole // partition.size), Form.COLUMNS: -(-whole // partition.size)}
-        inputs, outputs = here.get(partition.reads, whole), here.get(partition.makes, whole)
-        needed = self._net.contexts[layer.name].needs_input_grad
-        return Work(kind_of(layer), self._batch * layer.steps, inputs, outputs, steps=layer.steps, gradient=needed)
+        sources = (shape,) if pooled else [net.source_shape(name, i) for i in range(len(layer.proto.srclayers))]
+        return layer_work(layer, self._batch, self._rows, sources, shape, gradient=gradient)
 
     def _collectives(self, layer: Layer, *, forward: bool) -> tuple[Collective, ...]:
-        if not layer.sent[not forward]:
-            return ()
-        rows = self._batch * layer.steps
-        if isinstance(layer, Transition):
-            needed = forward or self._net.contexts[layer.name].needs_input_grad
-            return tuple(_transition(layer, rows, forward=forward)) if needed else ()
-        if layer.recurrent:  # its state after every time step but the last
-            state = NBYTES * self._batch * layer.conf.dim_hidden
-            return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
-        n = layer.partition.size
-        sent, sums = layer.sent[not forward], tuple[Collective, ...]()
-        if isinstance(layer, LossLayer) or sent < n - 1:  # a sum over the classes
-            sent, sums = sent - 2 * layer.partition.others, (Collective("all_reduce", NBYTES * rows),)
-        gathered = NBYTES * rows * n * sent / (n - 1)
-        return (*((Collective("all_gather", gathered),) if sent > 0 else ()), *sums)
+        gradient = self._net.contexts[layer.name].needs_input_grad
+        return collectives_of(layer, self._batch, forward=forward, gradient=gradient)
+
+
+def layer_work(layer: Layer, batch: int, rows: int, sources: Iterable[Shape], shape: Any, *, gradient: bool) -> Work:
+    """What a call of a layer computes. layer: set up on this worker. rows: of the mini-batch of `batch` that are the
+    worker's. sources, shape: what it reads and makes here. gradient: see Work."""
+    pieces = shape if told_apart(layer, shape) else (shape,)
+    return Work(
+        kind=kind_of(layer),
+        rows=layer.steps * (rows if layer.partition.reads is Form.ROWS else batch),
+        inputs=sum(map(prod, sources)),
+        outputs=sum(map(prod, pieces)),
+        positions=prod(shape[:-1]) if layer.params and len(shape) == 3 else 1,
+        params=sum(param.size for param in layer.params),
+        steps=layer.steps,
+        gradient=gradient,
+    )
+
+
+def transition_work(layer: Transition, batch: int, *, gradient: bool) -> Work:
+    """What a call of a transition moves."""
+    partition = layer.partition
+    whole = prod(partition.sources[0])
+    here = {Form.ROWS: -(-whole // partition.size), Form.COLUMNS: -(-whole // partition.size)}
+    inputs, outputs = here.get(partition.reads, whole), here.get(partition.makes, whole)
+    return Work(kind_of(layer), batch * layer.steps, inputs, outputs, steps=layer.steps, gradient=gradient)
+
+
+def collectives_of(layer: Layer, batch: int, *, forward: bool, gradient: bool) -> tuple[Collective, ...]:
+    """What a call of a layer waits for, of the forward or the backward pass. gradient: see Work."""
+    if not layer.sent[not forward]:
+        return ()
+    rows = batch * layer.steps
+    if isinstance(layer, Transition):
+        return tuple(_transition(layer, rows, forward=forward)) if forward or gradient else ()
+    if layer.recurrent:  # its state after every time step but the last
+        state = NBYTES * batch * layer.conf.dim_hidden
+        return (Collective("all_gather" if forward else "reduce_scatter", state),) * (layer.steps - 1)
+    n = layer.partition.size
+    sent, sums = layer.sent[not forward], tuple[Collective, ...]()
+    if isinstance(layer, LossLayer) or sent < n - 1:  # a sum over the classes
+        sent, sums = sent - 2 * layer.partition.others, (Collective("all_reduce", NBYTES * rows),)
+    gathered = NBYTES * rows * n * sent / (n - 1)
+    return (*((Collective("all_gather", gathered),) if sent > 0 else ()), *sums)
 
 
 def _early(layer: Layer) -> bool:

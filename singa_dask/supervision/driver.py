@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.cluster.bootstrap import launched_sizes
 from singa_dask.cluster.local_dask import GUARD
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem
-from singa_dask.job import Job
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job import ClusterTopology, Job
+from singa_dask.job.job_pb2 import ClusterProto, JobProto
+from singa_dask.job.topology import cluster_message
 from singa_dask.monitor.lines import duration, format_metrics
+from singa_dask.monitor.plan_table import expectation
 from singa_dask.monitor.progress import Display, display_for
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
 from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
+from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_partition
+from singa_dask.supervision.plan import as_job, plan, with_cluster
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
@@ -32,11 +36,13 @@ if TYPE_CHECKING:
 class Result:
     """What a run reached: the contents of summary.json, and where everything lies.
 
-    folder: where the run was recorded; a later run may have moved it.
+    folder: where the run was recorded; a later run may have moved it. expected: samples/s that the plan predicted of
+    the cluster that it chose; None where the job said which.
     """
 
     summary: dict[str, Any]
     folder: Path
+    expected: float | None = None
 
     @property
     def workspace(self) -> Path:
@@ -102,13 +108,19 @@ class Result:
         if best := self.summary["best"]:
             parts.append(f"best {best['metric']} {best['value']:.4f} at step {best['step']}")
         if self.summary["samples_per_s"]:
-            parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s")
+            parts.append(f"{self.summary['samples_per_s']:,.0f} samples/s{self._against_prediction()}")
         if self.interrupted and self.checkpoint:
             parts.append("go on with --resume")
         return f"{'; '.join(parts)}; {duration(self.summary['wall_s'])}; {self._see()}"
 
     def __repr__(self) -> str:
         return f"<Result of {self.summary['job']}: {self}>"
+
+    def _against_prediction(self) -> str:
+        if self.expected is None:
+            return ""
+        share = self.summary["samples_per_s"] / self.expected - 1
+        return f", {100 * abs(share):.0f} % {'above' if share > 0 else 'below'} the prediction"
 
     def _see(self) -> str:
         try:
@@ -121,6 +133,7 @@ def train(
     job: Job | JobProto | str | Path,
     client: Client | None = None,
     *,
+    cluster: ClusterTopology | ClusterProto | str | None = None,
     data: Any = None,
     validation: Any = None,
     processes: bool = True,
@@ -135,7 +148,8 @@ def train(
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
-    job: a Job, its message, or the path of a job file. client: is never closed. data: what the input layers without
+    job: a Job, its message, or the path of a job file. client: is never closed. cluster: replaces the job's; "auto"
+    for the topology and the partition that `plan` recommends for this cluster. data: what the input layers without
     a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard` takes them, which become shards in
     the workspace; the losses count each sample as its weight says. validation: the share of the data that is held
     out, or a set like data; measured after each epoch unless the job says how often. processes: False trains in this
@@ -163,12 +177,15 @@ def train(
     elif not hasattr(client, "subscribe_topic"):
         hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
         raise ConfigError(Problem("client", "must be a Dask client", repr(client), hint))
-    if isinstance(job, JobProto):
-        job = Job.from_proto(job)
-    elif isinstance(job, str | Path):
-        job = Job.from_file(job)
+    job = as_job(job)
+    auto = isinstance(cluster, str)
+    if auto and (cluster != "auto" or not processes):
+        hint = 'Give cluster="auto" and processes=True, or a ClusterTopology.'
+        raise ConfigError(Problem("cluster", "cannot be chosen", f"{cluster!r}, processes={processes}", hint))
+    if cluster is not None and not auto:
+        job = with_cluster(job, cluster_message(cluster))
     resume = resume or job.proto.resume
-    name = f"{job.name}-{job.topology.framework.name.lower()}"
+    name = f"{job.name}-{'auto' if auto else job.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
     called = Callbacks(callbacks, job.name, folder.folder, job.proto.train_steps)
     if data is not None:
@@ -176,12 +193,22 @@ def train(
     elif validation is not None:
         hint = "Give data too, or set store_conf.validation_share in the job."
         raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
+    show = display or display_for()
+    expected = None
+    if auto:
+        planned = plan(job, client, note=show.say)
+        job, expected = planned.job, planned.recommended.samples_per_s
+        show.say(f"auto: {expectation(planned.recommended)}")
+    if is_open(job):
+        if not processes:
+            check_single(job.topology)
+        before = resolve_as_before(job, folder.job) if resume else None
+        job = before or resolve_partition(job, client, show.say)
     prepared = prepare(job)
     if not processes:
         check_single(prepared.topology)
-    show = display or display_for()
     run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
-    return Result(run.to_end(client, resume), folder.folder)
+    return Result(run.to_end(client, resume), folder.folder, expected)
 
 
 def _refuse_copies() -> None:

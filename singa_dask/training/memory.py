@@ -243,7 +243,9 @@ def _way_out(job: JobProto, ops: Ops, workers: int, free: Free, in_process_serve
 
 def readable(nbytes: float) -> str:
     """
-    >>> readable(5_200_000_000), readable(48_310_000)
-    ('5.2 GB', '48.3 MB')
+    >>> readable(5_200_000_000), readable(48_310_000), readable(5_200)
+    ('5.2 GB', '48.3 MB', '5.2 kB')
     """
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
+    if nbytes >= 1e9:
+        return f"{nbytes / 1e9:.1f} GB"
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"

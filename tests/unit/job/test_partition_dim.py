@@ -27,6 +27,10 @@ from singa_dask.updaters import SGD
 BROKEN = [
     ("neuralnet {", "neuralnet { partition_dim: 2", "neuralnet.partition_dim", 11, 13, "must be 0 (over the batch)"),
     ("type: kReLU", "type: kReLU partition_dim: 2", "neuralnet.layer[relu1].partition_dim", 32, 37, "or -1 for"),
+    (
+        *("neuralnet {", "neuralnet { partition: auto partition_dim: 1", "neuralnet.partition", 11, 13),
+        "the cost model cannot choose where the net has a partition_dim. Received: auto, and partition_dim: 1.",
+    ),
     ("type: kReLU", "type: kTransition", "neuralnet.layer[relu1].type", 32, 25, "is inserted by the partitioning"),
     ("type: kReLU", "type: kFrame", "neuralnet.layer[relu1].type", 32, 25, "is inserted by the unrolling"),
     (

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from singa_dask.algorithms import BP
+from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
-from singa_dask.job.job_pb2 import NetProto
+from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import InnerProduct, RecordInput, ReLU, SoftmaxLoss, Tanh
+from singa_dask.net import Net
+from singa_dask.ops import Ops
 from tests.support.partitioned import assert_equal_to_serial
 
 
@@ -59,3 +62,12 @@ def test_a_bias_that_is_split_splits_the_outputs(asked):
     results = assert_equal_to_serial(net_of(layers, partition_dim=1), BP(), batches((12,), 5), (2,))
     own = results[2]["own"]
     assert ("ip2_bias" in own) == bool(asked) and own["ip2_weight"].axis == int(bool(asked))
+
+
+def test_a_partition_that_is_not_chosen_yet_is_refused():
+    net = mlp((-1, -1, -1))
+    net.ClearField("partition_dim")
+    net.partition = NetProto.auto
+    Net(net, Phase.kTrain, Ops())
+    with pytest.raises(ConfigError, match=r"neuralnet.partition: .* over 2 workers .* Received: auto. Train with"):
+        Net(net, Phase.kTrain, Ops(), size=2)

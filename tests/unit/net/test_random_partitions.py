@@ -1,111 +1,13 @@
 """Random nets under random partitions train as the serial net."""
 
-from random import Random
-
 import numpy as np
 import pytest
 from support.partitioned import assert_equal_to_serial
-from support.user_layers import Root, Scaled, SquaredError, Total
+from support.random_nets import CLASSES, RandomNet
 
 from singa_dask.algorithms import BP
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto
-from singa_dask.layers import (
-    LRN,
-    BatchNorm,
-    Concate,
-    Convolution,
-    Dropout,
-    InnerProduct,
-    Pooling,
-    RecordInput,
-    Slice,
-    Softmax,
-    SoftmaxLoss,
-    Split,
-    Tanh,
-)
-
-CLASSES = 5
-
-
-class RandomNet:
-    """Draws layers whose sources are layers drawn before. tops: (layer, its sample shape)."""
-
-    def __init__(self, seed):
-        self.random = Random(seed)
-        self.layers = []
-        self.shape = self.random.choice([(8,), (5, 5, 3)])
-        store = [self.shape[-1], *self.shape[:-1]]
-        self.tops = [(self._kept(RecordInput, shape=store), self.shape)]
-        for _ in range(self.random.randint(3, 9)):
-            source, shape = self.random.choice(self.tops[-4:])
-            ways = [self.dense, self.same, self.same, self.total, self.concatenated, self.copied, self.sliced]
-            self.random.choice(ways + [self.tied if len(shape) == 1 else self.convolved] * 2)(source, shape)
-        for source, _ in self.tops[-3:]:
-            out = self._kept(InnerProduct, source, num_output=CLASSES, partition_dim=self.dim())
-            self._kept(self.random.choice([SoftmaxLoss, SquaredError]), [out, self.layers[0]])
-
-    def _kept(self, cls, *args, **conf):
-        self.layers.append(cls(f"l{len(self.layers)}", *args, **conf))
-        return self.layers[-1]
-
-    def add(self, shape, cls, *args, **conf):
-        self.tops.append((self._kept(cls, *args, partition_dim=self.dim(), **conf), shape))
-
-    def dim(self):
-        return self.random.choice([None, None, 0, 1])
-
-    def dense(self, source, shape):
-        units = self.random.randint(4, 12)
-        bias, transposed = self.random.random() < 0.8, self.random.random() < 0.3
-        self.add((units,), InnerProduct, source, num_output=units, bias_term=bias, transpose=transposed)
-
-    def same(self, source, shape):
-        kinds = [(Tanh, {}), (Dropout, {"dropout_ratio": 0.3}), (BatchNorm, {}), (Softmax, {}), (Scaled, {})]
-        kinds += [(Root, {})] if len(shape) == 1 else [(LRN, {"local_size": 3 + 2 * self.random.randint(0, 2)})]
-        kind, conf = self.random.choice(kinds)
-        layer = self._kept(kind, source, partition_dim=self.dim(), **conf)
-        self.add(shape, Tanh, layer) if kind is Scaled else self.tops.append((layer, shape))
-
-    def convolved(self, source, shape):
-        filters = self.random.randint(4, 6)
-        layer = self._kept(Convolution, source, num_filters=filters, kernel=3, pad=1, partition_dim=self.dim())
-        pool = self.random.choice(["MAX", "AVG"])
-        self.add((*shape[:2], filters), Pooling, layer, kernel=3, stride=1, pad=1, pool=pool)
-
-    def tied(self, source, shape):
-        units, name = self.random.randint(4, 9), f"w{len(self.layers)}"
-        layer = self._kept(InnerProduct, source, num_output=units, param=[{"name": name}], partition_dim=self.dim())
-        shared = [{"name": f"{name}_", "share_from": name}]
-        back = self._kept(InnerProduct, layer, num_output=shape[0], transpose=True, param=shared)
-        self.tops += [(layer, (units,)), (back, shape)]
-
-    def _like(self, shape):
-        return [top for top, other in self.tops if other == shape]
-
-    def total(self, source, shape):
-        layer = self._kept(Total, [source, *self.random.choices(self._like(shape), k=2)], partition_dim=self.dim())
-        self.add(shape, Tanh, layer)
-
-    def concatenated(self, source, shape):
-        others = [(top, other[-1]) for top, other in self.tops if other[:-1] == shape[:-1]]
-        chosen = [(source, shape[-1]), *self.random.choices(others, k=2)]
-        width = sum(features for _, features in chosen)
-        self.add((*shape[:-1], width), Concate, [top for top, _ in chosen], concate_dim=1)
-
-    def copied(self, source, shape):
-        copies = self._kept(Split, source, num_splits=2, partition_dim=self.dim())
-        self.add(shape, Tanh, copies)
-        self.dense(copies, shape)
-
-    def sliced(self, source, shape):
-        """Slices of the features, or of the mini-batch, which are joined again."""
-        dim = self.random.choice([0, 1])
-        pieces = self._kept(Slice, source, slice_dim=dim, num_slices=2, partition_dim=self.dim())
-        first = self._kept(Dropout, pieces, dropout_ratio=0.4, partition_dim=self.dim())
-        second = self._kept(Tanh, pieces, partition_dim=self.dim())
-        self.add(shape, Concate, [second, first], concate_dim=dim)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -58,7 +58,7 @@ def profile_for(job, *, bandwidth=1e9, cores=1):
     layers = [LayerSample(call.work, FORWARD, BACKWARD) for call in work.calls]
     layers.append(LayerSample(passes_work(job, work), PASSES, 0.0))
     curves = {
-        "update SGD 1": per(UPDATE),
+        "update kSGD 1": per(UPDATE),
         "sum 1": per(1e-10),
         "load 1": per(0.0),
         "loop 1": flat(LOOP),

@@ -1,0 +1,284 @@
+"""Which of the predicted candidates to take, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.planning.candidates import training_net
+from singa_dask.planning.prediction import Candidate, Machines, Prediction
+from singa_dask.planning.work import NBYTES, worker_step
+from singa_dask.training.memory import readable
+
+ALLOW = ("asynchronous", "codec")
+SAME = 0.01  # of the samples/s: closer than this, the simpler candidate is taken
+EXTRAPOLATED = 0.05  # of a step: what rests on more than this is marked
+
+WORDS = {
+    "layers": "computing in the layers",
+    "transitions": "sending activations between split layers",
+    "exchange": "the exchange of gradients and parameters",
+    "codec": "the codec",
+    "update": "the update of the parameters",
+    "servers": "waiting for the servers",
+    "loading": "loading the data",
+    "loop": "the training loop around the layers",
+}
+
+
+@dataclass(frozen=True)
+class LayerAdvice:
+    """What speaks for splitting a layer with parameters, and against it.
+
+    partition: what is divided: "batch", "features" or "input features". gradients: bytes that a worker sends in a step
+    for a layer that is not split, activations: for one that is.
+    """
+
+    layer: str
+    type: str
+    parameters: int
+    partition: str
+    gradients: float
+    activations: float
+
+    @property
+    def split(self) -> bool:
+        return self.partition != "batch"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """recommended: of `predictions`, which are sorted by workers, then by samples/s. reason: two sentences. limit: a
+    sentence on what the step spends its time on. layers: of the recommended candidate. memory: bytes of a host, None
+    for unknown. allow: as given to `advise`."""
+
+    predictions: tuple[Prediction, ...]
+    recommended: Prediction
+    reason: str
+    limit: str
+    layers: tuple[LayerAdvice, ...]
+    machines: Machines
+    memory: float | None = None
+    allow: tuple[str, ...] = ()
+
+    @property
+    def base(self) -> Prediction:
+        """Of one worker."""
+        return self.predictions[0]
+
+    def speedup(self, prediction: Prediction) -> float:
+        """Samples/s against one worker."""
+        return prediction.samples_per_s / self.base.samples_per_s
+
+    def efficiency(self, prediction: Prediction) -> float:
+        """Samples/s of a core against one worker, which has all cores of a host."""
+        return self.speedup(prediction) / self.cores(prediction.candidate)
+
+    def cores(self, candidate: Candidate) -> float:
+        """The cores that the workers compute on, against those of one worker."""
+        workers, cores = candidate.topology.nworkers, self.machines.cores
+        hosts = self.machines.hosts_for(candidate.topology.nprocesses)
+        threads = max(1, int(cores) // -(-workers // hosts))
+        return min(workers * threads, hosts * cores) / cores
+
+    def fits(self, prediction: Prediction) -> bool:
+        """Whether the hosts have memory for it."""
+        return _missing(prediction, self.machines, self.memory) <= 0
+
+
+def advise(
+    predictions: Sequence[Prediction],
+    machines: Machines,
+    *,
+    memory: float | None = None,
+    allow: Collection[str] = (),
+) -> Advice:
+    """Recommend the candidate with the highest samples/s among those that compute what one worker computes.
+
+    memory: bytes of a host. allow: "asynchronous" and "codec" admit what computes something else.
+    Raises ConfigError if no candidate fits the memory.
+    """
+    ordered = sorted(predictions, key=lambda each: (each.candidate.topology.nworkers, -each.samples_per_s))
+    fitting = [each for each in ordered if _missing(each, machines, memory) <= 0]
+    admitted = [each for each in fitting if admits(each.candidate, allow)]
+    if not admitted:
+        raise ConfigError(_too_large(ordered, machines, memory, allow))
+    best = max(each.samples_per_s for each in admitted)
+    chosen = min((each for each in admitted if each.samples_per_s >= (1 - SAME) * best), key=_effort)
+    base = next(each for each in ordered if each.candidate.topology.nworkers == 1)
+    ordered.remove(base)
+    return Advice(
+        predictions=(base, *ordered),
+        recommended=chosen,
+        reason=" ".join(_reason(chosen, base, admitted, fitting, predictions)),
+        limit=limit(chosen, machines),
+        layers=tuple(layers_of(chosen.candidate)),
+        machines=machines,
+        memory=memory,
+        allow=tuple(allow),
+    )
+
+
+def admits(candidate: Candidate, allow: Collection[str]) -> bool:
+    """Whether a candidate computes what one worker computes, or in what it differs is allowed."""
+    topology = candidate.topology
+    return (topology.framework.synchronous or "asynchronous" in allow) and (
+        topology.codec == "kFull" or "codec" in allow
+    )
+
+
+def _effort(prediction: Prediction) -> tuple[int, int, bool, int]:
+    """Less for simpler candidates."""
+    topology = prediction.candidate.topology
+    return topology.nprocesses, topology.nworkers, prediction.candidate.partition != "dim 0", topology.bucket_size
+
+
+def _missing(prediction: Prediction, machines: Machines, memory: float | None) -> float:
+    """Bytes that a host lacks; 0 or less if it has enough."""
+    if memory is None:
+        return 0.0
+    return prediction.memory * machines.crowd(prediction.candidate.topology.nworkers) - memory
+
+
+def _too_large(
+    predictions: Sequence[Prediction], machines: Machines, memory: float | None, allow: Collection[str]
+) -> Problem:
+    admitted = [each for each in predictions if admits(each.candidate, allow)]
+    nearest = min(admitted or predictions, key=lambda each: _missing(each, machines, memory))
+    workers = nearest.candidate.topology.nworkers
+    needs = readable(nearest.memory * machines.crowd(workers))
+    message = f"no candidate fits: the smallest, {name(nearest.candidate)}, needs {needs} on a host"
+    hint = f"Plan for more hosts (--workers {2 * workers} --workers-per-host 1), or use a smaller batchsize."
+    return Problem("memory", message, readable(memory or 0.0), hint)
+
+
+def name(candidate: Candidate) -> str:
+    """In words: "AllReduce with 4 workers (partition auto)"."""
+    topology, special = candidate.topology, []
+    if topology.codec != "kFull":
+        special.append(topology.codec)
+    if topology.one_behind:
+        special.append("one behind")
+    if topology.nworkers_per_group > 1:
+        as_given = candidate.partition == "job"
+        special.append("partitioned as in the job" if as_given else f"partition {candidate.partition}")
+    text = f"{topology.framework.value} with {counts(candidate)}"
+    return f"{text} ({', '.join(special)})" if special else text
+
+
+def counts(candidate: Candidate) -> str:
+    """Workers and separate servers in words."""
+    topology = candidate.topology
+    workers = f"{topology.nworkers} worker{'s' * (topology.nworkers > 1)}"
+    if topology.nworker_groups > 1 and topology.nworkers_per_group > 1:
+        workers = f"{topology.nworker_groups} groups of {topology.nworkers_per_group} workers"
+    if not topology.server_worker_separate:
+        return workers
+    return f"{workers} and {topology.nservers} server{'s' * (topology.nservers > 1)}"
+
+
+def _reason(
+    chosen: Prediction,
+    base: Prediction,
+    admitted: Sequence[Prediction],
+    fitting: Sequence[Prediction],
+    every: Sequence[Prediction],
+) -> Iterator[str]:
+    """Two sentences: against the next best candidate, and against one worker and what was not admitted."""
+    rest = [each for each in admitted if name(each.candidate) != name(chosen.candidate)]
+    rival = max(rest, key=lambda each: each.samples_per_s, default=None)
+    text = f"{name(chosen.candidate)} trains {_rate(chosen)} samples/s"
+    if rival is None:
+        yield f"{text}, and no other candidate fits."
+    elif _gain(chosen, rival) > SAME:
+        yield f"{text}, {percent(_gain(chosen, rival))} more than the next best: {name(rival.candidate)}."
+    else:
+        yield f"{text}; {name(rival.candidate)} is as fast, but less simple."
+    against = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
+    if chosen is base:
+        against = "More workers would not be faster"
+    faster = max(fitting, key=lambda each: each.samples_per_s)
+    if _gain(faster, chosen) > SAME:
+        more = percent(_gain(faster, chosen))
+        yield f"{against}; {name(faster.candidate)} would train {more} more, but {_drawback(faster)}."
+    elif left_out := len(every) - len(fitting):
+        them = "candidate does" if left_out == 1 else "candidates do"
+        yield f"{against}; {left_out} {them} not fit the memory."
+    else:
+        yield f"{against}."
+
+
+def _rate(prediction: Prediction) -> str:
+    return f"{prediction.samples_per_s:,.0f}" if prediction.samples_per_s >= 10 else f"{prediction.samples_per_s:.2g}"
+
+
+def _gain(one: Prediction, other: Prediction) -> float:
+    return one.samples_per_s / other.samples_per_s - 1
+
+
+def _drawback(prediction: Prediction) -> str:
+    """In what a candidate that is not admitted differs from one worker."""
+    topology, differs = prediction.candidate.topology, []
+    if not topology.framework.synchronous:
+        old = f"{prediction.staleness:.0f} updates old" if prediction.staleness else "of copies that differ"
+        differs.append(f"its gradients would be {old} (--allow asynchronous)")
+    if topology.codec != "kFull":
+        differs.append(f"{topology.codec} alters the gradients (--allow codec)")
+    return " and ".join(differs)
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.214)
+    '21 %'
+    """
+    return f"{100 * share:.0f} %"
+
+
+def limit(prediction: Prediction, machines: Machines) -> str:
+    """What takes most of the step, in a sentence."""
+    (part, seconds), *others = sorted(prediction.parts.items(), key=lambda item: -item[1])
+    text = f"The step of {1e3 * prediction.step_s:,.3g} ms is limited by {WORDS[part]}: {_share(seconds, prediction)}"
+    if part == "layers" and prediction.layers:
+        slow, ways = max(prediction.layers.items(), key=lambda item: sum(item[1]))
+        text += f", {_share(sum(ways), prediction)} in {slow!r} alone"
+    elif part == "servers" and prediction.server_load:
+        text += f", in which the busiest server works {percent(prediction.server_load)} of the time"
+    if others and others[0][1] > 0.1 * prediction.step_s:
+        text += f"; {_share(others[0][1], prediction)} is {WORDS[others[0][0]]}"
+    topology = prediction.candidate.topology
+    if prediction.sent and topology.nworkers_per_group > 1:
+        text += f". A worker sends {readable(prediction.sent)} per step"
+        hosts = machines.hosts_for(topology.nprocesses)
+        if machines.bandwidth and hosts > 1:
+            wire = 8 * prediction.sent * -(-topology.nworkers // hosts) / machines.bandwidth
+            text += f", which the network carries in {1e3 * wire:,.3g} ms"
+        seen = sum(prediction.parts.get(name, 0.0) for name in ("exchange", "transitions"))
+        if prediction.hidden_s > SAME * prediction.step_s:
+            hidden = percent(prediction.hidden_s / (prediction.hidden_s + seen))
+            text += f"; {hidden} of that time is hidden behind the backward pass"
+    return f"{text}."
+
+
+def _share(seconds: float, prediction: Prediction) -> str:
+    return percent(seconds / prediction.step_s)
+
+
+def layers_of(candidate: Candidate) -> Iterator[LayerAdvice]:
+    """The layers with parameters of a candidate whose groups have several workers.
+
+    Not split, the gradients and the values of a layer cross the group: 2 (n - 1) / n of them. Split by features, its
+    source and the gradient for that do; by input features, its output and its gradient.
+    """
+    size = candidate.topology.nworkers_per_group
+    if size == 1:
+        return
+    net, batch = training_net(candidate.job, size), worker_step(candidate.job).batch
+    share = 2 * (size - 1) / size * NBYTES
+    for row in net.describe():
+        if row.parameters:
+            crossing = row.shape if row.partition == "input features" else net.layers[row.layer].partition.sources[0]
+            activations = share * batch * row.steps * prod(crossing)
+            yield LayerAdvice(row.layer, row.type, row.parameters, row.partition, share * row.parameters, activations)

@@ -1,0 +1,339 @@
+"""Planning a job: what each way to train it will cost on a cluster, and which one to take."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from singa_dask.cluster.workers import WorkerInfo, answering
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job import Framework, Job
+from singa_dask.job.job_pb2 import ClusterProto, JobProto
+from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
+from singa_dask.planning.advise import ALLOW, Advice, advise, name
+from singa_dask.planning.candidates import Choose, candidates
+from singa_dask.planning.model import predict
+from singa_dask.planning.partition import choose_partition
+from singa_dask.planning.prediction import Candidate, Machines, Prediction
+from singa_dask.planning.profile import Profile
+from singa_dask.supervision.profiles import Note, Profiler
+from singa_dask.training.memory import free_here
+from singa_dask.training.prepare import Prepared, prepare
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What the cost model says of a job on a cluster.
+
+    given: the job that was planned. advice: the predictions and the recommendation. here: whether the recommended
+    candidate can run on the cluster that was asked.
+    """
+
+    given: Job
+    advice: Advice
+    profile: Profile
+    here: bool = True
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """Of every candidate: one worker first, then by workers and samples/s."""
+        return self.advice.predictions
+
+    @property
+    def recommended(self) -> Prediction:
+        """The prediction of the candidate to take."""
+        return self.advice.recommended
+
+    @property
+    def reason(self) -> str:
+        """Two sentences."""
+        return self.advice.reason
+
+    @cached_property
+    def job(self) -> Job:
+        """The job with the recommended cluster block and partition."""
+        return job_of(self.given, self.recommended.candidate)
+
+    def figure(self) -> Figure:
+        """Samples/s against workers, by framework."""
+        from singa_dask.monitor.plan_picture import plan_figure
+
+        return plan_figure(self.advice, self.given.name)
+
+    def draw(self, folder: str | Path) -> list[Path]:
+        """Write the figure as plan.png and plan.svg. Raises ConfigError if they cannot be written."""
+        paths = [Path(folder) / "plan.png", Path(folder) / "plan.svg"]
+        figure = self.figure()
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for path in paths:
+                figure.savefig(path, dpi=144)
+        except OSError as error:
+            raise ConfigError(Problem("--out", f"cannot be written ({error.strerror})", str(folder))) from error
+        return paths
+
+    def instructions(self, job: str) -> str:
+        """How to train as recommended. job: what the command line names it."""
+        return instructions(self.recommended.candidate, job, here=self.here)
+
+    def to_json(self) -> str:
+        """All predictions and the recommendation; seconds and bytes."""
+        machines, chosen = self.advice.machines, self.recommended
+        return json.dumps(
+            {
+                "job": self.given.name,
+                "machines": {**asdict(machines), "memory": self.advice.memory},
+                "profile": {"host": self.profile.host, "cpu": self.profile.cpu, "cores": self.profile.cores},
+                "recommended": self.predictions.index(chosen),
+                "reason": self.reason,
+                "limit": self.advice.limit,
+                "layers": [asdict(layer) for layer in self.advice.layers],
+                "predictions": [self._as_dict(prediction) for prediction in self.predictions],
+            },
+            indent=1,
+        )
+
+    def _as_dict(self, prediction: Prediction) -> dict[str, Any]:
+        topology = prediction.candidate.topology
+        return {
+            "framework": topology.framework.name.lower(),
+            "workers": topology.nworkers,
+            "topology": asdict(topology),
+            "partition": prediction.candidate.partition,
+            "samples_per_s": prediction.samples_per_s,
+            "speedup": self.advice.speedup(prediction),
+            "efficiency": self.advice.efficiency(prediction),
+            "step_s": prediction.step_s,
+            "parts": prediction.parts,
+            "hidden_s": prediction.hidden_s,
+            "sent": prediction.sent,
+            "memory": prediction.memory,
+            "fits": self.advice.fits(prediction),
+            "staleness": prediction.staleness,
+            "server_load": prediction.server_load,
+            "extrapolated": prediction.extrapolated,
+            "layers": prediction.layers,
+        }
+
+    def __str__(self) -> str:
+        return plan_text(self.advice, self.given.name)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.given.name}: {self.reason}>"
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.advice, self.given.name)
+
+
+def plan(
+    job: Job | JobProto | str | Path,
+    client: Client | None = None,
+    *,
+    workers: Iterable[int] | None = None,
+    bandwidth: float | None = None,
+    latency: float | None = None,
+    cores: int | None = None,
+    workers_per_host: int | None = None,
+    memory: float | None = None,
+    allow: Collection[str] = (),
+    frameworks: Collection[Framework | str] = tuple(Framework),
+    profile: Profile | None = None,
+    with_data: bool = True,
+    note: Note | None = None,
+) -> Plan:
+    """Predict what each framework, topology, partition and codec will cost, and recommend one of them.
+
+    client: of the Dask cluster to plan for; None for a local one. workers: their numbers to predict; by default powers
+    of two up to what the cluster has. bandwidth: bits/s of a host's network in each direction; latency: seconds of a
+    message; cores: of a host; workers_per_host: at most; memory: bytes of a host. Any of these describes a cluster
+    that need not be there. allow: "asynchronous" and "codec" may be recommended too. profile: of these machines; by
+    default the one in the cache, which is measured first if it is missing. with_data: False if the job has the shapes
+    of its data, which may then be absent. note: is told what is being measured.
+
+    Raises ConfigError where the job is wrong or no candidate fits the memory.
+    """
+    loaded = as_job(job)
+    listed = _frameworks(frameworks)
+    for each in set(allow) - set(ALLOW):
+        raise ConfigError(Problem("allow", "unknown", repr(each), nearest(each, ALLOW)))
+    prepared = _prepared(loaded, with_data)
+    there = Cluster.of(client)
+    counts = _counts(workers, there)
+    machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
+    memory = memory or (None if machines.imagined else there.memory)
+
+    def candidates_with(choose: Choose | None) -> list[Candidate]:
+        bound = None if machines.imagined else there.processes
+        return candidates(prepared.job, counts, machines, choose, processes=bound, frameworks=listed)
+
+    with ExitStack() as stack:
+        profiler = None if profile else stack.enter_context(Profiler(client, note or _silent))
+        if profiler is not None:
+            profiler.learn(_by_weight(candidates_with(None)), machines, prepared.code)
+        known = profile or cast(Profiler, profiler).profile
+        choose = partial(_with_chosen_partition, profile=known, machines=machines, memory=memory)
+        found = candidates_with(choose)
+        if profiler is not None:
+            profiler.learn((each for each in found if each.partition == "auto"), machines, prepared.code)
+    predictions = _predicted(found, known, machines, note or _silent)
+    return Plan(loaded, advise(predictions, machines, memory=memory, allow=allow), known, not machines.imagined)
+
+
+def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note) -> list[Prediction]:
+    """The predictions of candidates. What the profile cannot tell is noted, unless it is the cost of one worker."""
+    predictions, faults = [], {}
+    for candidate in found:
+        try:
+            predictions.append(predict(candidate, profile, machines))
+        except ConfigError as error:
+            if candidate.topology.nworkers == 1:
+                raise
+            faults[str(error)] = candidate
+    for fault, candidate in faults.items():
+        note(f"not predicted: {name(candidate)} and the like: {fault}")
+    return predictions
+
+
+def _by_weight(found: Sequence[Candidate]) -> list[Candidate]:
+    """One worker and the largest groups first: others lie between them."""
+    first, *others = found
+    return [first, *sorted(others, key=lambda each: (-each.topology.nworkers_per_group, each.topology.nworkers))]
+
+
+def as_job(job: Job | JobProto | str | Path) -> Job:
+    """A Job from whatever describes one."""
+    if isinstance(job, JobProto):
+        return Job.from_proto(job)
+    return Job.from_file(job) if isinstance(job, str | Path) else job
+
+
+def with_cluster(job: Job, cluster: ClusterProto) -> Job:
+    """A copy of the job with another cluster block, in the same workspace."""
+    copy = Job.from_proto(job.proto, job.positions)
+    copy.folder = job.folder
+    copy.proto.cluster.CopyFrom(cluster)
+    if job.proto.cluster.HasField("workspace") and not cluster.HasField("workspace"):
+        copy.proto.cluster.workspace = job.proto.cluster.workspace
+    return copy
+
+
+def job_of(job: Job, candidate: Candidate) -> Job:
+    """The job with the topology and the partition of a candidate, which was made from it."""
+    chosen = with_cluster(job, candidate.job.cluster)
+    if candidate.partition == "job":
+        return chosen
+    made = {layer.name: layer for layer in candidate.job.neuralnet.layer}
+    chosen.proto.neuralnet.CopyFrom(job.net)
+    chosen.proto.neuralnet.ClearField("partition")
+    chosen.proto.neuralnet.partition_dim = candidate.job.neuralnet.partition_dim
+    for layer in chosen.proto.neuralnet.layer:
+        if layer.name in made:
+            _copy_partition(made[layer.name], layer)
+    return chosen
+
+
+def _copy_partition(source: Any, layer: Any) -> None:
+    if source.HasField("partition_dim"):
+        layer.partition_dim = source.partition_dim
+    for i, param in enumerate(source.param):
+        if param.HasField("partition_dim"):
+            while len(layer.param) <= i:
+                layer.param.add()
+            layer.param[i].partition_dim = param.partition_dim
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines of a Dask cluster. processes: its workers; None for a local one, which has as many as a job needs.
+    memory: bytes that are free on the host that has least."""
+
+    cores: int
+    hosts: int = 1
+    workers_per_host: int | None = None
+    processes: int | None = None
+    memory: float | None = None
+
+    @classmethod
+    def of(cls, client: Client | None) -> Cluster:
+        """Raises ConfigError where no worker answers."""
+        if client is None:
+            free = free_here()
+            return cls(len(os.sched_getaffinity(0)), memory=min(nbytes for nbytes, _ in free.owners))
+        workers, silent = answering(client)
+        if not workers:
+            raise ConfigError(Problem("client", f"no Dask worker answers. {silent}".strip(), hint="Start workers."))
+        by_host: dict[str, list[WorkerInfo]] = {}
+        for info in workers:
+            by_host.setdefault(info.host, []).append(info)
+        cores = min(len(frozenset().union(*(info.cpus for info in infos))) for infos in by_host.values())
+        free_of = client.run(free_here, workers=[infos[0].address for infos in by_host.values()])
+        memory = min(nbytes for free in free_of.values() for nbytes, _ in free.owners)
+        return cls(cores, len(by_host), max(map(len, by_host.values())), len(workers), memory)
+
+    def described(
+        self,
+        most: int,
+        cores: int | None,
+        workers_per_host: int | None,
+        bandwidth: float | None,
+        latency: float | None,
+    ) -> Machines:
+        """This cluster with what is given in place of its own, for up to `most` workers."""
+        there = Machines(self.cores, self.hosts, self.workers_per_host)
+        wanted = replace(there, cores=cores or self.cores, bandwidth=bandwidth, latency=latency)
+        if workers_per_host or bandwidth:
+            wanted = replace(wanted, hosts=None, workers_per_host=workers_per_host or 1)
+        elif self.processes is not None and most > self.processes:
+            wanted = replace(wanted, hosts=None)
+        return replace(wanted, imagined=wanted != there)
+
+    def counts(self) -> list[int]:
+        """Powers of two up to the number of workers, and that number."""
+        most = self.processes or self.cores
+        return sorted({*(1 << i for i in range(most.bit_length())), most})
+
+
+def _prepared(job: Job, with_data: bool) -> Prepared:
+    """The job with the shapes of its data. Its partition is the cost model's choice, not yet made."""
+    plain = Job.from_proto(job.proto, job.positions)
+    plain.folder = job.folder
+    plain.proto.neuralnet.ClearField("partition")
+    return prepare(plain, with_data=with_data)
+
+
+def _frameworks(frameworks: Collection[Framework | str]) -> list[Framework]:
+    names = {framework.name.lower(): framework for framework in Framework}
+    wanted = [each.name.lower() if isinstance(each, Framework) else each.lower() for each in frameworks]
+    for each in wanted:
+        if each not in names:
+            raise ConfigError(Problem("frameworks", "unknown framework", repr(each), nearest(each, names)))
+    return [names[each] for each in wanted]
+
+
+def _counts(workers: Iterable[int] | None, there: Cluster) -> list[int]:
+    counts = there.counts() if workers is None else sorted(set(workers))
+    wrong = [count for count in counts if not isinstance(count, int) or count < 1]
+    if wrong or not counts:
+        received = ", ".join(map(repr, wrong)) or "none"
+        raise ConfigError(Problem("workers", "must be whole numbers from 1 on", received, "For example [1, 2, 4]."))
+    return counts
+
+
+def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: float | None) -> JobProto:
+    topology = Candidate(job).topology
+    each = None if memory is None else memory / -(-topology.nworkers // machines.hosts_for(topology.nprocesses))
+    return choose_partition(job, profile, machines, each).job()
+
+
+def _silent(text: str) -> None:
+    return None

@@ -1,0 +1,94 @@
+"""What is recommended, and how it is explained."""
+
+import pytest
+from support.planned import MB, mlp, predicted
+
+from singa_dask.errors import ConfigError
+from singa_dask.job import ClusterTopology
+from singa_dask.planning.advise import advise, layers_of, limit
+from singa_dask.planning.candidates import with_topology
+from singa_dask.planning.prediction import Candidate, Machines
+
+HOST, NETWORK = Machines(cores=2), Machines(cores=4, hosts=None, workers_per_host=1, bandwidth=1e9)
+ONE = predicted(ClusterTopology(), 1000.0)
+TWO = predicted(ClusterTopology.allreduce(2), 1500.0)
+SPLIT = predicted(ClusterTopology.allreduce(2), 1800.0, partition="dim 1")
+STALE = predicted(ClusterTopology.hogwild(2), 2000.0)
+CODED = predicted(ClusterTopology(nworkers_per_group=2, nservers_per_group=2, codec="kHalf"), 1900.0)
+EVERY = [STALE, CODED, TWO, ONE, SPLIT]
+
+
+@pytest.mark.parametrize(
+    ("allow", "chosen"),
+    [((), SPLIT), (("codec",), CODED), (("asynchronous",), STALE), (("codec", "asynchronous"), STALE)],
+)
+def test_only_what_computes_the_same_is_recommended_unless_more_is_allowed(allow, chosen):
+    advice = advise(EVERY, HOST, allow=allow)
+    assert advice.recommended is chosen and advice.base is ONE
+    assert list(advice.predictions) == [ONE, STALE, CODED, SPLIT, TWO]
+
+
+def test_the_simpler_of_equals_is_recommended():
+    servers = predicted(ClusterTopology.sandblaster(2, 1), 1509.0)
+    assert advise([ONE, servers, TWO], HOST).recommended is TWO
+    fast = predicted(ClusterTopology.sandblaster(2, 1), 1600.0)
+    assert advise([ONE, fast, TWO], HOST).recommended is fast
+
+
+def test_the_reason_is_two_sentences():
+    assert advise(EVERY, HOST).reason == (
+        "AllReduce with 2 workers (partition dim 1) trains 1,800 samples/s, 20 % more than the next best: AllReduce "
+        "with 2 workers (partition dim 0). That is 1.8 times as many as one worker; Distributed Hogwild with 2 "
+        "workers would train 11 % more, but its gradients would be of copies that differ (--allow asynchronous)."
+    )
+    assert advise([ONE, TWO], HOST).reason.endswith("That is 1.5 times as many as one worker.")
+    assert (
+        "More workers would not be faster" in advise([ONE, predicted(ClusterTopology.allreduce(2), 800)], HOST).reason
+    )
+
+
+def test_what_does_not_fit_the_memory_is_not_recommended():
+    large = predicted(ClusterTopology.allreduce(2), 1800.0, memory=200 * MB)
+    advice = advise([ONE, TWO, large], HOST, memory=250 * MB)
+    assert advice.recommended is TWO and [advice.fits(each) for each in (ONE, TWO, large)] == [True, True, False]
+    assert "1 candidate does not fit" in advice.reason
+    assert advise([ONE, large], NETWORK, memory=250 * MB).recommended is large, "a host each"
+    with pytest.raises(
+        ConfigError, match=r"the smallest, AllReduce with 1 worker, needs 100\.0 MB .* 50\.0 MB\. Plan"
+    ):
+        advise([ONE, TWO], HOST, memory=50 * MB)
+
+
+def test_efficiency_counts_the_cores_that_are_used():
+    alone = advise([ONE, TWO], HOST)
+    assert (alone.speedup(TWO), alone.efficiency(TWO)) == (1.5, 1.5), "one worker had both cores"
+    spread = advise([ONE, TWO], NETWORK)
+    assert (spread.speedup(TWO), spread.efficiency(TWO)) == (1.5, 0.75)
+
+
+def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
+    slow = predicted(ClusterTopology.allreduce(2), 100.0, parts={"exchange": 0.2, "layers": 0.12}, hidden_s=0.05)
+    assert limit(slow, NETWORK) == (
+        "The step of 320 ms is limited by the exchange of gradients and parameters: 62 %; 38 % is computing in the "
+        "layers. A worker sends 2.0 MB per step, which the network carries in 16 ms; 20 % of that time is hidden "
+        "behind the backward pass."
+    )
+    computing = predicted(ClusterTopology(), 100.0, parts={"layers": 0.32}, layers={"fc1": (0.05, 0.11)}, sent=0.0)
+    assert (
+        limit(computing, HOST)
+        == "The step of 320 ms is limited by computing in the layers: 100 %, 50 % in 'fc1' alone."
+    )
+    waiting = predicted(ClusterTopology.downpour(2, 1, 1), 100.0, parts={"servers": 0.5}, server_load=0.9)
+    assert "waiting for the servers: 78 %, in which the busiest server works 90 % of the time" in limit(waiting, HOST)
+
+
+def test_each_layer_says_what_it_sends_if_it_is_split_and_if_not():
+    n, batch = 4, 32
+    job = with_topology(mlp(batch), ClusterTopology.allreduce(n))
+    job.neuralnet.layer[1].partition_dim = 1
+    first, second = layers_of(Candidate(job))
+    share = 2 * (n - 1) / n * 4
+    assert (first.layer, first.partition, first.split) == ("fc1", "features", True)
+    assert (first.gradients, first.activations) == (share * (8 * 64 + 64), share * batch * 8)
+    assert (second.split, second.gradients, second.activations) == (False, share * (64 * 5 + 5), share * batch * 64)
+    assert list(layers_of(Candidate(with_topology(job, ClusterTopology.hogwild(2))))) == []

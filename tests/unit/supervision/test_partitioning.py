@@ -1,0 +1,134 @@
+"""Jobs that leave the partition of their net to the cost model."""
+
+from types import SimpleNamespace
+
+import pytest
+from support.planned import mlp, profile_of
+
+from singa_dask.job import ClusterTopology, Job
+from singa_dask.job.job_pb2 import NetProto
+from singa_dask.monitor.progress import Display
+from singa_dask.planning.partition import PartitionChoice
+from singa_dask.planning.ways import Way
+from singa_dask.profiling.facts import facts_here
+from singa_dask.profiling.store import key_of, save
+from singa_dask.supervision import driver, partitioning
+from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_by_cache, resolve_partition
+
+
+def job_of(workers=2, **settings):
+    """Without data, which are not looked at."""
+    job = Job.from_proto(mlp(**settings))
+    job.proto.neuralnet.layer[0].store_conf.path = "points"
+    job.proto.cluster.nworkers_per_group = job.proto.cluster.nservers_per_group = workers
+    job.proto.neuralnet.partition = NetProto.auto
+    return job
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path / "cache"))
+
+
+def dims(job):
+    return {layer.name: layer.partition_dim for layer in job.proto.neuralnet.layer}
+
+
+def test_without_a_profile_nothing_is_split_and_the_way_out_is_said():
+    said = []
+    job = resolve_by_cache(job_of(), said.append, with_data=False)
+    assert not is_open(job) and set(dims(job).values()) == {-1}
+    assert "run `singa-dask profile` first" in said[0]
+
+
+def test_a_profile_in_the_cache_decides():
+    facts, job = facts_here(), job_of(hidden=4096)
+    profile = profile_of(job.proto)
+    for sample in profile.layers:
+        assert sample.forward == 1e-3  # whatever its work: splitting gains nothing
+    profile.cpu, profile.cores, profile.hosts, profile.versions = facts.cpu, facts.cores, facts.hosts, facts.versions
+    save(key_of(facts), profile)
+    said = []
+    job = resolve_by_cache(job, said.append, with_data=False)
+    assert not is_open(job) and dims(job)["fc1"] == 0
+    assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 1%"]
+
+
+def test_one_worker_needs_no_profile(monkeypatch):
+    monkeypatch.setattr(partitioning, "Profiler", None)
+    job = resolve_partition(job_of(workers=1), None, print)
+    assert not job.proto.neuralnet.HasField("partition") and set(dims(job).values()) == {-1}
+
+
+def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch):
+    measured, said = [], []
+
+    class Profiler:
+        profile = "the profile"
+
+        def __init__(self, client, note):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc):
+            pass
+
+        def learn(self, candidates, machines, code):
+            measured.append([candidate.job.neuralnet.layer[1].partition_dim for candidate in candidates])
+
+    def choose(job, profile, machines, memory):
+        assert (profile, machines.hosts) == ("the profile", 1) and memory > 0
+        return PartitionChoice(job, {"fc1": Way(1, 1)}, reasons={"fc1": "why"}, step_s=0.5, unsplit_s=2.0)
+
+    monkeypatch.setattr(partitioning, "Profiler", Profiler)
+    monkeypatch.setattr(partitioning, "choose_partition", choose)
+    monkeypatch.setattr(partitioning, "prepare", lambda job, with_data: SimpleNamespace(
+        job=job.proto, topology=job.topology, code=None
+    ))  # fmt: skip
+    job = resolve_partition(job_of(), None, said.append)
+    assert not is_open(job) and dims(job)["fc1"] == 1 and job.proto.neuralnet.layer[1].param[0].partition_dim == 1
+    assert measured == [[-1], [1]]
+    assert said == ["auto: split: fc1; a step takes 500 ms, undivided 2 s"]
+
+
+def ran(tmp_path, workers=2):
+    """The file of the job of an earlier run, whose first InnerProduct was split over its inputs."""
+    job = job_of(workers)
+    job.proto.neuralnet.ClearField("partition")
+    Way(1, 0).write(job.proto.neuralnet.layer[1])
+    path = tmp_path / "job.conf"
+    path.write_text(job.to_text())
+    return path
+
+
+def test_a_run_that_resumes_keeps_its_partition(tmp_path):
+    path = ran(tmp_path)
+    job = resolve_as_before(job_of(), path)
+    assert not is_open(job) and dims(job) == dims(Job.from_file(path)) and dims(job)["fc1"] == 1
+    assert job.proto.neuralnet.layer[1].param[0].partition_dim == 0
+    assert resolve_as_before(job_of(workers=3), path) is None
+    assert resolve_as_before(job_of(), tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("resume", "dim"), [(True, 1), (False, 0)])
+def test_train_chooses_only_for_a_new_run(tmp_path, monkeypatch, resume, dim):
+    ran(tmp_path)
+    prepared = []
+
+    def chosen(job, client, note):
+        result = Job.from_proto(job.proto)
+        result.proto.neuralnet.ClearField("partition")
+        result.proto.neuralnet.layer[1].partition_dim = 0
+        return result
+
+    def prepare(job):
+        prepared.append(job)
+        return SimpleNamespace(topology=ClusterTopology())
+
+    monkeypatch.setattr(driver, "resolve_partition", chosen)
+    monkeypatch.setattr(driver, "prepare", prepare)
+    monkeypatch.setattr(driver, "Run", lambda *given: SimpleNamespace(to_end=lambda client, resume: {}))
+    driver.train(job_of(), workspace=tmp_path, resume=resume, display=Display())
+    assert dims(prepared[0])["fc1"] == dim
