@@ -20,6 +20,7 @@ from singa_dask.cli.new import new
 from singa_dask.cli.options import interrupt
 from singa_dask.cli.plan import plan
 from singa_dask.cli.predict import predict
+from singa_dask.cli.profile import profile
 from singa_dask.cli.run import join, leave, stop, train
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
@@ -43,5 +44,5 @@ def main() -> None:
     logger.setLevel(logging.INFO)
 
 
-for command in (train, plan, join, leave, stop, new, check, show, shard, test, predict, sample, export):
+for command in (train, plan, profile, join, leave, stop, new, check, show, shard, test, predict, sample, export):
     main.add_command(command)

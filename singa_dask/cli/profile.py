@@ -1,0 +1,217 @@
+"""The command that measures the machines of a cluster."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
+from singa_dask.cli.run import fork_workers
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from singa_dask.planning.profile import Curve, Profile
+
+_SHOWN = {"4 KB": 4096, "1 MB": 1 << 20, "16 MB": 1 << 24}
+_CODED = 4_000_000  # elements
+_COLLECTIVES = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
+
+
+def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
+    """Of a duration such as 60s, 2min or 90.
+
+    >>> _seconds(None, None, "2min"), _seconds(None, None, "90")
+    (120.0, 90.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min)?", text.strip())
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{text!r} is not a duration. Write for example 60s or 2min.")
+    return float(found[1]) * (60 if found[2] == "min" else 1)
+
+
+@click.command()
+@scheduler_options
+@click.option(
+    "--workers", type=click.IntRange(1), help="Workers of the local Dask cluster [default: one a core, at least 2]."
+)
+@click.option(
+    "--budget", default="60s", show_default=True, callback=_seconds, help="How long to measure, for example 2min."
+)
+@click.option("--json", "file", type=PATH, help="Also write the profile to this file.")
+@click.option("--show", is_flag=True, help="Show the kept profile of these machines, and measure nothing.")
+@reports_errors
+def profile(
+    scheduler: str | None,
+    scheduler_file: Path | None,
+    workers: int | None,
+    budget: float,
+    file: Path | None,
+    show: bool,
+) -> None:
+    """Measure what this machine's kernels, collectives, servers and loader take.
+
+    `plan` predicts with these figures, which are kept in the cache. Measure while nothing else runs. By default, the
+    workers of a local Dask cluster measure. --scheduler and --scheduler-file select a running Dask cluster.
+    """
+    running = scheduler or scheduler_file
+    if workers and (running or show):
+        raise click.UsageError("--workers starts a local cluster: leave out --scheduler, --scheduler-file and --show.")
+    began = time.monotonic()
+    with ExitStack() as stack:
+        if not (running or show):
+            fork_workers(stack)
+        from rich.console import Console
+
+        from singa_dask.profiling import store
+
+        console = Console()
+        client = connect(stack, scheduler, scheduler_file)
+        if show:
+            found, place = _kept(client)
+        else:
+            found = _measured(stack, client, workers, budget, console)
+            place = store.save(store.key_of(found), found)
+    for table in tables(found):
+        console.print(table)
+        console.print()
+    if file:
+        file.write_text(found.to_json())
+    if show:
+        click.echo(f"kept in {place}")
+    else:
+        click.echo(f"measured in {time.monotonic() - began:.0f} s; kept in {place}")
+
+
+def _kept(client: Any) -> tuple[Profile, Path]:
+    """The kept profile of the client's machines, or of this one, and its file."""
+    from singa_dask.errors import ConfigError, Problem
+    from singa_dask.profiling import store
+    from singa_dask.profiling.facts import facts_here
+
+    if client is None:
+        machines = facts_here()
+    else:
+        from singa_dask.profiling.cluster import machines_of
+
+        machines = machines_of(client)
+    key = store.key_of(machines)
+    found = store.load(key)
+    if found is None:
+        what = f"{machines.cpu}, {machines.cores} cores, {machines.hosts} hosts"
+        hint = "Run `singa-dask profile` without --show."
+        raise ConfigError(Problem("profile", "none is kept of these machines and library versions", what, hint))
+    return found, store.path_of(key)
+
+
+def _measured(stack: ExitStack, client: Any, workers: int | None, budget_s: float, console: Any) -> Profile:
+    from singa_dask.profiling.cluster import local_workers, profile_cluster
+
+    if client is None:
+        client = stack.enter_context(local_workers(workers))
+    if not console.is_terminal:
+        return profile_cluster(
+            client, budget_s=budget_s, progress=lambda text: click.echo(f"measuring: {text}", err=True)
+        )
+    with console.status("measuring") as status:
+        return profile_cluster(client, budget_s=budget_s, progress=lambda text: status.update(f"measuring: {text}"))
+
+
+def tables(profile: Profile) -> Iterator[Table]:
+    """What a reader may want to know of a profile: rates of computing, and seconds of what workers exchange."""
+    cores = f"{profile.cores} core{'s' * (profile.cores > 1)}"
+    hosts = f"{profile.hosts} hosts of {cores} each" if profile.hosts > 1 else cores
+    yield _computing(profile, f"{profile.cpu}, {hosts}: each process computes")
+    columns = [(where, n) for where in ("machine", "network") for n in profile.numbers(f"all_reduce {where}")]
+    if columns:
+        yield _exchanging(profile, columns)
+    clients = [(where, n) for where in ("machine", "network") for n in profile.numbers(f"round_trip {where}")]
+    if clients:
+        yield _serving(profile, clients)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return table
+
+
+def _computing(profile: Profile, title: str) -> Table:
+    crowds = profile.numbers("sum")
+    table = _table(title, ["", *(f"{n} process{'es at once' * (n > 1)}" for n in crowds), ""])
+    for label, work in _products(profile):
+        samples = {s.crowd: s for s in profile.layers if s.work == work}
+        rates = [f"{work.operations / samples[n].forward / 1e9:.1f}" if n in samples else "" for n in crowds]
+        table.add_row(label, *rates, "GFLOP/s")
+
+    def add(label: str, name: str, size: float, unit: str, amount: float) -> None:
+        curves = [profile.curves.get(f"{name} {n}") for n in crowds]
+        if any(curves):
+            table.add_row(label, *(f"{amount / c.seconds(size):.3g}" if c else "" for c in curves), unit)
+
+    largest = profile.curves[f"sum {crowds[0]}"].points[-1].size
+    add("memory: a sum of two arrays", "sum", largest, "GB/s", 3 * largest / 1e9)
+    add("update kNesterov", "update kNesterov", 1e6, "million elements/s", 1)
+    for codec in ("kHalf -", "kBFloat16 -", "kTopK 0.05"):
+        add(f"encode {codec.removesuffix(' -')}", f"encode {codec}", _CODED, "GB/s", 4 * _CODED / 1e9)
+    add("load, per core", "load", 1e5, "million values/s", 0.1)
+    add("steps of a tiny net", "loop", 0, "thousand/s", 1e-3)
+    return table
+
+
+def _products(profile: Profile) -> Iterator[tuple[str, Any]]:
+    """Some layers with products: of few, of more and of many rows the one with most parameters."""
+    for kind, name in (("InnerProduct", "product"), ("Convolution", "convolution")):
+        works = {sample.work for sample in profile.layers if sample.work.kind.split()[0] == kind}
+        rows = sorted({work.rows for work in works})
+        for count in sorted({rows[0], rows[len(rows) // 2], rows[-1]} if rows else ()):
+            work = max((work for work in works if work.rows == count), key=lambda work: work.params)
+            size = re.search(r"kernel=(\d+)", work.kind)
+            window = f"{size[1]} x {size[1]}, " if size else ""
+            shape = f"{work.rows} x {work.inputs} x {work.outputs}"
+            yield f"{name} {window}{shape}" if kind == "InnerProduct" else f"{name} {window}{work.rows} images", work
+
+
+def _exchanging(profile: Profile, columns: Sequence[tuple[str, int]]) -> Table:
+    table = _table("Workers exchange", ["", *(f"{n} {_ON[where]}" for where, n in columns)])
+    for operation, label in _COLLECTIVES.items():
+        for name, size in _SHOWN.items():
+            curves = [profile.curves.get(f"{operation} {where} {n}") for where, n in columns]
+            table.add_row(f"{label} of {name}", *(_time(curve, size) for curve in curves))
+    table.add_row("barrier", *(_time(profile.curves.get(f"barrier {where} {n}"), 0) for where, n in columns))
+    return table
+
+
+def _serving(profile: Profile, columns: Sequence[tuple[str, int]]) -> Table:
+    labels = [f"{n} worker{'s' * (n > 1)}{', network' * (where == 'network')}" for where, n in columns]
+    table = _table("A server answers", ["", *labels])
+    for name, size in _SHOWN.items():
+        curves = [profile.curves[f"round_trip {where} {n}"] for where, n in columns]
+        table.add_row(f"update of {name}", *(_time(curve, size) for curve in curves))
+    return table
+
+
+_ON = {"machine": "on a host", "network": "hosts"}
+
+
+def _time(curve: Curve | None, size: float) -> str:
+    """Of a curve at a size; behind its last point with a sign that it is extrapolated.
+
+    >>> from singa_dask.planning.profile import Curve, Point
+    >>> _time(Curve((Point(0, 2e-5), Point(10, 4e-3))), 10), _time(Curve((Point(1, 0.5),)), 2)
+    ('4 ms', '~1e+03 ms')
+    """
+    if curve is None:
+        return ""
+    sign = "~" if size > curve.points[-1].size else ""
+    seconds = curve.seconds(size)
+    return f"{sign}{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{sign}{seconds * 1e3:.3g} ms"

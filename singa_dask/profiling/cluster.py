@@ -1,0 +1,288 @@
+"""Profiles of a Dask cluster's machines, measured on its own workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from singa_dask.cluster import WorkerInfo, form_group, local_cluster
+from singa_dask.cluster.remote import alive
+from singa_dask.cluster.workers import answering, place
+from singa_dask.errors import ClusterError, SingaError
+from singa_dask.job import ClusterTopology
+from singa_dask.job.code_bundle import CodeBundle, unpacked
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
+from singa_dask.planning.work import Work, worker_step
+from singa_dask.profiling.collectives import CollectivesPlan, measure_collectives
+from singa_dask.profiling.facts import by_host, facts_here, facts_of
+from singa_dask.profiling.kernels import measure_kernels
+from singa_dask.profiling.layers import measure_layers
+from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
+
+Progress = Callable[[str], None]
+
+# Shares of the budget. The rest is for starting, forming groups and compiling.
+_KERNELS, _COLLECTIVES, _SERVERS = 0.3, 0.25, 0.15
+# Tasks that are to begin together begin so long after they were sent.
+_LEAD_S = 0.5
+# Beyond the time that a task was given: for compiling, and for machines that are busy.
+_PATIENCE_S = 60.0
+_LOOK_EVERY_S = 1.0
+
+
+def profile_cluster(client: Any, *, budget_s: float = 60.0, progress: Progress | None = None) -> Profile:
+    """The profile of the hosts of a client's Dask workers, which are taken to be alike.
+
+    budget_s: what it takes, about. progress: is told what is measured. Workers that a run uses are left alone.
+    Raises ClusterError, which names the worker, if one fails or does not answer, and if none is free.
+    """
+    return _Profiling(client, budget_s, progress or (lambda text: None)).run()
+
+
+def machines_of(client: Any) -> Profile:
+    """An empty profile of the hosts of a client's Dask workers, as the key of a kept one. Raises ClusterError."""
+    workers = free_workers(client)
+    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
+    return facts_of(here, workers)
+
+
+@contextmanager
+def local_workers(count: int | None = None) -> Iterator[Any]:
+    """A client of a local Dask cluster of `count` workers, by default one for each core, and at least 2."""
+    with local_cluster(count or max(2, len(os.sched_getaffinity(0)))) as client:
+        yield client
+
+
+def measure_jobs(
+    client: Any,
+    jobs: Iterable[JobProto],
+    *,
+    crowds: Sequence[int],
+    threads: int | None = None,
+    budget_s: float = 30.0,
+    code: CodeBundle | None = None,
+    known: Profile | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Samples of the layers of jobs, each on `crowd` workers of one host at once: medians over them.
+
+    jobs: prepared. crowds: larger ones than workers on a host are left out. threads: of each process; by default an
+    equal share of the host's cores. code: the jobs' user code. known: a profile whose layers need not be measured.
+    Raises ClusterError as `profile_cluster` does.
+    """
+    workers = next(iter(by_host(free_workers(client)).values()))
+    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
+    profile = facts_of(here, workers)
+    fitting = [crowd for crowd in crowds if crowd <= len(workers)]
+    trials = list(lacking(jobs, known or Profile(), crowds=fitting, cores=profile.cores, threads=threads))
+    for i, trial in enumerate(trials):
+        if progress is not None:
+            progress(f"layers of the job, {i + 1} of {len(trials)}")
+        seconds = min(1.0, budget_s / len(trials) / 2)
+        results = on_workers(
+            client,
+            workers[: trial.crowd],
+            partial(_measure_job, trial.job.SerializeToString(), code),
+            timeout_s=2 * seconds + _PATIENCE_S,
+            threads=trial.threads,
+            crowd=trial.crowd,
+            seconds=seconds,
+            start_at=time.time() + _LEAD_S,
+        )
+        profile.merge(medians([Profile(layers=samples) for samples in results]))
+    return profile
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job to measure in `crowd` processes at once."""
+
+    job: JobProto
+    crowd: int
+    threads: int
+
+
+def lacking(
+    jobs: Iterable[JobProto], known: Profile, *, crowds: Sequence[int], cores: int, threads: int | None
+) -> Iterator[Trial]:
+    """What must be measured: a job is left out whose layers `known` or the jobs before it have."""
+    rows: defaultdict[tuple[int, int, Work], set[int]] = defaultdict(set)
+    for sample in known.layers:
+        rows[sample.crowd, sample.threads, replace(sample.work, rows=0)].add(sample.work.rows)
+    for job in jobs:
+        works = {call.work for call in worker_step(job).calls}
+        for crowd in crowds:
+            each = threads or max(1, cores // crowd)
+            measured = {work: rows[crowd, each, replace(work, rows=0)] for work in works}
+            # A mini-batch that takes too long is measured at two smaller ones.
+            if all(work.rows in found or len(found) > 1 for work, found in measured.items()):
+                continue
+            for work, found in measured.items():
+                found.add(work.rows)
+            yield Trial(job, crowd, each)
+
+
+def _measure_job(job: bytes, code: CodeBundle | None, **settings: Any) -> list[LayerSample]:
+    with unpacked(code):
+        return measure_layers(JobProto.FromString(job), **settings)
+
+
+class _Profiling:
+    """One profile on its way."""
+
+    def __init__(self, client: Any, budget_s: float, progress: Progress) -> None:
+        self._client, self._budget_s, self._progress = client, budget_s, progress
+        self._profile = machines_of(client)
+
+    def run(self) -> Profile:
+        self._measure_kernels()
+        self._measure_collectives()
+        self._measure_servers()
+        return self._profile
+
+    def _measure_kernels(self) -> None:
+        workers = self._workers("machine")
+        crowds = sorted({1, min(len(workers), self._profile.cores)})
+        seconds = _KERNELS * self._budget_s / len(crowds)
+        for crowd in crowds:
+            self._progress(f"computing in {crowd} process{'es' * (crowd > 1)}")
+            measured = on_workers(
+                self._client,
+                workers[:crowd],
+                measure_kernels,
+                timeout_s=seconds + _PATIENCE_S,
+                threads=max(1, self._profile.cores // crowd),
+                crowd=crowd,
+                seconds=seconds,
+                start_at=time.time() + _LEAD_S,
+            )
+            self._profile.merge(medians(measured))
+
+    def _measure_collectives(self) -> None:
+        groups = [(where, ranks) for where in _WHERE for ranks in rank_numbers(len(self._workers(where)))]
+        total = sum(ranks for _, ranks in groups)
+        for where, ranks in groups:
+            self._progress(f"collectives of {ranks} workers, {_WHERE[where]}")
+            chosen = place(ClusterTopology(nworkers_per_group=ranks), self._workers(where)).workers[0]
+            plan = CollectivesPlan(where, self._profile.cores, _COLLECTIVES * self._budget_s * ranks / total)
+            self._profile.curves |= run_group(self._client, chosen, measure_collectives, plan, plan.seconds)[0]
+
+    def _measure_servers(self) -> None:
+        """Round trips of one and of two clients, and the exchange of two servers, as far as there are workers."""
+        trials = [(where, count) for where in _WHERE for count in (1, 2) if count < len(self._workers(where))]
+        places = [where for where in _WHERE if len(self._workers(where)) > 1]
+        seconds = _SERVERS * self._budget_s / max(1, len(trials) + len(places))
+        for where, count in trials:
+            self._progress(f"a server of {count} worker{'s' * (count > 1)}, {_WHERE[where]}")
+            *clients, server = [info.address for info in self._workers(where)[: count + 1]]
+            self._profile.curves |= round_trips(self._client, server, clients, where, seconds)
+        for where in places:
+            self._progress(f"two servers, {_WHERE[where]}")
+            left, right = [info.address for info in self._workers(where)[:2]]
+            self._profile.curves |= exchange_neighbours(self._client, left, right, where, seconds)
+
+    def _workers(self, where: str) -> list[WorkerInfo]:
+        """The workers of one host, or one of each host. Asked for every time: processes that cannot join another MPI
+        world are replaced."""
+        hosts = by_host(free_workers(self._client)).values()
+        return next(iter(hosts)) if where == "machine" else [workers[0] for workers in hosts]
+
+
+_WHERE = {"machine": "on one host", "network": "on a host each"}
+
+
+def rank_numbers(most: int) -> list[int]:
+    """2, 4, 8, ... and the largest number itself.
+
+    >>> rank_numbers(6), rank_numbers(1)
+    ([2, 4, 6], [])
+    """
+    return [*(1 << power for power in range(1, most.bit_length()) if 1 << power < most), *([most] if most > 1 else [])]
+
+
+def free_workers(client: Any) -> list[WorkerInfo]:
+    """The Dask workers that answer and that no run uses. Raises ClusterError if there are none."""
+    workers, silent = answering(client)
+    free = [info for info in workers if not info.group]
+    if not free:
+        used = f" These are in use: {', '.join(info.address for info in workers)}." if workers else ""
+        mute = f" These do not answer: {silent}." if silent else ""
+        raise ClusterError(f"no Dask worker is free to measure.{used}{mute} Wait for the runs on them, or start more.")
+    return free
+
+
+def on_workers(
+    client: Any, workers: Sequence[WorkerInfo], function: Callable[..., Any], *, timeout_s: float, **settings: Any
+) -> list[Any]:
+    """What `function(**settings)` returned on each of these workers, which run it at once.
+
+    Raises ClusterError, which names the worker, if one fails or has not returned in time.
+    """
+    futures = [
+        client.submit(function, **settings, workers=[info.address], allow_other_workers=False, pure=False, retries=0)
+        for info in workers
+    ]
+    deadline = time.monotonic() + timeout_s
+    results = []
+    try:
+        for info, future in zip(workers, futures, strict=True):
+            results.append(_result(client, info, future, deadline, timeout_s))
+        return results
+    finally:
+        client.cancel([future for future in futures if not future.done()], force=True)
+
+
+def _result(client: Any, info: WorkerInfo, future: Any, deadline: float, timeout_s: float) -> Any:
+    while True:
+        try:
+            return future.result(timeout=min(_LOOK_EVERY_S, max(0.1, deadline - time.monotonic())))
+        except TimeoutError as error:
+            if not alive(client, [info.address]):
+                raise ClusterError(f"{info} was lost while it measured: its process died. Start it again.") from error
+            if time.monotonic() > deadline:
+                what = f"{info} has not measured within {timeout_s:.0f} s: it is stopped or busy"
+                raise ClusterError(f"{what}. Restart it, or leave it out.") from error
+        except Exception as error:
+            what = str(error) if isinstance(error, SingaError) else f"{type(error).__name__}: {error}"
+            raise ClusterError(f"{info} could not measure: {what}") from error
+
+
+def run_group(
+    client: Any, addresses: Sequence[str], function: Callable[..., Any], plan: Any, seconds: float
+) -> list[Any]:
+    """What every rank of a group of these workers returned. Raises ClusterError as a group does."""
+    with form_group(client, addresses, function, plan, name="profile") as group:
+        return group.results(seconds + _PATIENCE_S)
+
+
+def medians(profiles: Sequence[Profile]) -> Profile:
+    """Of profiles that were measured at once: the median of each sample and of each point of a curve."""
+    samples: defaultdict[tuple, list[LayerSample]] = defaultdict(list)
+    points: defaultdict[str, defaultdict[float, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    notes: dict[str, Any] = {}
+    for profile in profiles:
+        notes |= profile.notes
+        for sample in profile.layers:
+            samples[sample.work, sample.crowd, sample.threads].append(sample)
+        for name, curve in profile.curves.items():
+            for point in curve.points:
+                points[name][point.size].append(point)
+    layers = [
+        replace(of[0], forward=median(s.forward for s in of), backward=median(s.backward for s in of))
+        for of in samples.values()
+    ]
+    return Profile(layers=layers, curves={name: _curve(by_size) for name, by_size in points.items()}, notes=notes)
+
+
+def _curve(by_size: Mapping[float, Sequence[Point]]) -> Curve:
+    return Curve.of(
+        Point(size, median(p.seconds for p in of), median(p.cpu for p in of)) for size, of in by_size.items()
+    )
