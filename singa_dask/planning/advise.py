@@ -195,7 +195,7 @@ def _reason(
     elif _gain(chosen, rival) > SAME:
         yield f"{text}, {percent(_gain(chosen, rival))} more than the next best: {name(rival.candidate)}."
     else:
-        yield f"{text}, and needs less for that than others that are as fast, such as {name(rival.candidate)}."
+        yield f"{text}; {name(rival.candidate)} is as fast, but less simple."
     against = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
     if chosen is base:
         against = "More workers would not be faster"

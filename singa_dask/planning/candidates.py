@@ -71,7 +71,7 @@ class _Maker:
                 yield topology, "dim 0"
                 if topology == ClusterTopology.allreduce(n):
                     yield topology, "dim 1"
-                if topology.nworkers_per_group > 1 and topology.codec == "kFull" and self.choose is not None:
+                if self.choose is not None and topology in _worth_a_choice(n):
                     yield topology, "auto"
 
     def _topologies(self, n: int) -> Iterator[ClusterTopology]:
@@ -83,7 +83,7 @@ class _Maker:
             yield replace(ClusterTopology.allreduce(n), **coded)
         if network:
             yield replace(ClusterTopology.allreduce(n), bucket_size=LARGE_BUCKETS)
-        half = max(1, n // 2)
+        half = _half(n)
         for servers in dict.fromkeys((1, half)):
             yield ClusterTopology.sandblaster(n, servers)
         for servers in dict.fromkeys((1, half)):
@@ -139,6 +139,19 @@ class _Maker:
                 job = self.choose(job)
             self._made[known] = Candidate(job, partition)
         return self._made[known]
+
+
+def _half(n: int) -> int:
+    return max(1, n // 2)
+
+
+def _worth_a_choice(n: int) -> Iterator[ClusterTopology]:
+    """For whose groups a partition is chosen, which takes longer than a prediction."""
+    if n > 1:
+        yield ClusterTopology.allreduce(n)
+        yield ClusterTopology.sandblaster(n, _half(n))
+    if n >= SEVERAL and n % 2 == 0:
+        yield ClusterTopology.hybrid(2, n // 2, 2, n // 2)
 
 
 def with_topology(job: JobProto, topology: ClusterTopology) -> JobProto:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 Note = Callable[[str], None]
 
-# Of measuring a machine that has no profile, and the layers of a job.
-MACHINE_S, LAYERS_S = 60.0, 5.0
-SHORT_S = 0.5  # of a trial
+# Of measuring a machine that has no profile, the layers of a job, and one of its candidates.
+MACHINE_S, LAYERS_S, TRIAL_S = 60.0, 3.0, 1.0
 
 
 class Profiler:
@@ -34,6 +33,7 @@ class Profiler:
         self._client, self._note, self._stack = client, note, ExitStack()
         machines = facts_here() if client is None else machines_of(client)
         self._key = key_of(machines)
+        self._left_s, self._learned = LAYERS_S, False
         self.profile = load(self._key) or self._measured_machine(machines)
 
     def __enter__(self) -> Profiler:
@@ -41,6 +41,8 @@ class Profiler:
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+        if self._learned:
+            save(self._key, self.profile)
 
     def _measured_machine(self, machines: Profile) -> Profile:
         what = f"measuring {machines.hosts} host{'s' * (machines.hosts > 1)} like {machines.host}"
@@ -57,20 +59,20 @@ class Profiler:
         return self._client
 
     def learn(self, candidates: Iterable[Candidate], machines: Machines, code: CodeBundle | None) -> None:
-        """Measure the layers of candidates that the profile lacks, in order, for a few seconds."""
-        ends, before = time.monotonic() + LAYERS_S, len(self.profile.layers)
+        """Measure the layers of candidates that the profile lacks, in order, for as long as LAYERS_S allows."""
+        cores = self.profile.cores
         for candidate in candidates:
-            crowd = min(machines.crowd(candidate.topology.nworkers), self.profile.cores)
-            cores = self.profile.cores
-            if time.monotonic() > ends or not any(
-                lacking([candidate.job], self.profile, crowds=[crowd], cores=cores, threads=None)
-            ):
-                continue
-            if len(self.profile.layers) == before:
-                self._note(f"measuring the layers of {candidate.job.name}, for a few seconds")
-            found = measure_jobs(
-                self.workers, [candidate.job], crowds=[crowd], budget_s=SHORT_S, code=code, known=self.profile
-            )
-            self.profile.merge(found)
-        if len(self.profile.layers) > before:
-            save(self._key, self.profile)
+            crowd = min(machines.crowd(candidate.topology.nworkers), cores)
+            if self._left_s <= 0:
+                break
+            if any(lacking([candidate.job], self.profile, crowds=[crowd], cores=cores, threads=None)):
+                self._measure(candidate, crowd, code)
+
+    def _measure(self, candidate: Candidate, crowd: int, code: CodeBundle | None) -> None:
+        if not self._learned:
+            self._note(f"measuring the layers of {candidate.job.name}, for a few seconds")
+        client, began = self.workers, time.monotonic()
+        found = measure_jobs(client, [candidate.job], crowds=[crowd], budget_s=TRIAL_S, code=code, known=self.profile)
+        self._left_s -= time.monotonic() - began
+        self.profile.merge(found)
+        self._learned = True

@@ -20,7 +20,7 @@ def mlp(batch: int = 32, hidden: int = 64, **settings: Any) -> JobProto:
     """A net of two InnerProducts. settings: of the second one."""
     job = JobProto(name="points", train_steps=8)
     layers = [
-        RecordInput("data", shape=[8], batchsize=batch),
+        RecordInput("data", path="nowhere", shape=[8], batchsize=batch),
         InnerProduct("fc1", num_output=hidden),
         STanh("tanh1"),
         InnerProduct("fc2", num_output=5, **settings),
@@ -60,4 +60,4 @@ def profile_of(job: JobProto, cores: int = 2) -> Profile:
 
 
 _CODECS = [f"{way} {codec}" for way in ("encode", "decode") for codec in ("kHalf -", "kTopK 0.05")]
-_EVERY = ["update SGD", "sum", "load", "loop", "round_trip machine", "serve machine", *_CODECS]
+_EVERY = ["update kSGD", "sum", "load", "loop", "round_trip machine", "serve machine", *_CODECS]

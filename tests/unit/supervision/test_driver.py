@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.planned import predicted
 
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError
-from singa_dask.job import Job
+from singa_dask.job import ClusterTopology, Job
 from singa_dask.supervision import driver
 from singa_dask.supervision.driver import Result, train
 from singa_dask.training.prepare import prepare
@@ -178,3 +179,31 @@ def test_a_copy_of_the_driver_starts_no_cluster(runs, monkeypatch):
     with pytest.raises(ClusterError, match="while a worker imported the script"):
         train(Job.from_text(JOB))
     assert len(runs) == 2
+
+
+def test_the_cluster_of_a_call_replaces_the_jobs(runs):
+    job = Job.from_text(JOB, ["cluster.workspace=mine"])
+    train(job, cluster=ClusterTopology.hogwild(2))
+    prepared, folder, *_ = runs.pop()
+    assert prepared.topology == ClusterTopology.hogwild(2) and folder == Path("mine").absolute()
+    assert job.topology == ClusterTopology(), "the given job stays as it is"
+    for wrong in ({"cluster": "automatic"}, {"cluster": "auto", "processes": False}):
+        with pytest.raises(ConfigError, match=r"cluster: cannot be chosen\. Received: .* Give cluster=\"auto\" and"):
+            train(job, **wrong)
+    assert not runs
+
+
+def test_a_plan_chooses_the_cluster_and_its_prediction_is_compared(runs, monkeypatch, capsys):
+    chosen = predicted(ClusterTopology.allreduce(2), 1000.0)
+    planned = SimpleNamespace(job=Job.from_text(JOB), recommended=chosen)
+    planned.job.proto.cluster.CopyFrom(chosen.candidate.job.cluster)
+    monkeypatch.setattr(driver, "plan", lambda job, client, note: note("measuring") or planned)
+    result = train(Job.from_text(JOB), cluster="auto")
+    prepared, folder, *_ = runs.pop()
+    assert prepared.topology == ClusterTopology.allreduce(2) and folder == Path("runs/points-auto").absolute()
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["measuring", "auto: AllReduce, 2 workers, dim 0: 1,000 samples/s expected, 32 ms a step"]
+    assert "1,234 samples/s, 23 % above the prediction; " in str(result)
+    assert "900 samples/s, 10 % below the prediction" in str(
+        Result({**SUMMARY, "samples_per_s": 900.0}, folder, 1000.0)
+    )
