@@ -29,8 +29,8 @@ def job_in_python(nworkers, **fields):
         ],
         updater=updaters.SGD(lr=0.05, momentum=0.9),
         cluster=ClusterTopology.allreduce(nworkers),
-        train_steps=200,
-        disp_freq=50,
+        train_steps=80,
+        disp_freq=20,
         **fields,
     )
 
@@ -46,7 +46,7 @@ def test_a_client_is_used_again_and_never_closed(environment, tmp_path, monkeypa
             assert result.summary["status"] == "completed"
             assert result.checkpoint.exists()
             losses.append(result.train["loss"])
-        assert losses[0] == losses[1] < 0.2
+        assert losses[0] == losses[1] < 0.4
         assert client.status == "running"
         assert kept.result(timeout=10).sum() == 45, "what the user has on the workers is still there"
         too_many = job_in_python(3)

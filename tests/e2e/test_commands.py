@@ -18,8 +18,8 @@ EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.c
 
 
 @pytest.mark.parametrize("job", EXAMPLES)
-def test_every_example_is_ready_to_run(singa_dask, job):
-    ran = singa_dask("check", example(job), "--cluster", cluster(), "--no-data")
+def test_every_example_is_ready_to_run(here, job):
+    ran = here("check", example(job), "--cluster", cluster(), "--no-data")
     assert ran.code == 0, ran.err
     assert f"{job}: ready to run; AllReduce" in ran.last_line
     assert "MPICH" in ran.out
@@ -102,7 +102,7 @@ def test_ctrl_c_in_code_made_from_text(environment, tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
+def test_your_own_csv_from_file_to_predictions(singa_dask, here, tmp_path, no_leaks):
     """Two clouds of points: shards, training on 2 workers, test, predictions."""
     draw = np.random.default_rng(0)
     for name in ("train", "test"):
@@ -111,7 +111,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
         lines = [f"{['near', 'far'][k]},{x:.4f},{y:.4f},{z:.4f}" for k, (x, y, z) in zip(kinds, points, strict=True)]
         (tmp_path / f"{name}.csv").write_text("kind,x,y,z\n" + "\n".join(lines) + "\n")
         options = ["--label", "kind", "--shards", 3, *(["--no-shuffle"] if name == "test" else [])]
-        ran = singa_dask("shard", "csv", "--source", f"{name}.csv", "--out", name, *options)
+        ran = here("shard", "csv", "--source", f"{name}.csv", "--out", name, *options)
         assert ran.code == 0, ran.err
         assert "300 samples in 3 shards" in ran.out
     (tmp_path / "job.conf").write_text(
@@ -133,7 +133,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     rows = metrics(tmp_path / "runs" / "clouds-allreduce")
     assert rows[-1]["accuracy"] > 0.98
     other = sets(**{"neuralnet__layer[scores]__innerproduct_conf__num_output": 3})
-    ran = singa_dask("test", "job.conf", "--checkpoint", "runs/clouds-allreduce", *other)
+    ran = here("test", "job.conf", "--checkpoint", "runs/clouds-allreduce", *other)
     assert ran.code == 1
     assert (
         "step-00000060.h5 does not fit this job: parameter 'scores_bias': (2,) in the checkpoint, (3,) in this job"
@@ -156,11 +156,11 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     bare = "".join(f"{line.partition(',')[2]}\n" for line in (tmp_path / "test.csv").read_text().splitlines())
     (tmp_path / "new.csv").write_text(bare)
     options = ["--label", "none", "--no-shuffle", "--out", "new"]
-    assert singa_dask("shard", "csv", "--source", "new.csv", *options).code == 0
+    assert here("shard", "csv", "--source", "new.csv", *options).code == 0
     new = sets(
         **{"neuralnet__layer[1]__store_conf__path": "new", "neuralnet__layer[1]__store_conf__has_label": "false"}
     )
-    ran = singa_dask("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "new-out.csv", *new)
+    ran = here("predict", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--out", "new-out.csv", *new)
     assert ran.code == 0, ran.err
     assert (pd.read_csv(tmp_path / "new-out.csv")["class"] == table["class"]).all()
     ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "model/clouds.onnx")
@@ -173,7 +173,7 @@ def test_your_own_csv_from_file_to_predictions(singa_dask, tmp_path, no_leaks):
     )  # shards deal the rows out
     kinds = np.loadtxt(tmp_path / "test.csv", delimiter=",", skiprows=1, usecols=0, dtype=str)
     assert np.mean(scores.argmax(axis=1) == (kinds == "near")) == pytest.approx(rows[-1]["accuracy"])
-    ran = singa_dask("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "out.csv/clouds.onnx")
+    ran = here("export", "job.conf", "--checkpoint", "runs/clouds-allreduce", "--onnx", "out.csv/clouds.onnx")
     assert ran.code == 2 and "error: --onnx: cannot be written" in ran.err
 
 

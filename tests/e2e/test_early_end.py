@@ -30,7 +30,7 @@ REDUCE = [
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["allreduce", "downpour", "hogwild"])
-def test_a_run_that_no_longer_improves_ends_early_in_all_groups(singa_dask, tmp_path, no_leaks, name):
+def test_a_run_that_no_longer_improves_ends_early_in_all_groups(singa_dask, here, tmp_path, no_leaks, name):
     ran = singa_dask("train", example(), "--cluster", cluster(name), *EARLY, *REDUCE, "--workspace", "w", timeout=100)
     assert ran.code == 0, ran.out + ran.err
     why = "early stopping: test.loss has not improved since step 0"
@@ -49,18 +49,18 @@ def test_a_run_that_no_longer_improves_ends_early_in_all_groups(singa_dask, tmp_
     best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
     path = tmp_path / "w/checkpoint/best.h5"
     assert told["best"]["step"] == best["step"] and told["best"]["checkpoint"] == str(path)
-    tested = singa_dask("test", example(), "--checkpoint", path, *sets(test_steps=0))
+    tested = here("test", example(), "--checkpoint", path, *sets(test_steps=0))
     assert tested.code == 0 and f"accuracy {told['best']['value']:.4f}" in tested.out, tested.out + tested.err
     assert round(told["best"]["value"] * 359, 4).is_integer(), "the test set of the digits has 359 samples"
 
 
 @pytest.mark.timeout(120)
-def test_a_resumed_run_keeps_its_patience_and_an_unknown_metric_is_named_before_the_first_step(singa_dask, tmp_path):
-    first = singa_dask("train", example(), *EARLY, *sets(train_steps=20), "--workspace", "w")
+def test_a_resumed_run_keeps_its_patience_and_an_unknown_metric_is_named_before_the_first_step(here, tmp_path):
+    first = here("train", example(), *EARLY, *sets(train_steps=20), "--workspace", "w")
     assert first.code == 0 and summary(tmp_path / "w")["ended_early"] is None
-    more = singa_dask("train", example(), *EARLY, "--workspace", "w", "--resume")
+    more = here("train", example(), *EARLY, "--workspace", "w", "--resume")
     assert more.code == 0 and summary(tmp_path / "w")["step"] == 40, more.out + more.err
-    wrong = singa_dask("train", example(), *EARLY, *sets(keep_best='"test.acuracy"'), "--workspace", "x")
+    wrong = here("train", example(), *EARLY, *sets(keep_best='"test.acuracy"'), "--workspace", "x")
     assert wrong.code == 2
     assert "error: keep_best: is not measured by this net. Received: test.acuracy." in wrong.err
     assert "Write one of: test.loss, test.accuracy." in wrong.err and not list(tmp_path.glob("x/checkpoint/*.h5"))

@@ -25,12 +25,12 @@ def parameters(workspace):
 
 
 @pytest.mark.timeout(120)
-def test_a_hybrid_job_of_singa(singa_dask, tmp_path, no_leaks):
+def test_a_hybrid_job_of_singa(singa_dask, here, tmp_path, no_leaks):
     (tmp_path / "hybrid.conf").write_text(HYBRID)
-    checked = singa_dask("check", "hybrid.conf", "--no-data")
+    checked = here("check", "hybrid.conf", "--no-data")
     assert checked.code == 0, checked.err
     assert "nworkers_per_procs: 2 is ignored" in checked.err
-    refused = singa_dask("check", "hybrid.conf")
+    refused = here("check", "hybrid.conf")
     assert refused.code == 2
     assert refused.err.count("error: ") == 1 and "store_conf.backend" in refused.err
 

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from support import commands
 from support.commands import run_here, sets
 from support.leaks import leaks_forbidden
 
@@ -39,37 +38,37 @@ def trained(environment, tmp_path_factory):
     shard = ("shard", "csv", "--source", "table.csv", "--label", "kind", "--out", "shards", "--no-shuffle")
     with leaks_forbidden():
         for command in (shard, ("train", "job.conf", "--workspace", "run")):
-            ran = commands.run(*command, cwd=folder, env=environment)
+            ran = run_here(*command, cwd=folder, env=environment)
             assert ran.code == 0, ran.err
     return folder, table
 
 
 @pytest.mark.timeout(120)
-def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, trained, tmp_path, no_leaks):
+def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, here, trained, tmp_path, no_leaks):
     folder, table = trained
     for name in ("run", "shards"):  # the run has the job
         shutil.copytree(folder / name, tmp_path / name)
-    ran = singa_dask("predict", "run", "--data", "shards")
+    ran = here("predict", "run", "--data", "shards")
     assert ran.code == 0, ran.err
     assert ran.last_line == "run/checkpoint/step-00000040.h5: wrote 300 predictions to predictions.csv"
-    here = pd.read_csv(tmp_path / "predictions.csv")
-    assert list(here.columns) == ["sample", "label", "class", "probability", "probability_far", "probability_near"]
-    assert list(here["label"]) == list(table["kind"])
-    assert (here["label"] == here["class"]).mean() > 0.98
+    alone = pd.read_csv(tmp_path / "predictions.csv")
+    assert list(alone.columns) == ["sample", "label", "class", "probability", "probability_far", "probability_near"]
+    assert list(alone["label"]) == list(table["kind"])
+    assert (alone["label"] == alone["class"]).mean() > 0.98
     new = table.drop(columns="kind")
     new.to_csv(tmp_path / "new.csv", index=False)
     ran = singa_dask("predict", "run", "--data", "new.csv", "--out", "new.parquet", "--workers", 2)
     assert ran.code == 0, ran.err
-    expected = here.drop(columns="label")
+    expected = alone.drop(columns="label")
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "new.parquet"), expected, check_dtype=False, rtol=1e-4)
     with h5py.File(tmp_path / "new.h5", "w") as file:
         file["table/features"] = new.to_numpy(np.float32)
-    ran = singa_dask("predict", "run", "--data", "new.h5", "--x", "table/features", "--out", "p.h5")
+    ran = here("predict", "run", "--data", "new.h5", "--x", "table/features", "--out", "p.h5")
     assert ran.code == 0, ran.err
     with h5py.File(tmp_path / "p.h5") as file:
         probabilities = file["loss/probabilities"]
         assert list(probabilities.attrs["classes"]) == ["far", "near"]
-        np.testing.assert_allclose(probabilities[:, 0], here["probability_far"], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(probabilities[:, 0], alone["probability_far"], rtol=1e-4, atol=1e-6)
 
 
 def test_wrong_calls_say_the_way_out(trained, environment):
@@ -95,13 +94,13 @@ def test_wrong_calls_say_the_way_out(trained, environment):
 
 
 @pytest.mark.timeout(120)
-def test_a_table_with_categories_becomes_numbers_with_the_name_of_the_target(singa_dask, tmp_path):
+def test_a_table_with_categories_becomes_numbers_with_the_name_of_the_target(here, tmp_path):
     draw = np.random.default_rng(0)
     colours, area = draw.integers(0, 3, 900), draw.normal(50, 10, 900)
     table = pd.DataFrame({"colour": np.array(["red", "green", "blue"])[colours], "area": area})
     table["price"] = 1000 * colours + 20 * area
     table.to_csv(tmp_path / "houses.csv", index=False)
-    ran = singa_dask("shard", "csv", "--source", "houses.csv", "--target", "price", "--out", "shards")
+    ran = here("shard", "csv", "--source", "houses.csv", "--target", "price", "--out", "shards")
     assert ran.code == 0, ran.err
     net = JOB[: JOB.index("layer { name")].replace("iris", "houses").replace("40", "150")
     store = 'path: "shards" batchsize: 50 normalise: true normalise_target: true'
@@ -112,8 +111,8 @@ def test_a_table_with_categories_becomes_numbers_with_the_name_of_the_target(sin
           layer {{ name: "loss" type: kEuclideanLoss srclayers: "size" srclayers: "data" }}
         }}"""
     )
-    assert singa_dask("train", "job.conf", "--workspace", "run").code == 0
-    ran = singa_dask("predict", "run", "--data", "houses.csv")
+    assert here("train", "job.conf", "--workspace", "run").code == 0
+    ran = here("predict", "run", "--data", "houses.csv")
     assert ran.code == 0, ran.err
     found = pd.read_csv(tmp_path / "predictions.csv")
     assert list(found.columns) == ["sample", "true_price", "price"]
@@ -122,6 +121,6 @@ def test_a_table_with_categories_becomes_numbers_with_the_name_of_the_target(sin
     predicted = load_model(tmp_path / "run").predict(table)
     np.testing.assert_allclose(predicted["price"], found["price"], rtol=1e-4)
     table.assign(colour="pink").to_csv(tmp_path / "pink.csv", index=False)
-    ran = singa_dask("predict", "run", "--data", "pink.csv", "--out", "pink.h5")
+    ran = here("predict", "run", "--data", "pink.csv", "--out", "pink.h5")
     assert ran.code == 1 and "the category 'pink' was not in the training data" in ran.err
     assert not (tmp_path / "pink.h5").exists()

@@ -36,29 +36,26 @@ def training_processes(process):
     return sorted(children, key=lambda child: sum(child.cpu_times()[:2]), reverse=True)[:3]
 
 
-def press_ctrl_c(process):
-    os.killpg(process.pid, signal.SIGINT)  # a terminal interrupts the whole group
-
-
-def stop_as_a_batch_system(process):
-    process.terminate()
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("stop", [press_ctrl_c, stop_as_a_batch_system])
-def test_a_stopped_run_ends_with_a_checkpoint(running, tmp_path, no_leaks, stop):
-    stop(running)
-    assert running.wait(timeout=30) == 130, said(tmp_path)
+def ends_with_a_checkpoint(process, tmp_path):
+    """The summary of a run that was told to stop."""
+    assert process.wait(timeout=30) == 130, said(tmp_path)
     told = summary(tmp_path / "run")
     assert told["status"] == "interrupted"
     assert told["checkpoint"].endswith(f"step-{told['step']:08d}.h5")
     assert os.path.exists(told["checkpoint"])
     assert "stopped at step" in said(tmp_path)
     assert "go on with --resume" in said(tmp_path)
+    return told
 
 
 @pytest.mark.timeout(120)
-def test_a_killed_worker_costs_at_most_a_checkpoint_interval(running, tmp_path, no_leaks):
+def test_a_run_that_a_batch_system_stops_ends_with_a_checkpoint(running, tmp_path, no_leaks):
+    running.terminate()
+    ends_with_a_checkpoint(running, tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_worker_costs_at_most_a_checkpoint_interval_and_ctrl_c_stops_the_run(running, tmp_path, no_leaks):
     wait_for_step(running, tmp_path, 120)
     victim = training_processes(running)[1]
     victim.kill()
@@ -70,6 +67,5 @@ def test_a_killed_worker_costs_at_most_a_checkpoint_interval(running, tmp_path, 
     resumed = int(re.search(r"from step (\d+)\.", said(tmp_path))[1])
     assert resumed >= 50
     wait_for_step(running, tmp_path, resumed + 60)
-    os.killpg(running.pid, signal.SIGINT)
-    assert running.wait(timeout=30) == 130
-    assert summary(tmp_path / "run")["restarts"] == 1
+    os.killpg(running.pid, signal.SIGINT)  # a terminal interrupts the whole group
+    assert ends_with_a_checkpoint(running, tmp_path)["restarts"] == 1

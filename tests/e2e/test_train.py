@@ -34,7 +34,7 @@ def updater_state(workspace, step):
 
 
 @pytest.mark.timeout(120)
-def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
+def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     ran = singa_dask("train", example(), "--cluster", cluster(), timeout=110)
     assert ran.code == 0, ran.err
     workspace = tmp_path / "runs" / "digits-allreduce"
@@ -59,11 +59,11 @@ def test_digits_with_three_workers(singa_dask, tmp_path, no_leaks):
     assert [row["step"] for row in rows if row["phase"] == "test"] == list(range(0, 601, 100))
     assert metrics_of(rows[-1]) == told["test"]
 
-    tested = singa_dask("test", example(), "--checkpoint", workspace)
+    tested = here("test", example(), "--checkpoint", workspace)
     assert tested.code == 0, tested.err
     assert f"accuracy {told['test']['accuracy']:.4f}" in tested.out
 
-    predicted = singa_dask("predict", example(), "--checkpoint", workspace, "--out", "out.csv")
+    predicted = here("predict", example(), "--checkpoint", workspace, "--out", "out.csv")
     assert predicted.code == 0, predicted.err
     header, *lines = (tmp_path / "out.csv").read_text().splitlines()
     probabilities = [f"probability_{digit}" for digit in range(10)]
@@ -89,7 +89,7 @@ def test_any_number_of_workers_reaches_the_same_parameters(singa_dask, tmp_path,
 
 
 @pytest.mark.timeout(120)
-def test_resume_is_bit_identical(singa_dask, tmp_path, whole, no_leaks):
+def test_resume_is_bit_identical(singa_dask, here, tmp_path, whole, no_leaks):
     parts = tmp_path / "parts"
     options = ["--cluster", cluster(), *SHORT]
     assert singa_dask("train", example(), "--workspace", parts, *options, *sets(train_steps=5)).code == 0
@@ -103,7 +103,7 @@ def test_resume_is_bit_identical(singa_dask, tmp_path, whole, no_leaks):
 
     before = summary(parts)
     other = sets(**{"neuralnet__layer[ip1]__innerproduct_conf__num_output": 32, "updater__type": "kAdam"})
-    refused = singa_dask("train", example(), "--workspace", parts, *options, *other, *sets(resume="true"))
+    refused = here("train", example(), "--workspace", parts, *options, *other, *sets(resume="true"))
     assert refused.code == 1
     assert "'w_ip1': (256, 64) in the checkpoint, (256, 32) in this job" in refused.err
     assert "updater state: velocity in the checkpoint, mean, squares in this job" in refused.err
@@ -136,7 +136,7 @@ def test_a_diverging_run_fails_and_says_why(singa_dask, tmp_path, no_leaks):
     assert "diverged" in told["error"]
 
 
-def test_resume_without_a_checkpoint_says_so(singa_dask, tmp_path):
-    ran = singa_dask("train", example(), *SHORT, "--resume")
+def test_resume_without_a_checkpoint_says_so(here):
+    ran = here("train", example(), *SHORT, "--resume")
     assert ran.code == 1
     assert "no valid checkpoint to resume from" in ran.err

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.leaks import leaks_forbidden
 
-from singa_dask.cluster import local_cluster, wait_workers
+from singa_dask.cluster import group, local_cluster, rank, wait_workers
 from singa_dask.cluster.workers import answering
 
 
@@ -23,6 +23,19 @@ def workers3(cluster3) -> list:
     """The 3 workers as they are now: a test before may have had some of them replaced."""
     wait_workers(cluster3, 3)
     return answering(cluster3, 10.0)[0]
+
+
+_SECONDS = "from singa_dask.cluster import rank; rank.GRACE_S, rank._UNHEARD_S = {}, {}"
+
+
+@pytest.fixture
+def hurried(cluster3, workers3, monkeypatch) -> Iterator[None]:
+    """The driver waits for an answer of a rank, and ranks for their driver, for a second; usually for 2 to 5."""
+    monkeypatch.setattr(group, "_ANSWER_S", 1.0)
+    cluster3.run(exec, _SECONDS.format(1.0, 1.0))
+    yield
+    # Fresh processes, and those that are about to be replaced, have the usual ones.
+    cluster3.run(exec, _SECONDS.format(rank.GRACE_S, rank._UNHEARD_S), on_error="ignore")
 
 
 @pytest.fixture

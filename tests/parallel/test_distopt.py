@@ -124,7 +124,7 @@ open(f"{tmp_path}/{{rank}}.out", "w").write(f"{{size}} {{alone}}")
 
 
 def test_under_mpiexec_ranks_may_end_at_different_times(tmp_path, no_leaks):
-    body = "\nout = train()\nif out[0] == 0: time.sleep(2); print('late', flush=True)\n"
+    body = "\nout = train()\nif out[0] == 0: time.sleep(1); print('late', flush=True)\n"
     done = run(tmp_path, body, ranks=2)
     assert done.returncode == 0 and "late" in done.stdout, done.stdout + done.stderr
 
@@ -141,21 +141,21 @@ def test_under_mpiexec_a_lost_rank_ends_the_job(tmp_path, no_leaks, how):
 def test_under_mpiexec_a_late_rank_is_named_by_all_others(tmp_path, no_leaks):
     body = f"""
 from singa_dask.distopt.worlds import world
-comm = world(timeout_s=3.0)
+comm = world(timeout_s=2.0)
 for _ in range(3):
     comm.barrier()
 if comm.rank == 1:
-    time.sleep(5)
+    time.sleep(4)
 try:
     comm.all_reduce(np.ones(100_000))
 except ClusterError as error:
     open(f"{tmp_path}/{{comm.rank}}.out", "w").write(str(error))
-time.sleep(4 - 2 * comm.rank)
+time.sleep(3 - 1.5 * comm.rank)
 os._exit(0)
 """
     run(tmp_path, "\nfrom singa_dask.errors import ClusterError\n" + body, ranks=3)
     for rank in (0, 2):
-        expected = f"rank {rank}: all_reduce did not finish within 3.0 s; rank 1 is lost, stopped or late"
+        expected = f"rank {rank}: all_reduce did not finish within 2.0 s; rank 1 is lost, stopped or late"
         assert (tmp_path / f"{rank}.out").read_text() == expected
 
 

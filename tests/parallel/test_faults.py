@@ -141,7 +141,7 @@ def test_mpi_init_is_left_by_the_deadline_even_when_nobody_answers(no_leaks):
     assert rank.returncode == -signal.SIGALRM and time.monotonic() - start < 5.0
 
 
-def test_ranks_leave_when_their_driver_is_killed(cluster3, ranks3):
+def test_ranks_leave_when_their_driver_is_killed(cluster3, ranks3, hurried):
     address = cluster3.scheduler.address
     command = [sys.executable, "-c", _DRIVER, address, *ranks3]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

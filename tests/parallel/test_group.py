@@ -159,7 +159,7 @@ def test_the_rank_that_raised_is_named_with_its_traceback(cluster3, ranks3):
     assert "shard 7 is damaged" in message and "_raise_on_one" in message and failure.worker.address in message
 
 
-def test_a_rank_that_does_not_leave_loses_its_process(cluster3, ranks3):
+def test_a_rank_that_does_not_leave_loses_its_process(cluster3, ranks3, hurried):
     group = form_group(cluster3, ranks3, _deaf)
     deaf = {worker.pid for worker in group.workers[1:]}
     start = time.monotonic()
@@ -198,8 +198,8 @@ def test_a_process_that_started_mpi_by_itself_is_replaced(cluster3, ranks3):
         assert [total for _, _, total in group.results()] == [6.0] * 3
 
 
-def test_a_stopped_rank_is_named(cluster3, ranks3):
-    group = form_group(cluster3, ranks3, _for_ever, comm_timeout_s=2.0)
+def test_a_stopped_rank_is_named(cluster3, ranks3, hurried):
+    group = form_group(cluster3, ranks3, _for_ever, comm_timeout_s=1.0)
     time.sleep(0.3)
     os.kill(group.workers[2].pid, signal.SIGSTOP)
     failure = _failure(group, 25.0)
@@ -233,7 +233,7 @@ def test_a_request_to_stop_reaches_every_rank(cluster3, ranks3):
 def test_a_group_in_use_is_waited_for_and_then_named(cluster3, ranks3):
     with form_group(cluster3, ranks3, _for_ever, name="first") as first:
         with pytest.raises(ClusterError, match=r"in use.*first-"):
-            form_group(cluster3, first.addresses[1:], _where, timeout_s=1.0)
+            form_group(cluster3, first.addresses[1:], _where, timeout_s=0.3)
         first.abort("enough")
 
 
@@ -247,7 +247,7 @@ def test_one_dask_thread_still_loads_while_a_rank_trains(cluster3, ranks3):
         group.results(5.0)
 
 
-def test_a_cancelled_rank_leaves(cluster3, ranks3):
+def test_a_cancelled_rank_leaves(cluster3, ranks3, hurried):
     """What a worker sees when the driver dies: its task is cancelled."""
     group = form_group(cluster3, ranks3, _for_ever)
     cluster3.cancel(list(group.futures), force=True)
@@ -269,7 +269,7 @@ def test_a_worker_that_is_stopped_keeps_the_group_from_forming_and_is_named(clus
     try:
         start = time.monotonic()
         with pytest.raises(ClusterError, match=ranks3[1]):
-            form_group(cluster3, ranks3, _where, timeout_s=2.0)
+            form_group(cluster3, ranks3, _where, timeout_s=1.0)
         assert time.monotonic() - start < 10.0
     finally:
         os.kill(workers3[1].pid, signal.SIGCONT)

@@ -51,7 +51,7 @@ def decoded(codec, values):
 # Every codec
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(values=any_vectors)
 def test_sizes_are_what_is_said_and_encoding_is_deterministic(values):
     for name, make in MAKERS.items():
@@ -67,7 +67,7 @@ def test_sizes_are_what_is_said_and_encoding_is_deterministic(values):
         assert again.tobytes() == payload.tobytes() and (place[payload.size :] == 99).all(), name
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(values=any_vectors)
 def test_decoding_adds_where_it_is_told_to(values):
     for name, make in MAKERS.items():
@@ -158,7 +158,7 @@ def _rounded(value, format):
 
 
 @pytest.mark.parametrize("format", [Half, BFloat16])
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_16_bits_are_the_nearest_and_overflows_are_saturated_and_counted(format, data):
     dtype = data.draw(st.sampled_from(DTYPES))

@@ -259,6 +259,19 @@ def test_dask_arrays_stay_lazy():
     np.testing.assert_allclose(whole.predict(lazy).compute(), whole.predict(x), rtol=1e-5)
 
 
+def test_classes_of_collections_may_be_any_numbers():
+    """In shards the answers are places among the classes. Those of the classes 2 and 3 are 1 and 2, names too."""
+    da = pytest.importorskip("dask.array")
+    x = np.concatenate([DRAW.normal(size=(60, 2)) - 4, DRAW.normal(size=(60, 2)) + 4])
+    y = np.repeat([2, 3], 60)
+    lazy = da.from_array(x, chunks=(50, 2)), da.from_array(y, chunks=50)
+    part = Classifier(learning_rate=0.05, random_state=0).partial_fit(*lazy, classes=(1, 2, 3))
+    for _ in range(4):
+        part.partial_fit(*lazy)
+    assert part.classes_.tolist() == [1, 2, 3]
+    assert part.predict_proba(x).shape == (120, 3) and (part.predict(x) == y).mean() > 0.95
+
+
 def test_dask_dataframes_stay_lazy():
     pandas, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     x, y = pandas.DataFrame(IRIS[0], columns=list("abcd")), pandas.Series(NAMES[IRIS[1]], name="kind")

@@ -29,7 +29,7 @@ from singa_dask.layers import (
     STanh,
 )
 
-STEPS = 20
+STEPS = 10
 UNIFORM = {"init": {"type": "kUniform", "low": -0.3, "high": 0.3}}
 
 
@@ -166,7 +166,7 @@ def net_of(name, dim):
 
 @pytest.mark.parametrize("dim", [0, 1, "mixed"])
 @pytest.mark.parametrize("name", NETS)
-def test_twenty_steps_equal_the_serial_run(name, dim):
+def test_ten_steps_equal_the_serial_run(name, dim):
     results = assert_equal_to_serial(*net_of(name, dim), (2, 3, 4), rtol=1e-7, atol=1e-9)
     for result in results.values():
         assert bool(result["own"]) == (dim != 0)

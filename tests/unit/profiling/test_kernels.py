@@ -18,7 +18,6 @@ def small(monkeypatch):
         "VALUES": 4,
         "LOADED_ROWS": (2, 64),
         "LOOP_STEPS": 20,
-        "LOOP_DISPLAY": 5,
         "RULES": RULES[:1],
     }.items():
         monkeypatch.setattr(kernels, name, value)
