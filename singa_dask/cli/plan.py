@@ -90,7 +90,7 @@ def plan(
         _show(made, job, every)
     if out is not None:
         for picture in made.draw(out):
-            click.echo(f"drawn: {picture}")
+            click.echo(f"drawn: {picture}", err=as_json == "-")
 
 
 def _show(made: Any, job: Path, every: bool) -> None:
