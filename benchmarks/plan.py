@@ -67,15 +67,19 @@ def main(
     missing = ""
     if "points" in parts:
         _points(console, figures, count, only, out, again=again)
-        _conclude(console, figures, plot, table)
+        _conclude(console, figures)
     if "auto" in parts and not again:
-        rows = figures["auto_machine"] = plan_auto.on_machine(rounds)
-        show(console, "2 workers on this machine, in turns; faster = than dim 0", rows)
         try:
-            rows = figures["auto_network"] = plan_auto.on_hosts(rounds)
-            show(console, "4 hosts at 1 Gbit/s, in turns; faster = than dim 0", rows)
-        except NotHere as error:
-            missing = f"The part on a limited network was left out: {error}."
+            for part, measure in (("auto_machine", plan_auto.on_machine), ("auto_network", plan_auto.on_hosts)):
+                rows = figures[part] = measure(rounds)
+                show(console, f"{part}: partitions in turns; faster = than dim 0", rows)
+                show(console, "auto is so many times as fast", plan_auto.verdicts(rows))
+        except (NotHere, plan_auto.Unprofiled) as error:
+            missing = f"The part auto was left out: {error}."
+    if plot:
+        plan_report.draw(figures["points"], plot)
+    if table:
+        table.write_text(plan_report.markdown(figures))
     end(console, figures, out)
     if missing:
         raise click.ClickException(missing)
@@ -126,7 +130,7 @@ def _replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _conclude(console: Console, figures: dict[str, Any], plot: Path | None, table: Path | None) -> None:
+def _conclude(console: Console, figures: dict[str, Any]) -> None:
     rows = figures["points"]
     total = figures["summary"] = plan_report.summary(rows)
     for column in ("framework", "partition", "codec", "condition"):
@@ -135,10 +139,6 @@ def _conclude(console: Console, figures: dict[str, Any], plot: Path | None, tabl
     show(console, "choices that are not the best", [c for c in plan_report.choices(rows) if c["lost"] > 0])
     console.print({name: value for name, value in total.items() if name != "failed"})
     show(console, "points without a comparison", total["failed"])
-    if plot:
-        plan_report.draw(rows, plot)
-    if table:
-        table.write_text(plan_report.markdown(rows, figures["machine"]))
 
 
 if __name__ == "__main__":

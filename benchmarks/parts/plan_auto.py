@@ -15,7 +15,14 @@ from tools.network import Host, joined_hosts
 from tools.workloads import PARTITIONED
 
 from parts.partitioned import BATCH, NETS, on_network, on_one_machine, partitions
-from parts.plan_measured import HOSTS_S, LAYERS_WITHIN_S, MACHINE_S, Unprofiled, layers_line, machines_of
+from parts.plan_measured import (
+    LAYERS_WITHIN_S,
+    PROFILE_S,
+    PROFILE_WITHIN_S,
+    Unprofiled,
+    layers_line,
+    machines_of,
+)
 from parts.plan_points import AUTO, DIM_1, Condition
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
@@ -42,11 +49,20 @@ def on_machine(rounds: int) -> list[dict[str, Any]]:
     return [_named(row, ways) for net in NETS for row in on_one_machine(net, rounds, WORKERS, ways[net])]
 
 
+def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each net: auto against the faster of the other partitions, and against dim 0; above 1 auto is faster."""
+    found = []
+    for net in dict.fromkeys(row["net"] for row in rows):
+        ms = {row["partition"]: row["ms"] for row in rows if row["net"] == net}
+        other = min(ms[BATCH], ms[DIM_1])
+        found.append({"net": net, "of_others": round(other / ms[AUTO], 3), "of_dim_0": round(ms[BATCH] / ms[AUTO], 3)})
+    return found
+
+
 def _ways(workers: int, machines: Machines, hosts: Sequence[Host] = ()) -> dict[str, dict[str, list[str]]]:
     """The overrides of each net's partitions. Raises Unprofiled."""
     with dask_cluster(workers, hosts) as driver:
-        budget_s = HOSTS_S if hosts else MACHINE_S
-        profile = _asked(driver, {"do": "profile", "budget_s": budget_s}, 4 * budget_s + 60)
+        profile = _asked(driver, {"do": "profile", "budget_s": PROFILE_S}, PROFILE_WITHIN_S)
         return {net: _of_net(net, workers, machines, driver, profile) for net in NETS}
 
 

@@ -30,9 +30,9 @@ from singa_dask.planning.profile import Profile
 from singa_dask.training.prepare import prepare
 
 # The machine is profiled once, hosts once for each rate of their network.
-MACHINE_S, HOSTS_S, LAYERS_S, RUN_S = 60.0, 30.0, 1.0, 120.0
+PROFILE_S, LAYERS_S, RUN_S = 60.0, 1.0, 120.0
 SETTLED = WARM_UP + 2 * TURNS  # steps after which an exchange has chosen whether it overlaps
-LAYERS_WITHIN_S = 300.0
+PROFILE_WITHIN_S = LAYERS_WITHIN_S = 300.0
 INTERVALS, INTERVAL_S = 12, 0.12
 GUESS_S = 0.03  # of a step, where no prediction says what to expect
 
@@ -72,8 +72,8 @@ class Session:
             self.rate = condition.rate
         name = condition.profiled
         if name not in self.profiles:
-            began, budget = time.monotonic(), HOSTS_S if self.hosts else MACHINE_S
-            answer = self.driver.ask({"do": "profile", "budget_s": budget}, 4 * budget + 60)
+            began = time.monotonic()
+            answer = self.driver.ask({"do": "profile", "budget_s": PROFILE_S}, PROFILE_WITHIN_S)
             if "error" in answer:
                 raise Unprofiled(f"no profile: {answer['error']}")
             made = Profile.from_json(answer["profile"])

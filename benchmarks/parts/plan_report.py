@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,9 @@ def worst(rows: Iterable[Row], count: int = WORST) -> list[dict[str, Any]]:
     ]
 
 
-def markdown(rows: Sequence[Row], machine: dict[str, Any]) -> str:
-    """The table for docs/plan.md."""
+def markdown(figures: Mapping[str, Any]) -> str:
+    """The tables for docs/plan.md."""
+    rows, machine = figures["points"], figures["machine"]
     total = summary(rows)
     lines = [f"{total['points']} points on {machine['cpu']}, {machine['cores']} cores.", ""]
     for column in ("framework", "condition"):
@@ -101,6 +102,12 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any]) -> str:
         lines += ["Choices that lose more than 5 %:", "", *_table(missed, {"lost": _percent}), ""]
     if total["failed"]:
         lines += ["Points without a comparison:", "", *_table(total["failed"], {}), ""]
+    for part, where in (("auto_machine", "two workers on one machine"), ("auto_network", "four hosts at 1 Gbit/s")):
+        shown = [
+            {name: row[name] for name in ("net", "partition", "ms", "faster", "mb")} for row in figures.get(part, ())
+        ]
+        if shown:
+            lines += [f"Partitions in turns, {where}:", "", *_table(shown, {}), ""]
     return "\n".join(lines)
 
 

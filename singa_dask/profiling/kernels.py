@@ -57,7 +57,7 @@ SWEPT = 16 << 20
 LEAST_CALLS = 3
 # Samples of the shards that are loaded, values of one, and rows of the mini-batches.
 SAMPLES, VALUES, LOADED_ROWS = 4096, 784, (8, 64, 512)
-LOOP_STEPS, LOOP_ROWS = 200, 32
+LOOP_STEPS, LOOP_ROWS = 150, 64
 # The share of the time that the layers of the grid get.
 LAYERS_SHARE = 0.6
 
@@ -239,10 +239,10 @@ def _loop(threads: int, seconds: float) -> Curve:
     """
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(close_shards)
-        x = np.random.default_rng(0).random((512, 16, 16, 3), np.float32)
+        x = np.random.default_rng(0).random((512, 28, 28, 3), np.float32)
         write_shards(Path(folder) / "data", x, np.arange(len(x)) % 10, durable=False)
         chain = [
-            RecordInput(path=f"{folder}/data", batchsize=LOOP_ROWS, shape=[3, 16, 16]),
+            RecordInput(path=f"{folder}/data", batchsize=LOOP_ROWS, shape=[3, 28, 28]),
             Convolution(num_filters=16, kernel=5, pad=2),
             ReLU(),
             Pooling(pool="MAX", kernel=2, stride=2),
