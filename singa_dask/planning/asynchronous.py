@@ -45,7 +45,7 @@ def group_rates(step: GroupStep, outcome: Outcome) -> GroupRates:
 
 
 def exchanged(step: GroupStep) -> float:
-    """Seconds of cores per step of a group in the exchange of server groups with their neighbours, which form a line."""
+    """Seconds of cores per step of a group in the exchange of server groups, which form a line, with neighbours."""
     topology = step.costs.topology
     groups = topology.nserver_groups
     if groups == 1:
