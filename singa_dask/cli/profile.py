@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from singa_dask.planning.profile import Curve, Profile
+    from singa_dask.planning.work import Work
 
 _SHOWN = {"4 KB": 4096, "1 MB": 1 << 20, "16 MB": 1 << 24}
 _CODED = 4_000_000  # elements
@@ -148,15 +149,15 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 def _computing(profile: Profile, title: str) -> Table:
     crowds = profile.numbers("sum")
     table = _table(title, ["", *(f"{n} process{'es at once' * (n > 1)}" for n in crowds), ""])
-    for label, work in _products(profile):
+    for label, work in _products(profile, crowds):
         samples = {s.crowd: s for s in profile.layers if s.work == work}
-        rates = [f"{work.operations / samples[n].forward / 1e9:.1f}" if n in samples else "" for n in crowds]
+        rates = [_number(work.operations / samples[n].forward / 1e9) if n in samples else "" for n in crowds]
         table.add_row(label, *rates, "GFLOP/s")
 
     def add(label: str, name: str, size: float, unit: str, amount: float) -> None:
         curves = [profile.curves.get(f"{name} {n}") for n in crowds]
         if any(curves):
-            table.add_row(label, *(f"{amount / c.seconds(size):.3g}" if c else "" for c in curves), unit)
+            table.add_row(label, *(_number(amount / c.seconds(size)) if c else "" for c in curves), unit)
 
     largest = profile.curves[f"sum {crowds[0]}"].points[-1].size
     add("memory: a sum of two arrays", "sum", largest, "GB/s", 3 * largest / 1e9)
@@ -164,21 +165,36 @@ def _computing(profile: Profile, title: str) -> Table:
     for codec in ("kHalf -", "kBFloat16 -", "kTopK 0.05"):
         add(f"encode {codec.removesuffix(' -')}", f"encode {codec}", _CODED, "GB/s", 4 * _CODED / 1e9)
     add("load, per core", "load", 1e5, "million values/s", 0.1)
-    add("steps of a tiny net", "loop", 0, "thousand/s", 1e-3)
+    loops = [_time(profile.curves.get(f"loop {n}"), 0) for n in crowds]
+    table.add_row("a step, besides its parts", *loops)
     return table
 
 
-def _products(profile: Profile) -> Iterator[tuple[str, Any]]:
-    """Some layers with products: of few, of more and of many rows the one with most parameters."""
-    for kind, name in (("InnerProduct", "product"), ("Convolution", "convolution")):
-        works = {sample.work for sample in profile.layers if sample.work.kind.split()[0] == kind}
+def _products(profile: Profile, crowds: Sequence[int]) -> Iterator[tuple[str, Work]]:
+    """Some layers with products: of few, of more and of many rows the one with most parameters. Of those that were
+    measured with every crowd."""
+    measured = [{s.work for s in profile.layers if s.crowd == crowd} for crowd in crowds]
+    common = set.intersection(*measured)
+    for kind in ("InnerProduct", "Convolution"):
+        works = [work for work in common if work.kind.split()[0] == kind]
         rows = sorted({work.rows for work in works})
         for count in sorted({rows[0], rows[len(rows) // 2], rows[-1]} if rows else ()):
-            work = max((work for work in works if work.rows == count), key=lambda work: work.params)
-            size = re.search(r"kernel=(\d+)", work.kind)
-            window = f"{size[1]} x {size[1]}, " if size else ""
-            shape = f"{work.rows} x {work.inputs} x {work.outputs}"
-            yield f"{name} {window}{shape}" if kind == "InnerProduct" else f"{name} {window}{work.rows} images", work
+            yield _label(max((work for work in works if work.rows == count), key=lambda work: work.params))
+
+
+def _label(work: Work) -> tuple[str, Work]:
+    window = re.search(r"kernel=(\d+)", work.kind)
+    if window is None:
+        return f"product {work.rows} x {work.inputs} x {work.outputs}", work
+    return f"convolution {window[1]} x {window[1]}, {work.rows} image{'s' * (work.rows > 1)}", work
+
+
+def _number(value: float) -> str:
+    """
+    >>> _number(0.1234), _number(2372.3)
+    ('0.123', '2,372')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _exchanging(profile: Profile, columns: Sequence[tuple[str, int]]) -> Table:
@@ -200,7 +216,7 @@ def _serving(profile: Profile, columns: Sequence[tuple[str, int]]) -> Table:
     return table
 
 
-_ON = {"machine": "on a host", "network": "hosts"}
+_ON = {"machine": "workers", "network": "hosts"}
 
 
 def _time(curve: Curve | None, size: float) -> str:
@@ -208,10 +224,10 @@ def _time(curve: Curve | None, size: float) -> str:
 
     >>> from singa_dask.planning.profile import Curve, Point
     >>> _time(Curve((Point(0, 2e-5), Point(10, 4e-3))), 10), _time(Curve((Point(1, 0.5),)), 2)
-    ('4 ms', '~1e+03 ms')
+    ('4 ms', '~1 s')
     """
     if curve is None:
         return ""
-    sign = "~" if size > curve.points[-1].size else ""
-    seconds = curve.seconds(size)
-    return f"{sign}{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{sign}{seconds * 1e3:.3g} ms"
+    seconds, sign = curve.seconds(size), "~" if size > curve.points[-1].size else ""
+    factor, unit = next((f, unit) for f, unit in ((1e6, "us"), (1e3, "ms"), (1, "s")) if seconds * f < 999.5 or f == 1)
+    return f"{sign}{seconds * factor:.3g} {unit}"

@@ -56,7 +56,7 @@ def plan_figure(advice: Advice, job: str) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter("{x:,.4g}")
+        axes.yaxis.set_major_formatter("{x:,.10g}")
     else:
         axes.set_ylim(0, 1.08 * max(each.samples_per_s for each in advice.predictions))
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
@@ -103,7 +103,7 @@ def _draw_ideal(axes: Axes, advice: Advice) -> None:
     xs = sorted(cores)
     ys = [advice.base.samples_per_s * cores[x] for x in xs]
     axes.plot(
-        xs, ys, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="ideal: one worker's rate per core", zorder=2
+        xs, ys, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="ideal: one worker's rate per core", zorder=6
     )
 
 

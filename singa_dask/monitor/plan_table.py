@@ -93,7 +93,7 @@ def _columns(advice: Advice) -> dict[str, Callable[[Prediction], str]]:
         "samples/s": rate,
         "eff.": lambda each: f"{advice.efficiency(each):.0%}",
         "ms": lambda each: milliseconds(each.step_s),
-        "stale": lambda each: f"{each.staleness:.1f}" if each.staleness else "",
+        "stale": lambda each: f"{each.staleness:.3g}" if each.staleness else "",
         "sent": lambda each: format_nbytes(each.sent) if each.sent else "",
         "memory": lambda each: format_nbytes(each.memory) + ("" if advice.fits(each) else "!"),
         TIME: where,

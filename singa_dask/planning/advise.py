@@ -171,12 +171,12 @@ def name(candidate: Candidate) -> str:
 def counts(candidate: Candidate) -> str:
     """Workers and separate servers in words."""
     topology = candidate.topology
-    workers = f"{topology.nworkers} worker{'s' * (topology.nworkers > 1)}"
+    workers = f"{topology.nworkers:,} worker{'s' * (topology.nworkers > 1)}"
     if topology.nworker_groups > 1 and topology.nworkers_per_group > 1:
-        workers = f"{topology.nworker_groups} groups of {topology.nworkers_per_group} workers"
+        workers = f"{topology.nworker_groups:,} groups of {topology.nworkers_per_group:,} workers"
     if not topology.server_worker_separate:
         return workers
-    return f"{workers} and {topology.nservers} server{'s' * (topology.nservers > 1)}"
+    return f"{workers} and {topology.nservers:,} server{'s' * (topology.nservers > 1)}"
 
 
 def _reason(
@@ -193,7 +193,7 @@ def _reason(
     if rival is None:
         yield f"{text}, and no other candidate fits."
     elif _gain(chosen, rival) > SAME:
-        yield f"{text}, {percent(_gain(chosen, rival))} more than the next best: {name(rival.candidate)}."
+        yield f"{text}, {_more(chosen, rival)} the next best: {name(rival.candidate)}."
     else:
         yield f"{text}; {name(rival.candidate)} is as fast, but less simple."
     against = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
@@ -201,8 +201,7 @@ def _reason(
         against = "More workers would not be faster"
     faster = max(fitting, key=lambda each: each.samples_per_s)
     if _gain(faster, chosen) > SAME:
-        more = percent(_gain(faster, chosen))
-        yield f"{against}; {name(faster.candidate)} would train {more} more, but {_drawback(faster)}."
+        yield f"{against}; {name(faster.candidate)} would train {_more(faster, chosen)} that, but {_drawback(faster)}."
     elif left_out := len(every) - len(fitting):
         them = "candidate does" if left_out == 1 else "candidates do"
         yield f"{against}; {left_out} {them} not fit the memory."
@@ -218,15 +217,29 @@ def _gain(one: Prediction, other: Prediction) -> float:
     return one.samples_per_s / other.samples_per_s - 1
 
 
+def _more(one: Prediction, other: Prediction) -> str:
+    """How the rate of one compares with that of another: "25 % more than" or "2.5 times"."""
+    gain = _gain(one, other)
+    return f"{percent(gain)} more than" if gain < 1 else f"{1 + gain:.3g} times"
+
+
 def _drawback(prediction: Prediction) -> str:
     """In what a candidate that is not admitted differs from one worker."""
     topology, differs = prediction.candidate.topology, []
     if not topology.framework.synchronous:
-        old = f"{prediction.staleness:.0f} updates old" if prediction.staleness else "of copies that differ"
+        old = f"{prediction.staleness:,.0f} updates old" if prediction.staleness else "of copies that differ"
         differs.append(f"its gradients would be {old} (--allow asynchronous)")
     if topology.codec != "kFull":
         differs.append(f"{topology.codec} alters the gradients (--allow codec)")
     return " and ".join(differs)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.00724), duration(1.0799)
+    ('7.24 ms', '1.08 s')
+    """
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"
 
 
 def percent(share: float) -> str:
@@ -240,9 +253,11 @@ def percent(share: float) -> str:
 def limit(prediction: Prediction, machines: Machines) -> str:
     """What takes most of the step, in a sentence."""
     (part, seconds), *others = sorted(prediction.parts.items(), key=lambda item: -item[1])
-    text = f"The step of {1e3 * prediction.step_s:,.3g} ms is limited by {WORDS[part]}: {_share(seconds, prediction)}"
-    if part == "layers" and prediction.layers:
-        slow, ways = max(prediction.layers.items(), key=lambda item: sum(item[1]))
+    text = f"The step of {duration(prediction.step_s)} is limited by {WORDS[part]}: {_share(seconds, prediction)}"
+    own = {layer.name for layer in prediction.candidate.job.neuralnet.layer}
+    layers = {each: ways for each, ways in prediction.layers.items() if each.rpartition("#")[2] in own}
+    if part == "layers" and layers:
+        slow, ways = max(layers.items(), key=lambda item: sum(item[1]))
         text += f", {_share(sum(ways), prediction)} in {slow!r} alone"
     elif part == "servers" and prediction.server_load:
         text += f", in which the busiest server works {percent(prediction.server_load)} of the time"
@@ -254,7 +269,7 @@ def limit(prediction: Prediction, machines: Machines) -> str:
         hosts = machines.hosts_for(topology.nprocesses)
         if machines.bandwidth and hosts > 1:
             wire = 8 * prediction.sent * -(-topology.nworkers // hosts) / machines.bandwidth
-            text += f", which the network carries in {1e3 * wire:,.3g} ms"
+            text += f", which the network carries in {duration(wire)}"
         seen = sum(prediction.parts.get(name, 0.0) for name in ("exchange", "transitions"))
         if prediction.hidden_s > SAME * prediction.step_s:
             hidden = percent(prediction.hidden_s / (prediction.hidden_s + seen))

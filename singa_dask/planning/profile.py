@@ -99,8 +99,9 @@ class Profile:
     curves: dict[str, Curve] = field(default_factory=dict)
 
     def numbers(self, prefix: str) -> list[int]:
-        """The last numbers of the curves' names that begin with `prefix`, ascending."""
-        return sorted(int(name.split()[-1]) for name in self.curves if name.startswith(f"{prefix} "))
+        """The last numbers of the curves' names that are `prefix` before it, ascending."""
+        parts = (name.rpartition(" ") for name in self.curves)
+        return sorted(int(number) for before, _, number in parts if before == prefix)
 
     def merge(self, other: Profile) -> None:
         """Add what another profile of the same machines has measured, which replaces what is here."""

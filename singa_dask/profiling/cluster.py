@@ -30,7 +30,7 @@ from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 Progress = Callable[[str], None]
 
 # Shares of the budget. The rest is for starting, forming groups and compiling.
-_KERNELS, _COLLECTIVES, _SERVERS = 0.3, 0.25, 0.15
+_KERNELS, _COLLECTIVES, _SERVERS = 0.2, 0.25, 0.15
 # Tasks that are to begin together begin so long after they were sent.
 _LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from singa_dask.algorithms import BP, TrainOneBatch
 from singa_dask.algorithms.base import OnGradient
@@ -29,6 +28,7 @@ from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
+from singa_dask.ops.blas import blas_threads
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.profiling.grid import grid_jobs
 from singa_dask.profiling.layers import RATE, measure_layers
@@ -57,7 +57,7 @@ SWEPT = 16 << 20
 LEAST_CALLS = 3
 # Samples of the shards that are loaded, values of one, and rows of the mini-batches.
 SAMPLES, VALUES, LOADED_ROWS = 4096, 784, (8, 64, 512)
-LOOP_STEPS, LOOP_ROWS = 200, 32
+LOOP_STEPS, LOOP_ROWS = 150, 64
 # The share of the time that the layers of the grid get.
 LAYERS_SHARE = 0.6
 
@@ -84,7 +84,7 @@ def measure_kernels(
     jobs = list(grid_jobs()) if grid else []
     of_curves = seconds * (1 - LAYERS_SHARE if grid else 1)
     part = of_curves / (len(rules) + len(codings) + 4)
-    with threadpool_limits(1):
+    with blas_threads(1):
         for rule in rules:
             curves[f"update {rule_name(rule)} {crowd}"] = _updates(rule, threads, part)
         curves[f"sum {crowd}"] = _sums(part)
@@ -239,10 +239,10 @@ def _loop(threads: int, seconds: float) -> Curve:
     """
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(close_shards)
-        x = np.random.default_rng(0).random((512, 16, 16, 3), np.float32)
+        x = np.random.default_rng(0).random((512, 28, 28, 3), np.float32)
         write_shards(Path(folder) / "data", x, np.arange(len(x)) % 10, durable=False)
         chain = [
-            RecordInput(path=f"{folder}/data", batchsize=LOOP_ROWS, shape=[3, 16, 16]),
+            RecordInput(path=f"{folder}/data", batchsize=LOOP_ROWS, shape=[3, 28, 28]),
             Convolution(num_filters=16, kernel=5, pad=2),
             ReLU(),
             Pooling(pool="MAX", kernel=2, stride=2),

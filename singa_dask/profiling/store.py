@@ -19,7 +19,7 @@ def key_of(profile: Profile) -> str:
     """The name of the file for a profile of these machines: processor, cores, hosts, versions.
 
     >>> key_of(Profile(cpu="AMD EPYC 7B13", cores=8, hosts=2))
-    'amd-epyc-7b13-8-cores-2-hosts-c19a1fb1'
+    'amd-epyc-7b13-8-cores-2-hosts-dbea0f52'
     """
     facts = [FORMAT, profile.cpu, profile.cores, profile.hosts, sorted(profile.versions.items())]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
@@ -37,7 +37,7 @@ def load(key: str) -> Profile | None:
     path = path_of(key)
     try:
         text = path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ConfigError(Problem(str(path), "cannot be read", str(error), "Delete it.")) from error

@@ -43,21 +43,26 @@ def predicted(topology: ClusterTopology, rate: float, *, partition: str = "dim 0
     return Prediction(Candidate(job, partition), step_s, rate, **given | more)
 
 
-def profile_of(job: JobProto, cores: int = 2) -> Profile:
-    """A profile with which the cost model predicts this job on one machine."""
+def curves_of(*rules: str) -> dict[str, Curve]:
+    """All curves of one machine, for these types of updaters."""
 
     def line(start: float, slope: float) -> Curve:
         return Curve.of(Point(size, start + slope * size) for size in (0, 1 << 20))
 
-    curves = {f"{name} {crowd}": line(1e-6, 1e-9) for name in _EVERY for crowd in (1, 2)}
+    names = [*_EVERY, *(f"update {rule}" for rule in rules)]
     collectives = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier", "exchange_neighbours")
+    curves = {f"{name} {crowd}": line(1e-6, 1e-9) for name in names for crowd in (1, 2)}
     curves |= {f"{name} machine 2": line(1e-5, 1e-9) for name in collectives}
-    curves |= {"barrier shared 2": line(1e-6, 0.0)}
+    return curves | {"barrier shared 2": line(1e-6, 0.0)}
+
+
+def profile_of(job: JobProto, cores: int = 2) -> Profile:
+    """A profile with which the cost model predicts this job on one machine."""
     step = worker_step(with_topology(job, ClusterTopology()))
     works = {*(call.work for call in step.calls), passes_work(job, step)}
     samples = [LayerSample(work, 1e-3, 2e-3, crowd, threads) for work in works for crowd, threads in ((1, 2), (2, 1))]
-    return Profile(host="here", cpu="some", cores=cores, layers=samples, curves=curves)
+    return Profile(host="here", cpu="some", cores=cores, layers=samples, curves=curves_of("kSGD"))
 
 
 _CODECS = [f"{way} {codec}" for way in ("encode", "decode") for codec in ("kHalf -", "kTopK 0.05")]
-_EVERY = ["update kSGD", "sum", "load", "loop", "round_trip machine", "serve machine", *_CODECS]
+_EVERY = ["sum", "load", "loop", "round_trip machine", "serve machine", *_CODECS]

@@ -39,8 +39,11 @@ def test_the_reason_is_two_sentences():
     assert advise(EVERY, HOST).reason == (
         "AllReduce with 2 workers (partition dim 1) trains 1,800 samples/s, 20 % more than the next best: AllReduce "
         "with 2 workers (partition dim 0). That is 1.8 times as many as one worker; Distributed Hogwild with 2 "
-        "workers would train 11 % more, but its gradients would be of copies that differ (--allow asynchronous)."
+        "workers would train 11 % more than that, but its gradients would be of copies that differ "
+        "(--allow asynchronous)."
     )
+    far = predicted(ClusterTopology.allreduce(2), 2500.0)
+    assert "2,500 samples/s, 2.5 times the next best: AllReduce with 1 worker. " in advise([ONE, far], HOST).reason
     assert advise([ONE, TWO], HOST).reason.endswith("That is 1.5 times as many as one worker.")
     assert (
         "More workers would not be faster" in advise([ONE, predicted(ClusterTopology.allreduce(2), 800)], HOST).reason
@@ -73,7 +76,13 @@ def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
         "layers. A worker sends 2.0 MB per step, which the network carries in 16 ms; 20 % of that time is hidden "
         "behind the backward pass."
     )
-    computing = predicted(ClusterTopology(), 100.0, parts={"layers": 0.32}, layers={"fc1": (0.05, 0.11)}, sent=0.0)
+    computing = predicted(
+        ClusterTopology(),
+        100.0,
+        parts={"layers": 0.32},
+        layers={"fc1": (0.05, 0.11), "fc1:whole": (0.2, 0.0)},
+        sent=0.0,
+    )
     assert (
         limit(computing, HOST)
         == "The step of 320 ms is limited by computing in the layers: 100 %, 50 % in 'fc1' alone."

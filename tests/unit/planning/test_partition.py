@@ -9,7 +9,7 @@ from support.random_nets import RandomNet
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
-from singa_dask.layers import GRU, InnerProduct, RecordInput, SoftmaxLoss, Tanh
+from singa_dask.layers import GRU, BatchNorm, InnerProduct, RecordInput, SoftmaxLoss, Tanh
 from singa_dask.net import Net
 from singa_dask.ops import Ops
 from singa_dask.planning.partition import choose
@@ -178,12 +178,22 @@ def test_what_the_job_says_of_a_layer_holds():
     assert chosen(job, Machine(per_byte=0.0)).forms["wide"] == ("whole", "columns")
 
 
-def test_time_steps_of_a_layer_go_one_way():
-    data = RecordInput("data", shape=[8, 4], sequence=8)
-    job = job_of([data, GRU("gru", dim_hidden=64, unroll_len=8), InnerProduct("out", num_output=4)], 3)
-    choice = chosen(job)
+def test_the_time_steps_of_an_unrolled_layer_go_one_way():
+    steps = [
+        InnerProduct("in", num_output=12),
+        BatchNorm("bn"),
+        GRU("gru", dim_hidden=9),
+        InnerProduct("out", num_output=5),
+    ]
+    steps.append(SoftmaxLoss("loss"))
+    for layer in steps:  # the BatchNorm needs the rows of each step apart
+        layer.proto.unroll_len = 4
+    costs = DrawnCosts(4)
+    choice = chosen(job_of([RecordInput("data", shape=[8], sequence=4), *steps], 3), costs)
     forms = worker_step(choice.job()).forms
     assert {name: forms[name] for name in choice.forms} == choice.forms
+    assert choice.forms["0#gru"] == choice.forms["3#gru"] == ("whole", "columns")
+    assert sum(choice.seconds.values()) == pytest.approx(choice.step_s)
 
 
 def test_one_worker_has_nothing_to_choose():

@@ -1,0 +1,33 @@
+"""Plans, and runs that take their advice, as users type them."""
+
+import json
+import re
+
+from support.commands import example, sets
+from support.planned import curves_of
+
+from singa_dask.profiling.facts import facts_here
+from singa_dask.profiling.store import key_of, save
+
+
+def test_a_run_takes_the_advice_of_a_plan(singa_dask, here, environment, tmp_path, monkeypatch):
+    monkeypatch.setenv("SINGA_DASK_CACHE", environment["SINGA_DASK_CACHE"])
+    machine = facts_here()
+    machine.curves = curves_of("kSGD")
+    kept = save(key_of(machine), machine)
+
+    ran = singa_dask("train", example(), "--cluster", "auto", *sets(train_steps=20))
+    assert ran.code == 0, ran.err
+    measures, chosen = ran.out.splitlines()[:2]
+    assert measures == "measuring the layers of digits, for a few seconds"
+    assert re.fullmatch(r"auto: AllReduce, \d+ workers?\b.*: [\d,]+ samples/s expected.*, [\d.,]+ ms a step", chosen)
+    assert re.search(r" samples/s, \d+ % (above|below) the prediction; .*/runs/digits-auto$", ran.last_line)
+
+    shown = "--workers", "1,2", "--json", "-", "--out", "pictures"
+    planned = here("plan", example(), "--profile", kept, *shown)
+    assert planned.code == 0, planned.err
+    told = json.loads(planned.out)
+    assert {each["workers"] for each in told["predictions"]} == {1, 2}
+    assert told["predictions"][told["recommended"]]["framework"] == "allreduce"
+    assert (tmp_path / "pictures/plan.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "pictures/plan.svg").read_text()

@@ -1,0 +1,78 @@
+"""What is measured where, and what becomes of the measurements of several workers."""
+
+from singa_dask import layers
+from singa_dask.cluster import WorkerInfo
+from singa_dask.job import Job
+from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
+from singa_dask.planning.work import Work, worker_step
+from singa_dask.profiling.cluster import lacking, medians
+from singa_dask.profiling.facts import by_host, facts_of
+from singa_dask.updaters import SGD
+
+WORK = Work("InnerProduct", 8, 4, 2)
+
+
+def job(width, batch=8):
+    net = [layers.RecordInput(batchsize=batch, shape=[4]), layers.InnerProduct(num_output=width), layers.SoftmaxLoss()]
+    return Job(name="small", train_steps=1, layers=net, updater=SGD(lr=0.1)).proto
+
+
+def samples_of(*jobs, crowd=1, threads=2):
+    works = {call.work for job in jobs for call in worker_step(job).calls}
+    return [LayerSample(work, 1.0, 1.0, crowd, threads) for work in works]
+
+
+def of(trials):
+    return [
+        (trial.job.neuralnet.layer[1].innerproduct_conf.num_output, trial.crowd, trial.threads) for trial in trials
+    ]
+
+
+def test_a_job_is_measured_once_with_every_crowd():
+    trials = lacking([job(2), job(3), job(2)], Profile(), crowds=(1, 2), cores=2, threads=None)
+    assert of(trials) == [(2, 1, 2), (2, 2, 1), (3, 1, 2), (3, 2, 1)]
+
+
+def test_a_job_whose_layers_are_known_is_left_out():
+    known = Profile(layers=samples_of(job(2)))
+    assert of(lacking([job(2), job(3)], known, crowds=(1, 2), cores=2, threads=None)) == [
+        (2, 2, 1),
+        (3, 1, 2),
+        (3, 2, 1),
+    ]
+    assert of(lacking([job(2)], known, crowds=(1,), cores=2, threads=4)) == [(2, 1, 4)]
+
+
+def test_layers_measured_at_two_other_numbers_of_rows_are_known():
+    once, twice = Profile(layers=samples_of(job(2, 8))), Profile(layers=samples_of(job(2, 8), job(2, 16)))
+    assert of(lacking([job(2, 64)], once, crowds=(1,), cores=2, threads=None)) == [(2, 1, 2)]
+    assert of(lacking([job(2, 64)], twice, crowds=(1,), cores=2, threads=None)) == []
+
+
+def test_medians_are_of_each_sample_and_of_each_point():
+    measured = [
+        Profile(
+            layers=[LayerSample(WORK, seconds, 2 * seconds, 3)],
+            curves={"sum 3": Curve((Point(0, seconds, 0.5), Point(8, 10 * seconds)))},
+        )
+        for seconds in (1.0, 5.0, 2.0)
+    ]
+    assert medians(measured) == Profile(
+        layers=[LayerSample(WORK, 2.0, 4.0, 3)], curves={"sum 3": Curve((Point(0, 2.0, 0.5), Point(8, 20.0)))}
+    )
+
+
+def worker(number, host, cpus=frozenset(range(8))):
+    return WorkerInfo(f"tcp://{host}:{number}", host, cores=len(cpus), cpus=frozenset(cpus))
+
+
+def test_the_host_with_most_workers_comes_first():
+    workers = [worker(1, "10.0.0.1"), worker(2, "10.0.0.2"), worker(3, "10.0.0.2")]
+    assert list(by_host(workers)) == ["10.0.0.2", "10.0.0.1"]
+    facts = facts_of(Profile(cpu="EPYC"), workers)
+    assert (facts.cpu, facts.cores, facts.hosts) == ("EPYC", 8, 2)
+
+
+def test_the_cores_of_a_host_are_those_of_all_its_workers():
+    bound = [worker(1, "10.0.0.1", {0, 1}), worker(2, "10.0.0.1", {2, 3})]
+    assert facts_of(Profile(), bound).cores == 4

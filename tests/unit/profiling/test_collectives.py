@@ -1,0 +1,41 @@
+"""Collectives, measured by threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from singa_dask.comm.threads import ThreadCommunicator
+from singa_dask.profiling import collectives
+from singa_dask.profiling.collectives import CollectivesPlan, measure_collectives
+
+NAMES = {"reduce_scatter", "all_gather", "all_reduce", "all_to_all", "barrier"}
+
+
+def measured(ranks, where, seconds):
+    comms = ThreadCommunicator.create(ranks)
+    with ThreadPoolExecutor(ranks) as pool:
+        futures = [pool.submit(measure_collectives, comm, CollectivesPlan(where, 2, seconds)) for comm in comms]
+        return [future.result() for future in futures], comms
+
+
+@pytest.mark.parametrize("where", ["machine", "network"])
+def test_every_rank_has_the_same_curves_under_the_names_of_the_contract(where, monkeypatch):
+    monkeypatch.setattr(collectives, "SIZES", (256, 4096))
+    curves, comms = measured(3, where, 10.0)
+    expected = {f"{name} {where} 3" for name in NAMES} | ({"barrier shared 3"} if where == "machine" else set())
+    assert curves[0].keys() == expected
+    assert curves[0] == curves[1] == curves[2]
+    assert [point.size for point in curves[0][f"all_to_all {where} 3"].points] == [256, 4096]
+    assert all(point.seconds > 0 for point in curves[0][f"all_reduce {where} 3"].points)
+    assert all(comm.hurried for comm in comms)
+
+
+def test_without_time_only_the_first_size_is_measured():
+    curves, _ = measured(2, "network", 0.0)
+    assert {name: len(curve.points) for name, curve in curves[0].items()} == {f"{name} network 2": 1 for name in NAMES}
+
+
+def test_sizes_that_would_take_too_long_are_left_out(monkeypatch):
+    monkeypatch.setattr(collectives, "LONGEST_S", 0.0)
+    curves, _ = measured(2, "network", 10.0)
+    assert {len(curve.points) for curve in curves[0].values()} == {1}
