@@ -52,7 +52,7 @@ def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Mach
     crowd = -(-topology.nworkers // hosts)
     if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
         crowd = max(1, min(crowd, int(machines.cores)))
-    costs = Costs(job, profile, machines, crowd)
+    costs = Costs(job, work, profile, machines, crowd)
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
 
 

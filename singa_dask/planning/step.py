@@ -122,6 +122,8 @@ class GroupStep:
                 yield from self._call(call, seconds)
             for name in call.completes if overlaps else ():
                 yield from self._leave(readiness.complete(name), overlaps)
+        if self.size > 1 and not self.shares:
+            yield Compute(self.costs.unevenness(self.size), "exchange")
         yield from self._leave(readiness.rest(), overlaps)
         yield Wait("exchange")
         yield from self._finish()
@@ -162,7 +164,7 @@ class GroupStep:
     def _update(self, bucket: int) -> Iterator[Act]:
         part = self._part(bucket)
         if self.shares:
-            yield Compute(self.costs.meeting(self.size), "exchange")
+            yield Compute(self.costs.meeting(self.size, first=bucket == len(self.buckets) - 1), "exchange")
             yield Compute((self.size - 1) * self.costs.add(NBYTES * part), "exchange")
         elif self.size > 1:
             yield Arrive(f"sum {bucket}")
@@ -178,7 +180,7 @@ class GroupStep:
         if not self.in_process or self.size == 1:
             return
         if self.shares:
-            yield Compute(self.costs.meeting(self.size), "exchange")
+            yield Compute(self.costs.meeting(self.size, first=False), "exchange")
             return
         yield Arrive(f"values {bucket}")
         others = self.buckets[bucket].size - self._part(bucket)
@@ -249,7 +251,7 @@ class GroupStep:
                 yield from self._inline((Arrive(f"server {bucket}"), Arrive("server own")))
         for bucket in range(len(self.buckets) if self.size > 1 else 0):
             if self.shares:
-                yield Compute(self.costs.meeting(self.size), "exchange")
+                yield Compute(self.costs.meeting(self.size, first=False), "exchange")
                 continue
             yield from self._inline(tuple(self._start_gather(bucket)))
             yield from self._inline((Arrive(f"values {bucket}"),))

@@ -66,7 +66,7 @@ def profile_for(job, *, bandwidth=1e9, cores=1):
         "decode kHalf - 1": per(1e-10),
     }
     for ranks in (2, 3, 4):
-        curves[f"barrier shared {ranks}"] = flat(MEETING)
+        curves[f"barrier shared {ranks}"] = curves[f"barrier machine {ranks}"] = flat(MEETING)
         for where in ("machine", "network"):
             for name in COLLECTIVES:
                 sent = Collective(name, 1.0).sent(ranks)
