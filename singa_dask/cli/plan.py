@@ -10,6 +10,7 @@ import click
 
 from singa_dask.cli.options import PATH, connect, job_options, load, reports_errors, scheduler_options
 from singa_dask.cli.quantities import BANDWIDTH, LATENCY, SIZE, Counts, Names
+from singa_dask.cli.run import fork_workers
 
 FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
 
@@ -71,10 +72,12 @@ def plan(
     if there is none (up to a minute). --bandwidth, --latency, --cores, --workers-per-host and --memory describe a
     cluster that need not be there.
     """
-    from singa_dask.supervision.plan import plan as make_plan
-
     loaded = load(job, overrides, cluster)
     with ExitStack() as stack:
+        if scheduler is None and scheduler_file is None and file is None:
+            fork_workers(stack)
+        from singa_dask.supervision.plan import plan as make_plan
+
         client = connect(stack, scheduler, scheduler_file)
         made = make_plan(
             loaded,

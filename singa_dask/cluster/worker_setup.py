@@ -8,7 +8,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from threadpoolctl import ThreadpoolController
+
+from singa_dask.ops.blas import set_blas_threads
 
 _VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "openmp": "OMP_NUM_THREADS"}
 
@@ -20,7 +21,5 @@ def dask_setup(worker: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     np.random.seed()
     numba.config.reload_config()
-    for library in ThreadpoolController().lib_controllers:
-        threads = os.environ.get(_VARIABLES.get(library.internal_api, ""), "")
-        if threads.isdigit():
-            library.set_num_threads(int(threads))
+    told = {api: os.environ.get(name, "") for api, name in _VARIABLES.items()}
+    set_blas_threads({api: int(count) for api, count in told.items() if count.isdigit()})

@@ -45,10 +45,10 @@ def group_rates(step: GroupStep, outcome: Outcome) -> GroupRates:
 
 
 def exchanged(step: GroupStep) -> float:
-    """Seconds of cores per step of a group in the exchange of server groups with their neighbours."""
+    """Seconds of cores per step of a group in the exchange of server groups, which form a line, with neighbours."""
     topology = step.costs.topology
-    if topology.nserver_groups == 1:
+    groups = topology.nserver_groups
+    if groups == 1:
         return 0.0
-    neighbours = 2 * (topology.nserver_groups - 1) / topology.nserver_groups
     nbytes = NBYTES * (step.work.replicated + step.work.own * step.size)
-    return neighbours * step.costs.neighbours(nbytes, topology.nprocesses) / topology.sync_freq
+    return (groups - 1) / groups * step.costs.neighbours(nbytes, topology.nprocesses) / topology.sync_freq

@@ -21,7 +21,7 @@ from singa_dask.training.memory import Need, readable
 
 # A split net must be this much faster than one that is divided by rows: predictions are not exact, and it waits for
 # the slowest worker more often.
-GAIN = 0.01
+GAIN = 0.03
 _EXPOSED = (1.0, 0.5, 0.0)
 
 

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from singa_dask.algorithms import BP, TrainOneBatch
 from singa_dask.algorithms.base import OnGradient
@@ -29,6 +28,7 @@ from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
+from singa_dask.ops.blas import blas_threads
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.profiling.grid import grid_jobs
 from singa_dask.profiling.layers import RATE, measure_layers
@@ -84,7 +84,7 @@ def measure_kernels(
     jobs = list(grid_jobs()) if grid else []
     of_curves = seconds * (1 - LAYERS_SHARE if grid else 1)
     part = of_curves / (len(rules) + len(codings) + 4)
-    with threadpool_limits(1):
+    with blas_threads(1):
         for rule in rules:
             curves[f"update {rule_name(rule)} {crowd}"] = _updates(rule, threads, part)
         curves[f"sum {crowd}"] = _sums(part)

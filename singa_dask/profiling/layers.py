@@ -12,7 +12,6 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from singa_dask.algorithms import algorithm
 from singa_dask.job import ClusterTopology
@@ -26,6 +25,7 @@ from singa_dask.net.flat import FlatParams
 from singa_dask.net.init import initial_value
 from singa_dask.ops import get_ops
 from singa_dask.ops.arrays import Array
+from singa_dask.ops.blas import blas_threads
 from singa_dask.planning.profile import LayerSample
 from singa_dask.planning.rates import passes_work
 from singa_dask.planning.work import Work, WorkerStep, worker_step
@@ -119,7 +119,7 @@ def measure_layers(
     A mini-batch too large for the time is measured at two smaller ones, whose rows the samples have.
     """
     with ExitStack() as stack:  # as train_rank
-        stack.enter_context(threadpool_limits(1))
+        stack.enter_context(blas_threads(1))
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         trial = _Trial(job, threads)
         batches = trial.batches(seconds)

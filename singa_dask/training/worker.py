@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import form_nccl
@@ -23,6 +22,7 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers.context import Metric
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
+from singa_dask.ops.blas import blas_threads
 from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
@@ -110,7 +110,7 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
         stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else services.cores
         # On the CPU, kernels and products use the threads of the Ops; threads of BLAS would compete with them.
-        stack.enter_context(threadpool_limits(threads if job.gpu else 1))
+        stack.enter_context(blas_threads(threads if job.gpu else 1))
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         replica = _form_replica(comm, job, plan.group, threads, services, stack)

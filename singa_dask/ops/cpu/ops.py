@@ -14,7 +14,7 @@ from singa_dask.ops.cpu.recurrent.recurrent_ops import CpuRecurrentOps
 class CpuOps(CpuGemmOps, CpuConvolutionOps, CpuPoolingOps, CpuRecurrentOps, CpuElementwiseOps):
     """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays.
 
-    threads: share the work of a kernel. With several, limit BLAS to one thread (threadpool_limits): its threads spin
+    threads: share the work of a kernel. With several, limit BLAS to one thread (ops/blas.py): its threads spin
     for milliseconds after each product, on the cores that the next kernel needs.
     """
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from singa_dask.cluster import wait_workers
 from singa_dask.cluster.cores import equal_share
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
 from singa_dask.distopt import Model
+from singa_dask.ops.blas import blas_threads
 from singa_dask.training.predictions.blocks import Block
 from singa_dask.training.predictions.files import Output, Predicted, writing
 
@@ -87,7 +87,7 @@ def _submitting(model: Model, client: Client | None) -> Iterator[tuple[Submit, i
     """A function that starts the task of a block, and how many of them there should be."""
     if client is None:
         threads = equal_share(1) if model.ops.device == "cpu" else 1
-        with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+        with blas_threads(1), ThreadPoolExecutor(threads) as pool:
             yield lambda block: pool.submit(_predict, model, block), threads + 1
         return
     wait_workers(client, 1)
