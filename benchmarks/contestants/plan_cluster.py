@@ -19,7 +19,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,15 @@ def say(line: Mapping[str, Any]) -> None:
 
 def main() -> None:
     plan = json.loads(sys.stdin.readline())
-    with cluster(plan) as client:
+    with cluster(plan) as client, suppress(BrokenPipeError):  # nobody listens any more
         say({"ready": plan["workers"]})
         asked = Asked(client)
         for line in sys.stdin:
             try:
-                say(asked.answer(json.loads(line)))
+                found = asked.answer(json.loads(line))
             except Exception as error:  # a point that fails is a row too
-                say({"error": f"{type(error).__name__}: {error}"})
+                found = {"error": f"{type(error).__name__}: {error}"}
+            say(found)
 
 
 if __name__ == "__main__":

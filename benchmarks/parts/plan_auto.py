@@ -38,7 +38,7 @@ def on_hosts(rounds: int) -> list[dict[str, Any]]:
     """Four hosts at 1 Gbit/s: a row for each net and partition. Raises NotHere."""
     with joined_hosts(HOSTS) as hosts:
         for host in hosts:
-            host.limit(RATE)
+            host.limit(RATE, even=True)
         ways = _ways(HOSTS, machines_of(Condition(HOSTS, RATE)), hosts)
         return [_named(row, ways) for net in NETS for row in on_network(net, rounds, hosts, ways[net])]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tools.clusters import Driver, Silent, dask_cluster
 from tools.network import Host, NotHere, joined_hosts
+from tools.others import Others
 
 from parts.plan_points import AUTO, DIM_1, Condition, Point
 from singa_dask.errors import SingaError
@@ -68,7 +69,7 @@ class Session:
         """
         if condition.rate != self.rate:
             for host in self.hosts:
-                host.limit(condition.rate)
+                host.limit(condition.rate, even=True)
             self.rate = condition.rate
         name = condition.profiled
         if name not in self.profiles:
@@ -264,7 +265,8 @@ def again(
 
 
 def _run(session: Session, job: JobProto, expected_s: float) -> Row:
-    """Train the job for a few seconds. measured_ms: of a step, the median over intervals; quartiles_ms: of them."""
+    """Train the job for a few seconds. measured_ms: of a step, the median over intervals; quartiles_ms: of them.
+    others_cores: cores that other processes used meanwhile."""
     mine = JobProto.FromString(job.SerializeToString())
     sync = mine.cluster.sync_freq
     mine.disp_freq = sync * max(1, round(INTERVAL_S / expected_s / sync))
@@ -272,12 +274,15 @@ def _run(session: Session, job: JobProto, expected_s: float) -> Row:
     session.runs += 1
     folder = session.folder / str(session.runs)
     line = {"do": "train", "job": mine.SerializeToString().hex(), "folder": str(folder)}
+    others = Others()
     answer = session.driver.ask(line, RUN_S)
+    disturbed = round(others.cores, 2)
     if "error" in answer:
         return {"failed": answer["error"]}
     rows = [row for row in answer["rows"] if row["phase"] == "train"]
     return step_times(rows, batch_of(mine), mine.cluster.nworker_groups, mine.disp_freq) | {
-        "run_s": round(answer["wall_s"], 1)
+        "run_s": round(answer["wall_s"], 1),
+        "others_cores": disturbed,
     }
 
 

@@ -15,8 +15,10 @@ WORST = 10
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Errors of all points, the choices among them, and the points that have no error because something failed."""
-    found = {"points": len(rows), **errors(rows)}
+    """Errors of all points, the choices among them, and the points that have no error because something failed.
+    others_cores: what other processes used of the machine, the median over the points."""
+    others = [row["others_cores"] for row in rows if "others_cores" in row]
+    found = {"points": len(rows), **errors(rows), "others_cores": statistics.median(others) if others else None}
     for name, among in (("all", rows), ("synchronous", [row for row in rows if _exact(row)])):
         judged = choices(among)
         near = [choice for choice in judged if choice["lost"] <= NEAR]
@@ -81,6 +83,7 @@ def worst(rows: Iterable[Row], count: int = WORST) -> list[dict[str, Any]]:
             "measured_ms": row["measured_ms"],
             "quartiles": "{:.4g} to {:.4g}".format(*row["quartiles_ms"]),
             "error": row["error"],
+            "others_cores": row["others_cores"],
             "parts": ", ".join(f"{name} {ms:.3g}" for name, ms in row["parts_ms"].items()),
         }
         for row in ordered[:count]
