@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -36,8 +37,7 @@ class Costs:
     def __init__(self, job: JobProto, work: WorkerStep, profile: Profile, machines: Machines, crowd: int) -> None:
         self.profile, self.machines, self.crowd = profile, machines, crowd
         self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
-        beside = machines.crowd(self.topology.nprocesses)  # servers of their own included, as Placement.cores
-        self.threads = max(1, int(machines.cores) // beside)
+        self.threads = max(1, int(machines.cores) // machines.beside(self.topology))
         if job.HasField("num_openblas_threads"):
             self.threads = max(1, job.num_openblas_threads)
         self.rates = Rates(profile, machines.cores)
@@ -129,9 +129,12 @@ class Costs:
             return Curve.of(Point(n, self.profile.curves[f"{name} {n}"].seconds(0)) for n in measured).seconds(ranks)
         return self.collectives.cost("barrier", 0, ranks).seconds + (self.unevenness(ranks) if first else 0.0)
 
-    def reply(self, elements: float, clients: int, ranks: int) -> Reply:
-        """Of an update of so many elements to a server that `clients` workers push to at once. ranks: all processes of
-        the job, which decide whether servers lie on the workers' hosts."""
+    def reply(self, messages: Sequence[int], clients: int, ranks: int) -> Reply:
+        """Of an update whose messages have so many elements, each for a server that `clients` workers push to at once.
+
+        All go out by the worker's network, and the replies, which are not coded, come back by it. ranks: all processes
+        of the job, which decide whether servers lie on the workers' hosts.
+        """
         where = self.collectives.where(ranks)
         if where == "network" and not self.profile.numbers("round_trip network"):
             where = "machine"
@@ -141,15 +144,19 @@ class Costs:
             raise ConfigError(Problem("profile", "lacks a server's round trip", where, hint))
         nearest = min(numbers, key=lambda n: abs(n - clients))
         more = max(1.0, clients / nearest)
-        nbytes = (self.nbytes(elements) + NBYTES * elements) / 2  # replies are not coded
+        out, back = (sum(map(of, messages)) for of in (self.nbytes, lambda elements: NBYTES * elements))
         trip = self.profile.curves[f"round_trip {where} {nearest}"]
         serve = self.profile.curves[f"serve {where} {nearest}"]
-        update = self.update(elements) + self.coding("decode", elements)
-        wire = 0.0
+        largest = max(messages)
+        each = (self.nbytes(largest) + NBYTES * largest) / 2
+        update = self.update(largest) + self.coding("decode", largest)
+        busy = clients * (serve.cpu(each) + update)
+        seconds = trip.seconds((out + back) / 2) * more + update
         if self.machines.bandwidth is not None and self.machines.hosts_for(ranks) > 1:
-            wire = clients * 8 * nbytes / self.machines.bandwidth + 2 * (self.machines.latency or 0.0)
-        busy = clients * (serve.cpu(nbytes) + update)
-        return Reply(max(trip.seconds(nbytes) * more + wire + update, busy), max(busy, wire), trip.cpu(nbytes))
+            wire = self.collectives.wire
+            seconds += wire(out) + wire(back) + 2 * (self.machines.latency or 0.0)
+            busy = max(busy, clients * wire(NBYTES * largest))
+        return Reply(max(seconds, busy), busy, trip.cpu((out + back) / 2))
 
     def neighbours(self, nbytes: float, ranks: int) -> float:
         """Seconds of cores of an exchange of so many bytes between two server groups, on both sides together."""
@@ -157,5 +164,5 @@ class Costs:
         name = f"exchange_neighbours {where} 2"
         if name in self.profile.curves:
             return 2 * self.profile.curves[name].cpu(nbytes)
-        reply = self.reply(nbytes / NBYTES, 1, ranks)
+        reply = self.reply([int(nbytes / NBYTES)], 1, ranks)
         return reply.busy + reply.cpu

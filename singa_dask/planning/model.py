@@ -48,8 +48,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
 def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Machines) -> GroupStep:
     """The step of one group of a job."""
     topology = Candidate(job).topology
-    hosts = machines.hosts_for(topology.nprocesses)
-    crowd = -(-topology.nworkers // hosts)
+    crowd = machines.packed(topology)
     if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
         crowd = max(1, min(crowd, int(machines.cores)))
     costs = Costs(job, work, profile, machines, crowd)
