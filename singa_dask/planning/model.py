@@ -35,7 +35,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
         samples_per_s=topology.nworker_groups * work.batch / step_s,
         parts={name: seconds for name, seconds in parts.items() if seconds > 0},
         sent=step.sent,
-        memory=(work.shared_need if step.shares and step.in_process else work.need).total,
+        memory=(work.shared_need if step.shares else work.need).total,
         layers=_layers(step),
         hidden_s=outcome.hidden,
         overlaps=overlaps,
