@@ -51,7 +51,7 @@ def test_a_profile_in_the_cache_decides():
     said = []
     job = resolve_by_cache(job, said.append, with_data=False)
     assert not is_open(job) and dims(job)["fc1"] == 0
-    assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 1%"]
+    assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 3%"]
 
 
 def test_one_worker_needs_no_profile(monkeypatch):
