@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.job.paths import layers_of
 from singa_dask.layers.partition import Form
 from singa_dask.planning.model import group_step, predict
@@ -62,20 +62,16 @@ class PartitionChoice:
         return resolved
 
 
+def is_open(job: JobProto) -> bool:
+    """Whether a job leaves the partition of its net to the cost model."""
+    return job.neuralnet.partition == NetProto.auto
+
+
 def partitioned_as(source: JobProto, job: JobProto) -> JobProto:
     """A job with the partition of the layers of `source` that have the same names."""
-    result, known = _given(job), {layer.name: layer for _, layer in layers_of(source)}
+    result = PartitionChoice(source, {layer.name: Way.of(layer) for _, layer in layers_of(source)}).resolve(job)
     if source.neuralnet.HasField("partition_dim"):
         result.neuralnet.partition_dim = source.neuralnet.partition_dim
-    for _, layer in layers_of(result):
-        said = known.get(layer.name, layer)
-        if said.HasField("partition_dim"):
-            layer.partition_dim = said.partition_dim
-        for i, param in enumerate(said.param):
-            if param.HasField("partition_dim"):
-                while len(layer.param) <= i:
-                    layer.param.add()
-                layer.param[i].partition_dim = param.partition_dim
     return result
 
 

@@ -19,11 +19,13 @@ from singa_dask.job.topology import cluster_message
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.plan_table import expectation
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.planning.candidates import with_cluster
+from singa_dask.planning.partition import is_open
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
 from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
-from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_partition
-from singa_dask.supervision.plan import as_job, plan, with_cluster
+from singa_dask.supervision.partitioning import resolve_as_before, resolve_partition
+from singa_dask.supervision.plan import as_job, plan, with_message
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
@@ -183,7 +185,7 @@ def train(
         hint = 'Give cluster="auto" and processes=True, or a ClusterTopology.'
         raise ConfigError(Problem("cluster", "cannot be chosen", f"{cluster!r}, processes={processes}", hint))
     if cluster is not None and not auto:
-        job = with_cluster(job, cluster_message(cluster))
+        job = with_message(job, with_cluster(job.proto, cluster_message(cluster)))
     resume = resume or job.proto.resume
     name = f"{job.name}-{'auto' if auto else job.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
@@ -199,7 +201,7 @@ def train(
         planned = plan(job, client, note=show.say)
         job, expected = planned.job, planned.recommended.samples_per_s
         show.say(f"auto: {expectation(planned.recommended)}")
-    if is_open(job):
+    if is_open(job.proto):
         if not processes:
             check_single(job.topology)
         before = resolve_as_before(job, folder.job) if resume else None

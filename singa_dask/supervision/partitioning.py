@@ -6,22 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from singa_dask.job import Job
-from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.planning.partition import PartitionChoice, choose_partition, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.profiling.facts import facts_here
 from singa_dask.profiling.store import key_of, load
-from singa_dask.supervision.plan import Cluster
+from singa_dask.supervision.plan import Cluster, with_message
 from singa_dask.supervision.profiles import Note, Profiler
 from singa_dask.training.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-def is_open(job: Job) -> bool:
-    """Whether the job leaves the partition of its net to the cost model."""
-    return job.proto.neuralnet.partition == NetProto.auto
 
 
 def resolve_partition(job: Job, client: Client | None, note: Note) -> Job:
@@ -73,7 +67,7 @@ def resolve_as_before(job: Job, ran: Path) -> Job | None:
     before = Job.from_file(ran).proto
     if before.cluster.nworkers_per_group != job.proto.cluster.nworkers_per_group:
         return None
-    return _copy(job, partitioned_as(before, job.proto))
+    return with_message(job, partitioned_as(before, job.proto))
 
 
 def _prepared(job: Job, *, with_data: bool) -> Prepared:
@@ -82,10 +76,4 @@ def _prepared(job: Job, *, with_data: bool) -> Prepared:
 
 
 def _with(job: Job, choice: PartitionChoice) -> Job:
-    return _copy(job, choice.resolve(job.proto))
-
-
-def _copy(job: Job, proto: JobProto) -> Job:
-    result = Job.from_proto(proto, job.positions)
-    result.folder = job.folder
-    return result
+    return with_message(job, choice.resolve(job.proto))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Framework, Job
-from singa_dask.job.job_pb2 import ClusterProto, JobProto
+from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
 from singa_dask.planning.advise import ALLOW, Advice, advise, name
-from singa_dask.planning.candidates import Choose, candidates
+from singa_dask.planning.candidates import Choose, candidates, with_cluster
 from singa_dask.planning.model import predict
-from singa_dask.planning.partition import choose_partition
+from singa_dask.planning.partition import choose_partition, is_open, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.supervision.profiles import Note, Profiler
@@ -172,6 +172,9 @@ def plan(
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
     memory = memory or (None if machines.imagined else there.memory)
 
+    if is_open(loaded.proto):
+        prepared.job.neuralnet.partition = NetProto.auto
+
     def candidates_with(choose: Choose | None) -> list[Candidate]:
         bound = None if machines.imagined else there.processes
         return candidates(prepared.job, counts, machines, choose, processes=bound, frameworks=listed)
@@ -217,39 +220,18 @@ def as_job(job: Job | JobProto | str | Path) -> Job:
     return Job.from_file(job) if isinstance(job, str | Path) else job
 
 
-def with_cluster(job: Job, cluster: ClusterProto) -> Job:
-    """A copy of the job with another cluster block, in the same workspace."""
-    copy = Job.from_proto(job.proto, job.positions)
-    copy.folder = job.folder
-    copy.proto.cluster.CopyFrom(cluster)
-    if job.proto.cluster.HasField("workspace") and not cluster.HasField("workspace"):
-        copy.proto.cluster.workspace = job.proto.cluster.workspace
-    return copy
+def with_message(job: Job, message: JobProto) -> Job:
+    """A job with another message, which reads its files as the given one does."""
+    result = Job.from_proto(message, job.positions)
+    result.folder = job.folder
+    return result
 
 
 def job_of(job: Job, candidate: Candidate) -> Job:
     """The job with the topology and the partition of a candidate, which was made from it."""
-    chosen = with_cluster(job, candidate.job.cluster)
-    if candidate.partition == "job":
-        return chosen
-    made = {layer.name: layer for layer in candidate.job.neuralnet.layer}
-    chosen.proto.neuralnet.CopyFrom(job.net)
-    chosen.proto.neuralnet.ClearField("partition")
-    chosen.proto.neuralnet.partition_dim = candidate.job.neuralnet.partition_dim
-    for layer in chosen.proto.neuralnet.layer:
-        if layer.name in made:
-            _copy_partition(made[layer.name], layer)
-    return chosen
-
-
-def _copy_partition(source: Any, layer: Any) -> None:
-    if source.HasField("partition_dim"):
-        layer.partition_dim = source.partition_dim
-    for i, param in enumerate(source.param):
-        if param.HasField("partition_dim"):
-            while len(layer.param) <= i:
-                layer.param.add()
-            layer.param[i].partition_dim = param.partition_dim
+    message = with_cluster(job.proto, candidate.job.cluster)
+    message.neuralnet.CopyFrom(job.net)
+    return with_message(job, partitioned_as(candidate.job, message))
 
 
 @dataclass(frozen=True)
@@ -305,8 +287,7 @@ class Cluster:
 
 def _prepared(job: Job, with_data: bool) -> Prepared:
     """The job with the shapes of its data. Its partition is the cost model's choice, not yet made."""
-    plain = Job.from_proto(job.proto, job.positions)
-    plain.folder = job.folder
+    plain = with_message(job, job.proto)
     plain.proto.neuralnet.ClearField("partition")
     return prepare(plain, with_data=with_data)
 

@@ -6,7 +6,7 @@ from support.planned import MB, mlp, predicted
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology
 from singa_dask.planning.advise import advise, layers_of, limit
-from singa_dask.planning.candidates import with_topology
+from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.prediction import Candidate, Machines
 
 HOST, NETWORK = Machines(cores=2), Machines(cores=4, hosts=None, workers_per_host=1, bandwidth=1e9)
@@ -93,11 +93,11 @@ def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
 
 def test_each_layer_says_what_it_sends_if_it_is_split_and_if_not():
     n, batch = 4, 32
-    job = with_topology(mlp(batch), ClusterTopology.allreduce(n))
+    job = with_cluster(mlp(batch), ClusterTopology.allreduce(n).to_proto())
     job.neuralnet.layer[1].partition_dim = 1
     first, second = layers_of(Candidate(job))
     share = 2 * (n - 1) / n * 4
     assert (first.layer, first.partition, first.split) == ("fc1", "features", True)
     assert (first.gradients, first.activations) == (share * (8 * 64 + 64), share * batch * 8)
     assert (second.split, second.gradients, second.activations) == (False, share * (64 * 5 + 5), share * batch * 64)
-    assert list(layers_of(Candidate(with_topology(job, ClusterTopology.hogwild(2))))) == []
+    assert list(layers_of(Candidate(with_cluster(job, ClusterTopology.hogwild(2).to_proto())))) == []

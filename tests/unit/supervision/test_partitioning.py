@@ -8,12 +8,12 @@ from support.planned import mlp, profile_of
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.monitor.progress import Display
-from singa_dask.planning.partition import PartitionChoice
+from singa_dask.planning.partition import PartitionChoice, is_open
 from singa_dask.planning.ways import Way
 from singa_dask.profiling.facts import facts_here
 from singa_dask.profiling.store import key_of, save
 from singa_dask.supervision import driver, partitioning
-from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_by_cache, resolve_partition
+from singa_dask.supervision.partitioning import resolve_as_before, resolve_by_cache, resolve_partition
 
 
 def job_of(workers=2, **settings):
@@ -37,7 +37,7 @@ def dims(job):
 def test_without_a_profile_nothing_is_split_and_the_way_out_is_said():
     said = []
     job = resolve_by_cache(job_of(), said.append, with_data=False)
-    assert not is_open(job) and set(dims(job).values()) == {-1}
+    assert not is_open(job.proto) and set(dims(job).values()) == {-1}
     assert "run `singa-dask profile` first" in said[0]
 
 
@@ -50,8 +50,8 @@ def test_a_profile_in_the_cache_decides():
     save(key_of(facts), profile)
     said = []
     job = resolve_by_cache(job, said.append, with_data=False)
-    assert not is_open(job) and dims(job)["fc1"] == 0
-    assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 1%"]
+    assert not is_open(job.proto) and dims(job)["fc1"] == 0
+    assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 3%"]
 
 
 def test_one_worker_needs_no_profile(monkeypatch):
@@ -88,7 +88,9 @@ def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch)
         job=job.proto, topology=job.topology, code=None
     ))  # fmt: skip
     job = resolve_partition(job_of(), None, said.append)
-    assert not is_open(job) and dims(job)["fc1"] == 1 and job.proto.neuralnet.layer[1].param[0].partition_dim == 1
+    assert (
+        not is_open(job.proto) and dims(job)["fc1"] == 1 and job.proto.neuralnet.layer[1].param[0].partition_dim == 1
+    )
     assert measured == [[-1], [1]]
     assert said == ["auto: split: fc1; a step takes 500 ms, undivided 2 s"]
 
@@ -106,7 +108,7 @@ def ran(tmp_path, workers=2):
 def test_a_run_that_resumes_keeps_its_partition(tmp_path):
     path = ran(tmp_path)
     job = resolve_as_before(job_of(), path)
-    assert not is_open(job) and dims(job) == dims(Job.from_file(path)) and dims(job)["fc1"] == 1
+    assert not is_open(job.proto) and dims(job) == dims(Job.from_file(path)) and dims(job)["fc1"] == 1
     assert job.proto.neuralnet.layer[1].param[0].partition_dim == 0
     assert resolve_as_before(job_of(workers=3), path) is None
     assert resolve_as_before(job_of(), tmp_path / "none") is None

@@ -11,7 +11,7 @@ from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Framework, Job
 from singa_dask.monitor.plan_table import rows_of
 from singa_dask.supervision import plan as plans
-from singa_dask.supervision.plan import Cluster, plan, with_cluster
+from singa_dask.supervision.plan import Cluster, plan
 
 
 @pytest.fixture
@@ -65,7 +65,16 @@ def test_the_given_job_stays_as_it_is(planned):
     made = planned(job=job)
     assert job.to_text() == before and made.given is job
     assert made.job.proto.cluster.workspace == "here" and made.job.folder == Path("somewhere")
-    assert with_cluster(job, ClusterTopology.hogwild(2).to_proto()).proto.cluster.workspace == "here"
+
+
+def test_a_job_that_leaves_its_partition_open_gets_an_explicit_one(planned):
+    job = mlp()
+    job.cluster.CopyFrom(ClusterTopology.allreduce(2).to_proto())
+    job.neuralnet.partition = job.neuralnet.auto
+    made = planned(job=job)
+    assert not any(each.candidate.partition == "job" for each in made.predictions)
+    for each in made.predictions:
+        assert not plans.job_of(made.given, each.candidate).proto.neuralnet.HasField("partition")
 
 
 def test_clusters_that_are_not_there_are_imagined(planned):
