@@ -10,9 +10,8 @@ from singa_dask.planning.partition import PartitionChoice, choose_partition, par
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.profiling.facts import facts_here
 from singa_dask.profiling.store import key_of, load
-from singa_dask.supervision.plan import Cluster, with_message
+from singa_dask.supervision.plan import Cluster, prepared_for_model, with_message
 from singa_dask.supervision.profiles import Note, Profiler
-from singa_dask.training.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -26,7 +25,7 @@ def resolve_partition(job: Job, client: Client | None, note: Note) -> Job:
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared, there = _prepared(job, with_data=True), Cluster.of(client)
+    prepared, there = prepared_for_model(job, with_data=True), Cluster.of(client)
     topology = prepared.topology
     machines = there.described(topology.nprocesses, None, None, None, None)
     memory = None if there.memory is None else there.memory / machines.crowd(topology.nworkers)
@@ -47,7 +46,7 @@ def resolve_by_cache(job: Job, note: Note, *, with_data: bool) -> Job:
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared, facts = _prepared(job, with_data=with_data), facts_here()
+    prepared, facts = prepared_for_model(job, with_data=with_data), facts_here()
     profile = load(key_of(facts))
     if profile is None:
         note("partition: auto is chosen when the job is trained. To see it here, run `singa-dask profile` first.")
@@ -68,11 +67,6 @@ def resolve_as_before(job: Job, ran: Path) -> Job | None:
     if before.cluster.nworkers_per_group != job.proto.cluster.nworkers_per_group:
         return None
     return with_message(job, partitioned_as(before, job.proto))
-
-
-def _prepared(job: Job, *, with_data: bool) -> Prepared:
-    """The job as it is prepared without a choice."""
-    return prepare(_with(job, PartitionChoice(job.proto)), with_data=with_data)
 
 
 def _with(job: Job, choice: PartitionChoice) -> Job:

@@ -166,7 +166,7 @@ def plan(
     listed = _frameworks(frameworks)
     for each in set(allow) - set(ALLOW):
         raise ConfigError(Problem("allow", "unknown", repr(each), nearest(each, ALLOW)))
-    prepared = _prepared(loaded, with_data)
+    prepared = prepared_for_model(loaded, with_data=with_data)
     there = Cluster.of(client)
     counts = _counts(workers, there)
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
@@ -285,8 +285,16 @@ class Cluster:
         return sorted({*(1 << i for i in range(most.bit_length())), most})
 
 
-def _prepared(job: Job, with_data: bool) -> Prepared:
-    """The job with the shapes of its data. Its partition is the cost model's choice, not yet made."""
+def prepared_for_model(job: Job, *, with_data: bool) -> Prepared:
+    """The job with the shapes of its data, without a request to choose its partition.
+
+    Raises ConfigError for jobs on GPUs.
+    """
+    if job.proto.gpu:
+        hint = "Give the job a cluster block and each layer's partition_dim, or predict it on CPUs with gpu=[]."
+        raise ConfigError(
+            Problem("gpu", "cannot be predicted: the cost model knows CPUs only", str(job.proto.gpu), hint)
+        )
     plain = with_message(job, job.proto)
     plain.proto.neuralnet.ClearField("partition")
     return prepare(plain, with_data=with_data)

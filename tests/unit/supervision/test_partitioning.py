@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from support.planned import mlp, profile_of
 
+from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.monitor.progress import Display
@@ -84,7 +85,7 @@ def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch)
 
     monkeypatch.setattr(partitioning, "Profiler", Profiler)
     monkeypatch.setattr(partitioning, "choose_partition", choose)
-    monkeypatch.setattr(partitioning, "prepare", lambda job, with_data: SimpleNamespace(
+    monkeypatch.setattr(partitioning, "prepared_for_model", lambda job, with_data: SimpleNamespace(
         job=job.proto, topology=job.topology, code=None
     ))  # fmt: skip
     job = resolve_partition(job_of(), None, said.append)
@@ -93,6 +94,13 @@ def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch)
     )
     assert measured == [[-1], [1]]
     assert said == ["auto: split: fc1; a step takes 500 ms, undivided 2 s"]
+
+
+def test_no_partition_is_chosen_for_gpus():
+    job = job_of()
+    job.proto.gpu.extend([0, 1])
+    with pytest.raises(ConfigError, match=r"gpu: cannot be predicted: the cost model knows CPUs only.*\[0, 1\]"):
+        resolve_partition(job, None, print)
 
 
 def ran(tmp_path, workers=2):

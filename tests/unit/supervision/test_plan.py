@@ -77,6 +77,13 @@ def test_a_job_that_leaves_its_partition_open_gets_an_explicit_one(planned):
         assert not plans.job_of(made.given, each.candidate).proto.neuralnet.HasField("partition")
 
 
+def test_gpus_are_not_predicted(planned):
+    job = mlp()
+    job.gpu.append(0)
+    with pytest.raises(ConfigError, match="the cost model knows CPUs only"):
+        planned(job=job)
+
+
 def test_clusters_that_are_not_there_are_imagined(planned):
     assert planned().here and not planned().advice.machines.imagined
     more = planned(workers=[4], cores=8, workers_per_host=1, bandwidth=1e9, latency=5e-5)
