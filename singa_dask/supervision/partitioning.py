@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singa_dask.job import Job
+from singa_dask.job import Job, JobProto
 from singa_dask.planning.partition import PartitionChoice, choose_partition, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.profiling.facts import facts_here
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def resolve_partition(job: Job, client: Client | None, note: Note) -> Job:
+def resolve_partition(job: Job, client: Client | None, note: Note, progress: Note) -> Job:
     """The job with the fastest partition on the cluster of a client, or of local workers.
 
-    It rests on a profile from the cache, to which is added what it lacks. note: is told what is measured, and the
-    choice. Raises ConfigError if the net fits in no partition.
+    It rests on a profile from the cache, to which is added what it lacks. note: is told the
+    choice, progress: what is measured. Raises ConfigError if the net fits in no partition.
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
@@ -29,7 +28,7 @@ def resolve_partition(job: Job, client: Client | None, note: Note) -> Job:
     topology = prepared.topology
     machines = there.described(topology.nprocesses, None, None, None, None)
     memory = None if there.memory is None else there.memory / machines.crowd(topology.nworkers)
-    with Profiler(client, note) as profiler:
+    with Profiler(client, progress) as profiler:
         profiler.learn([Candidate(prepared.job)], machines, prepared.code)
         choice = choose_partition(prepared.job, profiler.profile, machines, memory)
         if choice.reasons:  # by estimates of the split layers
@@ -58,12 +57,9 @@ def resolve_by_cache(job: Job, note: Note, *, with_data: bool) -> Job:
     return _with(job, choice)
 
 
-def resolve_as_before(job: Job, ran: Path) -> Job | None:
-    """The job with the partition of the run that it resumes; None if there was none, or with another number of workers
-    in a group. ran: the file of that run's job."""
-    if not ran.exists():
-        return None
-    before = Job.from_file(ran).proto
+def as_before(job: Job, before: JobProto) -> Job | None:
+    """The job with the partition of the run that it resumes; None for another number of workers in a group. before:
+    the job of that run."""
     if before.cluster.nworkers_per_group != job.proto.cluster.nworkers_per_group:
         return None
     return with_message(job, partitioned_as(before, job.proto))
