@@ -155,7 +155,8 @@ def plan(
 
     client: of the Dask cluster to plan for; None for a local one. workers: their numbers to predict; by default powers
     of two up to what the cluster has. bandwidth: bits/s of a host's network in each direction; latency: seconds of a
-    message; cores: of a host; workers_per_host: at most; memory: bytes of a host. Any of these describes a cluster
+    message, with a bandwidth; cores: of a host; workers_per_host: at most; memory: bytes of a host, by default what is
+    free, unless cores or bandwidth describe other hosts. Any of these describes a cluster
     that need not be there. allow: "asynchronous" and "codec" may be recommended too. profile: of these machines; by
     default the one in the cache, which is measured first if it is missing. with_data: False if the job has the shapes
     of its data, which may then be absent. note: is told what is being measured.
@@ -166,11 +167,15 @@ def plan(
     listed = _frameworks(frameworks)
     for each in set(allow) - set(ALLOW):
         raise ConfigError(Problem("allow", "unknown", repr(each), nearest(each, ALLOW)))
+    if latency is not None and bandwidth is None:
+        hint = "Give the network's bandwidth too, for example --bandwidth 1Gbit (in Python: bandwidth=1e9)."
+        raise ConfigError(Problem("latency", "needs a bandwidth", f"{latency:g} s", hint))
     prepared = prepared_for_model(loaded, with_data=with_data)
     there = Cluster.of(client)
     counts = _counts(workers, there)
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
-    memory = memory or (None if machines.imagined else there.memory)
+    if memory is None and cores is None and bandwidth is None:
+        memory = there.memory
 
     if is_open(loaded.proto):
         prepared.job.neuralnet.partition = NetProto.auto

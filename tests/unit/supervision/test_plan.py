@@ -89,6 +89,7 @@ def test_clusters_that_are_not_there_are_imagined(planned):
     more = planned(workers=[4], cores=8, workers_per_host=1, bandwidth=1e9, latency=5e-5)
     assert not more.here and more.advice.machines.imagined and more.advice.memory is None
     assert (more.advice.machines.cores, more.advice.machines.hosts_for(6)) == (8, 6)
+    assert planned(workers=[4], workers_per_host=1).advice.memory == 1000 * MB, "the same hosts"
     with pytest.raises(ConfigError, match="no candidate fits"):
         planned(memory=100.0)
 
@@ -128,6 +129,7 @@ def test_what_the_profile_cannot_tell_is_noted(planned):
         ({"workers": []}, "workers: must be whole numbers"),
         ({"frameworks": ["allreduced"]}, "Did you mean allreduce?"),
         ({"allow": ["codecs"]}, "Did you mean codec?"),
+        ({"latency": 5e-5}, r"latency: needs a bandwidth\. Received: 5e-05 s\. Give the network's bandwidth too"),
     ],
 )
 def test_wrong_settings_are_named(planned, settings, says):
