@@ -40,7 +40,7 @@ def group_rates(step: GroupStep, outcome: Outcome) -> GroupRates:
         alone = max(outcome.seconds - outcome.parts["servers"], step.reply_seconds)
     sharing = groups // topology.nserver_groups
     step_s = max(alone, groups * work / (machines.cores * hosts), sharing * served)
-    staleness = sharing - 1.0 + (sharing if step.behind else 0)
+    staleness = (sharing - 1.0) * (2 if step.behind else 1)
     return GroupRates(step_s, staleness, sharing * served / step_s)
 
 

@@ -50,11 +50,18 @@ class Collectives:
             return self._on_network(operation, nbytes, ranks)
         return self._measured(operation, where, nbytes, ranks)
 
+    def wire(self, nbytes: float) -> float:
+        """Seconds in which the network of a host, whose bandwidth is given, carries so many bytes one way.
+
+        Ranks of one host send to each other within it: rings of ranks cross a host's network once each way.
+        """
+        return 0.0 if self._machines.bandwidth is None else 8 * nbytes / self._machines.bandwidth
+
     def _on_network(self, operation: str, nbytes: float, ranks: int) -> Cost:
         assert self._machines.bandwidth is not None
         here = min(ranks, max(2, int(self._machines.cores)))
         local = self._measured(operation, "machine", nbytes, here)
-        wire = 8 * Collective(operation, nbytes).sent(ranks) / self._machines.bandwidth
+        wire = self.wire(Collective(operation, nbytes).sent(ranks))
         latency = _rounds(operation, ranks) * (self._machines.latency or 0.0)
         return Cost(local.seconds + wire + latency, min(local.cpu, local.seconds), False)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from singa_dask.comm.codecs import Codec, codec
 from singa_dask.errors import ConfigError, Problem
@@ -10,8 +12,8 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, UpdaterProto
 from singa_dask.planning.collectives import Collectives
 from singa_dask.planning.prediction import Machines
-from singa_dask.planning.profile import Profile
-from singa_dask.planning.rates import Rate, Rates, passes_work
+from singa_dask.planning.profile import Curve, Point, Profile
+from singa_dask.planning.rates import Rate, Rates, passes_work, spread_work, update_work
 from singa_dask.planning.work import NBYTES, Work, WorkerStep
 
 
@@ -32,11 +34,10 @@ class Costs:
     threads while both compute (see Timeline).
     """
 
-    def __init__(self, job: JobProto, profile: Profile, machines: Machines, crowd: int) -> None:
+    def __init__(self, job: JobProto, work: WorkerStep, profile: Profile, machines: Machines, crowd: int) -> None:
         self.profile, self.machines, self.crowd = profile, machines, crowd
         self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
-        beside = machines.crowd(self.topology.nprocesses)  # servers of their own included, as Placement.cores
-        self.threads = max(1, int(machines.cores) // beside)
+        self.threads = max(1, int(machines.cores) // machines.beside(self.topology))
         if job.HasField("num_openblas_threads"):
             self.threads = max(1, job.num_openblas_threads)
         self.rates = Rates(profile, machines.cores)
@@ -45,6 +46,9 @@ class Costs:
         self.codec: Codec | None = None
         if self.topology.codec != "kFull":
             self.codec = codec(self.topology.codec, sparsity=self.topology.sparsity)
+        self._whole_update = self.layer(update_work(job, work))
+        self._elements = work.replicated + work.own
+        self.spread = self._known(spread_work(job, work))
         self.share = machines.cores / crowd
         self.slower = max(1.0, 1 / self.share)
         self.contention = min(1.0, max(self.share, 1.0) / (self.threads + 1))
@@ -58,6 +62,11 @@ class Costs:
         rate = self.layer(passes_work(self.job, step))
         return rate.forward + rate.backward
 
+    def _known(self, work: Work) -> float:
+        """Seconds of what was measured, else 0."""
+        rate = self.layer(work)
+        return rate.forward if rate.known else 0.0
+
     def curve(self, name: str, size: float) -> float:
         """Seconds by the curve of this name for the crowd, or for the nearest smaller one that was measured."""
         numbers = self.profile.numbers(name)
@@ -68,8 +77,13 @@ class Costs:
         return self.slower * self.profile.curves[f"{name} {fitting[-1]}"].seconds(size)
 
     def update(self, elements: float) -> float:
-        """Of the updater, in the process that has these elements."""
-        return self.curve(f"update {self.rule}", elements) if elements else 0.0
+        """Of the updater, in the process that has these elements: as between the steps of this job where that was
+        measured, and of the way there and back."""
+        if not elements:
+            return 0.0
+        if not self._whole_update.known:
+            return self.curve(f"update {self.rule}", elements)
+        return self.curve(f"update {self.rule}", 0) + elements / self._elements * self._whole_update.forward
 
     def add(self, nbytes: float) -> float:
         """Of adding another rank's gradient in shared memory."""
@@ -98,19 +112,29 @@ class Costs:
         """Of what a step does besides its parts."""
         return self.curve("loop", 0)
 
-    def meeting(self, ranks: int) -> float:
-        """Of a meeting of ranks that share memory."""
-        names = self.profile.numbers("barrier shared")
-        if ranks == 1:
-            return 0.0
-        if not names:
-            return self.collectives.cost("barrier", 0, ranks).seconds
-        nearest = min(names, key=lambda n: abs(n - ranks))
-        return self.profile.curves[f"barrier shared {nearest}"].seconds(0)
+    def unevenness(self, ranks: int) -> float:
+        """By how much the slowest of so many workers exceeds the mean: they wait for it in every step.
 
-    def reply(self, elements: float, clients: int, ranks: int) -> Reply:
-        """Of an update of so many elements to a server that `clients` workers push to at once. ranks: all processes of
-        the job, which decide whether servers lie on the workers' hosts."""
+        As the largest of n draws from a normal distribution: Phi^-1((n - 3/8) / (n + 1/4)) standard deviations
+        (Blom 1958).
+        """
+        return self.spread * NormalDist().inv_cdf((ranks - 3 / 8) / (ranks + 1 / 4)) if ranks > 1 else 0.0
+
+    def meeting(self, ranks: int, *, first: bool) -> float:
+        """Of a meeting of ranks that share memory. first: after the passes, for which workers that share cores take
+        turns in slices: their ends lie apart."""
+        measured = self.profile.numbers("barrier shared")
+        if ranks > self.machines.cores and first and measured:
+            name = "barrier shared"
+            return Curve.of(Point(n, self.profile.curves[f"{name} {n}"].seconds(0)) for n in measured).seconds(ranks)
+        return self.collectives.cost("barrier", 0, ranks).seconds + (self.unevenness(ranks) if first else 0.0)
+
+    def reply(self, messages: Sequence[int], clients: int, ranks: int) -> Reply:
+        """Of an update whose messages have so many elements, each for a server that `clients` workers push to at once.
+
+        All go out by the worker's network, and the replies, which are not coded, come back by it. ranks: all processes
+        of the job, which decide whether servers lie on the workers' hosts.
+        """
         where = self.collectives.where(ranks)
         if where == "network" and not self.profile.numbers("round_trip network"):
             where = "machine"
@@ -120,15 +144,19 @@ class Costs:
             raise ConfigError(Problem("profile", "lacks a server's round trip", where, hint))
         nearest = min(numbers, key=lambda n: abs(n - clients))
         more = max(1.0, clients / nearest)
-        nbytes = (self.nbytes(elements) + NBYTES * elements) / 2  # replies are not coded
+        out, back = (sum(map(of, messages)) for of in (self.nbytes, lambda elements: NBYTES * elements))
         trip = self.profile.curves[f"round_trip {where} {nearest}"]
         serve = self.profile.curves[f"serve {where} {nearest}"]
-        update = self.update(elements) + self.coding("decode", elements)
-        wire = 0.0
+        largest = max(messages)
+        each = (self.nbytes(largest) + NBYTES * largest) / 2
+        update = self.update(largest) + self.coding("decode", largest)
+        busy = clients * (serve.cpu(each) + update)
+        seconds = trip.seconds((out + back) / 2) * more + update
         if self.machines.bandwidth is not None and self.machines.hosts_for(ranks) > 1:
-            wire = clients * 8 * nbytes / self.machines.bandwidth + 2 * (self.machines.latency or 0.0)
-        busy = clients * (serve.cpu(nbytes) + update)
-        return Reply(max(trip.seconds(nbytes) * more + wire + update, busy), max(busy, wire), trip.cpu(nbytes))
+            wire = self.collectives.wire
+            seconds += wire(out) + wire(back) + 2 * (self.machines.latency or 0.0)
+            busy = max(busy, clients * wire(NBYTES * largest))
+        return Reply(max(seconds, busy), busy, trip.cpu((out + back) / 2))
 
     def neighbours(self, nbytes: float, ranks: int) -> float:
         """Seconds of cores of an exchange of so many bytes between two server groups, on both sides together."""
@@ -136,5 +164,5 @@ class Costs:
         name = f"exchange_neighbours {where} 2"
         if name in self.profile.curves:
             return 2 * self.profile.curves[name].cpu(nbytes)
-        reply = self.reply(nbytes / NBYTES, 1, ranks)
+        reply = self.reply([int(nbytes / NBYTES)], 1, ranks)
         return reply.busy + reply.cpu

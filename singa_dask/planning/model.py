@@ -35,7 +35,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
         samples_per_s=topology.nworker_groups * work.batch / step_s,
         parts={name: seconds for name, seconds in parts.items() if seconds > 0},
         sent=step.sent,
-        memory=(work.shared_need if step.shares and step.in_process else work.need).total,
+        memory=(work.shared_need if step.shares else work.need).total,
         layers=_layers(step),
         hidden_s=outcome.hidden,
         overlaps=overlaps,
@@ -48,11 +48,10 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
 def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Machines) -> GroupStep:
     """The step of one group of a job."""
     topology = Candidate(job).topology
-    hosts = machines.hosts_for(topology.nprocesses)
-    crowd = -(-topology.nworkers // hosts)
+    crowd = machines.packed(topology)
     if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
         crowd = max(1, min(crowd, int(machines.cores)))
-    costs = Costs(job, profile, machines, crowd)
+    costs = Costs(job, work, profile, machines, crowd)
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.job.job_pb2 import AlgProto, JobProto, UpdaterProto
 from singa_dask.planning.profile import LayerSample, Profile
 from singa_dask.planning.work import Work, WorkerStep
 
@@ -50,6 +50,18 @@ def passes_work(job: JobProto, step: WorkerStep) -> Work:
     name = alg.user_alg if alg.alg == AlgProto.kUserAlg else AlgProto.AlgType.Name(alg.alg)
     elements = sum(call.work.rows * call.work.outputs for call in step.forward)
     return Work(f"Passes {name}", len(step.calls), inputs=1, outputs=0, positions=elements)
+
+
+def update_work(job: JobProto, step: WorkerStep) -> Work:
+    """The key of an update of all elements that a worker has: kind "Update" and the rule, the elements as rows."""
+    rule = job.updater.user_type or UpdaterProto.UpdaterType.Name(job.updater.type)
+    return Work(f"Update {rule}", step.replicated + step.own, inputs=1, outputs=1, positions=len(step.calls))
+
+
+def spread_work(job: JobProto, step: WorkerStep) -> Work:
+    """The key of the standard deviation of the time of a step: kind "Spread", else as `passes_work`."""
+    passes = passes_work(job, step)
+    return replace(passes, kind=passes.kind.replace("Passes", "Spread"))
 
 
 class _Shape(NamedTuple):
@@ -111,7 +123,8 @@ class _Conditions:
         for shape in self.shapes:
             for name in {shape.kind, shape.kind.split()[0]}:
                 self._alike[name].append(shape)
-        plain = [sample for sample in samples if not sample.work.params and sample.work.elements]
+        besides = ("Passes", "Update", "Spread")
+        plain = [s for s in samples if not s.work.params and s.work.elements and s.work.kind.split()[0] not in besides]
         self._elementwise = _overall(plain or samples)
         self._neighbours: dict[_Shape, list[tuple[float, float, _Shape]]] = {}
 

@@ -42,7 +42,7 @@ class GroupStep:
         """As Replica.form and ServerStages decide."""
         topology = costs.topology
         size = topology.nworkers_per_group
-        one_machine = costs.collectives.where(topology.nprocesses) == "machine"
+        one_machine = costs.collectives.where(size) == "machine"
         shares = size > 1 and one_machine and costs.codec is None and not own_algorithm
         buckets = work.partition.buckets
         partitioned = any(call.moves for call in work.calls)
@@ -122,6 +122,8 @@ class GroupStep:
                 yield from self._call(call, seconds)
             for name in call.completes if overlaps else ():
                 yield from self._leave(readiness.complete(name), overlaps)
+        if self.size > 1 and not self.shares:
+            yield Compute(self.costs.unevenness(self.size), "exchange")
         yield from self._leave(readiness.rest(), overlaps)
         yield Wait("exchange")
         yield from self._finish()
@@ -162,7 +164,7 @@ class GroupStep:
     def _update(self, bucket: int) -> Iterator[Act]:
         part = self._part(bucket)
         if self.shares:
-            yield Compute(self.costs.meeting(self.size), "exchange")
+            yield Compute(self.costs.meeting(self.size, first=bucket == len(self.buckets) - 1), "exchange")
             yield Compute((self.size - 1) * self.costs.add(NBYTES * part), "exchange")
         elif self.size > 1:
             yield Arrive(f"sum {bucket}")
@@ -178,7 +180,7 @@ class GroupStep:
         if not self.in_process or self.size == 1:
             return
         if self.shares:
-            yield Compute(self.costs.meeting(self.size), "exchange")
+            yield Compute(self.costs.meeting(self.size, first=False), "exchange")
             return
         yield Arrive(f"values {bucket}")
         others = self.buckets[bucket].size - self._part(bucket)
@@ -210,16 +212,17 @@ class GroupStep:
         """Messages to servers, which are on their way together."""
         if slices:
             reply = self._reply(slices)
-            yield Compute(len(slices) * reply.cpu, "servers")
+            yield Compute(self.costs.coding("encode", sum(slices)), "codec")
+            yield Compute(reply.cpu, "servers")
             yield Ask(key, max(0.0, reply.seconds - reply.cpu), reply.busy)
 
     def _reply(self, slices: list[int]) -> Reply:
         clients = max(1, round(self.size * len(slices) / self.costs.topology.nservers_per_group))
-        return self.costs.reply(max(slices), clients, self.processes)
+        return self.costs.reply(slices, clients, self.processes)
 
     @property
     def replies(self) -> list[Reply]:
-        """To all messages of a step, one for those of a bucket."""
+        """To all messages of a step, one for those of a bucket. All go out by one network: replies come one by one."""
         if self.local:
             return []
         messages = [*(self._slices(bucket) for bucket in range(len(self.buckets))), [self.work.own]]
@@ -234,7 +237,7 @@ class GroupStep:
     @property
     def reply_seconds(self) -> float:
         """Until all replies of a step are there."""
-        return max((reply.seconds for reply in self.replies), default=0.0)
+        return sum(reply.seconds for reply in self.replies)
 
     def _finish(self) -> Script:
         work = self.work
@@ -249,7 +252,7 @@ class GroupStep:
                 yield from self._inline((Arrive(f"server {bucket}"), Arrive("server own")))
         for bucket in range(len(self.buckets) if self.size > 1 else 0):
             if self.shares:
-                yield Compute(self.costs.meeting(self.size), "exchange")
+                yield Compute(self.costs.meeting(self.size, first=False), "exchange")
                 continue
             yield from self._inline(tuple(self._start_gather(bucket)))
             yield from self._inline((Arrive(f"values {bucket}"),))

@@ -6,8 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from math import prod, sqrt
+from dataclasses import dataclass, replace
+from math import pi, prod, sqrt
 from statistics import mean, median
 from typing import Any
 
@@ -27,7 +27,7 @@ from singa_dask.ops import get_ops
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.blas import blas_threads
 from singa_dask.planning.profile import LayerSample
-from singa_dask.planning.rates import passes_work
+from singa_dask.planning.rates import passes_work, spread_work, update_work
 from singa_dask.planning.work import Work, WorkerStep, worker_step
 from singa_dask.training.nets import make_nets
 from singa_dask.updaters import Updater, make_updater
@@ -37,6 +37,8 @@ RATE = 1e-6
 # Rows of every worker in the first trial.
 FEW_ROWS = 2
 LEAST_STEPS = 3
+# Of a series of steps.
+PIECES = 5
 # A step of a measurement, a first one before it and two trials should fit into the time.
 STEPS_TO_FIT = 4
 # Elements of a parameter whose initial value is drawn as in a job; of larger ones only so many differ.
@@ -108,10 +110,37 @@ class _Clock:
         return spent
 
 
+@dataclass(frozen=True)
+class _Lap:
+    """Seconds of a step without its update, of the update, and of the calls in it."""
+
+    seconds: float
+    update: float
+    calls: dict[Key, float]
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    """The median of the means of PIECES pieces of a series: what interrupts a process counts, what does so rarely
+    does not."""
+    size = -(-len(seconds) // PIECES)
+    return median(mean(seconds[first : first + size]) for first in range(0, len(seconds), size))
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    """The standard deviation of a normal distribution whose larger one of two draws exceeds the mean as here.
+
+    The mean of the larger one of two of m ascending values t_i, i = 1 ... m, is the sum of t_i (2 i - 1) / m^2.
+    """
+    count = len(seconds)
+    larger = sum(t * (2 * i + 1) for i, t in enumerate(sorted(seconds))) / count**2
+    return max(0.0, larger - mean(seconds)) * sqrt(pi)
+
+
 def measure_layers(
     job: JobProto, *, threads: int = 1, crowd: int = 1, seconds: float = 1.0, start_at: float | None = None
 ) -> list[LayerSample]:
-    """A sample for each distinct Work of `worker_step(job)`, and one for what the passes take besides (`passes_work`).
+    """A sample for each distinct Work of `worker_step(job)`, and for what the passes take besides (`passes_work`), an
+    update of all elements (`update_work`), and the spread of the steps (`spread_work`).
 
     job: prepared. threads: of this process. crowd: processes that measure at once, for the samples. seconds: of
     measuring; preparing it takes as long again at most, besides compiling. start_at: when all begin, as of time.time.
@@ -176,18 +205,20 @@ class _Trial:
         """Seconds of a step that is not the first one with this mini-batch."""
         feed, step = self._feed(batch)
         self._run(feed, step)
-        return self._run(feed, step)[0]
+        return self._run(feed, step).seconds
 
     def measure(self, batch: int, seconds: float) -> list[tuple[Work, float, float]]:
         """(work, forward, backward) of each distinct Work with this mini-batch of the group."""
         feed, step = self._feed(batch)
         self._run(feed, step)
         ended = time.perf_counter() + seconds
-        laps: list[tuple[float, dict[Key, float]]] = []
-        while not laps or time.perf_counter() < ended or (len(laps) < LEAST_STEPS and 2 * laps[0][0] < seconds):
+        laps: list[_Lap] = []
+        while not laps or time.perf_counter() < ended or (len(laps) < LEAST_STEPS and 2 * laps[0].seconds < seconds):
             laps.append(self._run(feed, step))
-        spent = {key: median(lap[1].get(key, 0.0) for lap in laps) for key in {k for lap in laps for k in lap[1]}}
-        rest = median(total - sum(each.values()) for total, each in laps)
+        keys = {key for lap in laps for key in lap.calls}
+        spent = {key: _typical([lap.calls.get(key, 0.0) for lap in laps]) for key in keys}
+        rest = _typical([lap.seconds - sum(lap.calls.values()) for lap in laps])
+        update, spread = _typical([lap.update for lap in laps]), _spread([lap.seconds + lap.update for lap in laps])
         measured = self._with_rows(batch, step.counts[self.rank])
         by_work: dict[Work, list[str]] = defaultdict(list)
         for call in measured.forward:
@@ -197,7 +228,12 @@ class _Trial:
             return mean(spent.get((layer, which), 0.0) for layer in layers)
 
         works = [(work, taken(layers, "forward"), taken(layers, "backward")) for work, layers in by_work.items()]
-        return [(passes_work(self.job, measured), max(0.0, rest), 0.0), *works]
+        besides = [
+            (passes_work(self.job, measured), max(0.0, rest), 0.0),
+            (update_work(self.job, measured), update, 0.0),
+            (spread_work(self.job, measured), spread, 0.0),
+        ]
+        return besides + works
 
     def _with_rows(self, batch: int, rows: int) -> WorkerStep:
         """The step with another mini-batch."""
@@ -214,15 +250,16 @@ class _Trial:
         )
         return replace(self.step, rows=rows, batch=batch, forward=forward, backward=backward)
 
-    def _run(self, feed: dict[str, Batch], step: Step) -> tuple[float, dict[Key, float]]:
-        """A step and an update, which leaves the caches as in training: seconds without the update, and of calls."""
+    def _run(self, feed: dict[str, Batch], step: Step) -> _Lap:
+        """A step and an update, which leaves the caches as in training."""
         beside, began = self.group.seconds, time.perf_counter()
         self.algorithm.train_one_batch(self.net, feed, replace(step, number=self.number))
-        taken = time.perf_counter() - began - (self.group.seconds - beside)
+        computed = time.perf_counter()
+        taken = computed - began - (self.group.seconds - beside)
         for updater, flat in zip(self.updaters, (self.net.flat, self.net.own), strict=True):
             updater.update(self.number, flat.values, flat.grads)
         self.number += 1
-        return taken, self.clock.lap()
+        return _Lap(taken, time.perf_counter() - computed, self.clock.lap())
 
     def _feed(self, batch: int) -> tuple[dict[str, Batch], Step]:
         """Random data of this worker's rows, and their place in the mini-batch. No state is carried over to it."""

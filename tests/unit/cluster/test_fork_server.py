@@ -79,14 +79,9 @@ def test_it_is_killed_at_the_end_and_no_other_child(started):
 
 
 def test_a_worker_sets_what_its_environment_says(monkeypatch):
-    libraries = [
-        SimpleNamespace(internal_api=api, threads=[], set_num_threads=None)
-        for api in ("openblas", "mkl", "openmp", "x")
-    ]
-    for library in libraries:
-        library.set_num_threads = library.threads.append
+    told: list = []
     handlers: list = []
-    monkeypatch.setattr(worker_setup, "ThreadpoolController", lambda: SimpleNamespace(lib_controllers=libraries))
+    monkeypatch.setattr(worker_setup, "set_blas_threads", told.append)
     monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: handlers.append(given))
     monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: handlers.append("numba"))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
@@ -99,4 +94,4 @@ def test_a_worker_sets_what_its_environment_says(monkeypatch):
     finally:
         np.random.set_state(state)
     assert handlers == [(signal.SIGINT, signal.SIG_IGN), "numba"]
-    assert [library.threads for library in libraries] == [[3], [], [], []]
+    assert told == [{"openblas": 3}]

@@ -1,9 +1,12 @@
 """The cost model on a profile whose numbers are easy to add up."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from singa_dask.cluster.workers import WorkerInfo, place
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.assemble import assemble
@@ -66,7 +69,7 @@ def profile_for(job, *, bandwidth=1e9, cores=1):
         "decode kHalf - 1": per(1e-10),
     }
     for ranks in (2, 3, 4):
-        curves[f"barrier shared {ranks}"] = flat(MEETING)
+        curves[f"barrier shared {ranks}"] = curves[f"barrier machine {ranks}"] = flat(MEETING)
         for where in ("machine", "network"):
             for name in COLLECTIVES:
                 sent = Collective(name, 1.0).sent(ranks)
@@ -145,7 +148,7 @@ def test_servers_elsewhere_are_waited_for_unless_groups_run_one_behind():
     downpour = ClusterTopology.downpour(2, 1, 1)
     waits, behind = (predicted(downpour, PER_HOST, bandwidth=1e8, one_behind=flag) for flag in (False, True))
     assert behind.step_s < waits.step_s
-    assert (waits.staleness, behind.staleness) == (1, 3)
+    assert (waits.staleness, behind.staleness) == (1, 2)
 
 
 def test_groups_share_the_cores_of_a_machine():
@@ -195,3 +198,36 @@ def test_a_profile_without_servers_says_so():
         del profile.curves[name]
     with pytest.raises(ConfigError, match="singa-dask profile"):
         predict(Candidate(job), profile, Machines(cores=2))
+
+
+def test_all_messages_to_servers_share_the_workers_network():
+    network = Machines(cores=1, hosts=None, workers_per_host=1, bandwidth=1e8)
+    for n in (2, 4, 8):
+        found = predicted(ClusterTopology.downpour(n, 1, n), network, bandwidth=1e12)
+        job = job_of(ClusterTopology.downpour(n, 1, n))
+        both_ways = 2 * 8 * 4 * worker_step(job).replicated / 1e8
+        assert found.parts["servers"] >= both_ways
+
+
+@pytest.mark.parametrize(
+    ("topology", "room", "workers", "processes"),
+    [
+        (ClusterTopology.sandblaster(4, 2), 4, 4, 4),
+        (ClusterTopology.sandblaster(2, 1), 4, 2, 3),
+        (ClusterTopology.hybrid(2, 4, 2, 4), 4, 4, 4),
+        (ClusterTopology.hybrid(4, 2, 4, 2), 4, 4, 4),
+        (ClusterTopology.allreduce(8), 4, 4, 4),
+    ],
+)
+def test_groups_lie_on_one_host_where_they_fit_as_they_are_placed(topology, room, workers, processes):
+    machines = Machines(cores=room, hosts=2, workers_per_host=room)
+    assert (machines.packed(topology), machines.beside(topology)) == (workers, processes)
+    infos = [
+        WorkerInfo(f"tcp://10.0.0.{host}:{i}", host=f"10.0.0.{host}", cores=room)
+        for host in (1, 2)
+        for i in range(room)
+    ]
+    placed = place(topology, infos)
+    hosts = Counter(address.rpartition(":")[0] for group in placed.workers for address in group)
+    assert max(hosts.values()) == workers
+    assert min(placed.cores.values()) == max(1, room // processes)

@@ -18,7 +18,7 @@ from singa_dask.layers import (
 )
 from singa_dask.net import Net
 from singa_dask.ops import Ops
-from singa_dask.planning.rates import passes_work
+from singa_dask.planning.rates import passes_work, spread_work, update_work
 from singa_dask.planning.work import worker_step
 from singa_dask.profiling import layers as profiling
 from singa_dask.profiling.layers import IdleGroup, measure_layers, random_batch
@@ -82,7 +82,8 @@ def test_every_work_of_a_step_is_measured(job):
     samples = measure_layers(job, seconds=0.02, crowd=2)
     step = worker_step(job)
     by_work = {sample.work: sample for sample in samples}
-    assert by_work.keys() == {call.work for call in step.calls} | {passes_work(job, step)}
+    besides = {passes_work(job, step), update_work(job, step), spread_work(job, step)}
+    assert by_work.keys() == {call.work for call in step.calls} | besides
     assert len(by_work) == len(samples)
     assert {(sample.crowd, sample.threads) for sample in samples} == {(2, 1)}
     assert all(by_work[call.work].forward > 0 for call in step.forward)
