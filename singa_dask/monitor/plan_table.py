@@ -42,7 +42,7 @@ def plan_html(advice: Advice, job: str) -> str:
 def print_plan(console: Console, advice: Advice, job: str, *, every: bool = False) -> None:
     """Print a plan. every: all candidates instead of the best ones."""
     shown = list(advice.predictions) if every else rows_of(advice)
-    console.print(Text(f"{job}: predictions for {describe(advice.machines, advice.memory)}\n"), style="italic")
+    console.print(Text(f"{job}: predictions for {describe(advice.machines, advice.memory.host)}\n"), style="italic")
     console.print(plan_table(advice, shown, job))
     for line in footnotes(advice, shown):
         console.print(Text(line, style="dim"))

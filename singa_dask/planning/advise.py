@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job import ClusterTopology
 from singa_dask.planning.candidates import training_net
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.work import NBYTES, worker_step
@@ -49,10 +50,26 @@ class LayerAdvice:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Bytes that are free on a host, and that Dask allows a process; None for unknown and for any number."""
+
+    host: float | None = None
+    process: float | None = None
+
+    def of_worker(self, topology: ClusterTopology, machines: Machines) -> float | None:
+        """Bytes for each worker of a job."""
+        bounds = [] if self.host is None else [self.host / machines.packed(topology)]
+        return min([*bounds, *([] if self.process is None else [self.process])], default=None)
+
+
+UNBOUNDED = Memory()
+
+
+@dataclass(frozen=True)
 class Advice:
     """recommended: of `predictions`, which are sorted by workers, then by samples/s. reason: two sentences. limit: a
-    sentence on what the step spends its time on. layers: of the recommended candidate. memory: bytes of a host, None
-    for unknown. allow: as given to `advise`."""
+    sentence on what the step spends its time on. layers: of the recommended candidate. memory, allow: as
+    given to `advise`."""
 
     predictions: tuple[Prediction, ...]
     recommended: Prediction
@@ -60,7 +77,7 @@ class Advice:
     limit: str
     layers: tuple[LayerAdvice, ...]
     machines: Machines
-    memory: float | None = None
+    memory: Memory = UNBOUNDED
     allow: tuple[str, ...] = ()
 
     @property
@@ -92,12 +109,12 @@ def advise(
     predictions: Sequence[Prediction],
     machines: Machines,
     *,
-    memory: float | None = None,
+    memory: Memory = UNBOUNDED,
     allow: Collection[str] = (),
 ) -> Advice:
     """Recommend the candidate with the highest samples/s among those that compute what one worker computes.
 
-    memory: bytes of a host. allow: "asynchronous" and "codec" admit what computes something else.
+    allow: "asynchronous" and "codec" admit what computes something else.
     Raises ConfigError if no candidate fits the memory.
     """
     ordered = sorted(predictions, key=lambda each: (each.candidate.topology.nworkers, -each.samples_per_s))
@@ -135,23 +152,40 @@ def _effort(prediction: Prediction) -> tuple[int, int, bool, int]:
     return topology.nprocesses, topology.nworkers, prediction.candidate.partition != "dim 0", topology.bucket_size
 
 
-def _missing(prediction: Prediction, machines: Machines, memory: float | None) -> float:
-    """Bytes that a host lacks; 0 or less if it has enough."""
-    if memory is None:
-        return 0.0
-    return prediction.memory * machines.crowd(prediction.candidate.topology.nworkers) - memory
+def _missing(prediction: Prediction, machines: Machines, memory: Memory) -> float:
+    """Bytes that a host or a process lacks; 0 or less if they have enough."""
+    host, process = needs(prediction, machines)
+    return max(host - (memory.host or host), process - (memory.process or process))
+
+
+def needs(prediction: Prediction, machines: Machines) -> tuple[int, int]:
+    """Bytes that a candidate needs on the host, and in the process, that has most of it."""
+    topology, worker = prediction.candidate.topology, prediction.memory
+    server = prediction.server_memory * topology.nservers_per_procs
+    workers, processes = machines.packed(topology), topology.nserver_processes
+    if not topology.server_worker_separate:
+        return workers * worker + min(processes, workers) * server, worker + server
+    room = machines.workers_per_host or machines.crowd(topology.nprocesses)
+    if machines.hosts_for(topology.nprocesses) == 1:
+        room = topology.nprocesses
+    beside = workers * worker + min(processes, room - workers) * server
+    return max(beside, min(processes, room) * server), max(worker, server)
 
 
 def _too_large(
-    predictions: Sequence[Prediction], machines: Machines, memory: float | None, allow: Collection[str]
+    predictions: Sequence[Prediction], machines: Machines, memory: Memory, allow: Collection[str]
 ) -> Problem:
     admitted = [each for each in predictions if admits(each.candidate, allow)]
     nearest = min(admitted or predictions, key=lambda each: _missing(each, machines, memory))
     workers = nearest.candidate.topology.nworkers
-    needs = readable(nearest.memory * machines.crowd(workers))
-    message = f"no candidate fits: the smallest, {name(nearest.candidate)}, needs {needs} on a host"
+    host, process = needs(nearest, machines)
+    in_process = memory.process is not None and process > memory.process
+    needed, where, bound = (
+        (process, "in a process", memory.process) if in_process else (host, "on a host", memory.host)
+    )
+    message = f"no candidate fits: the smallest, {name(nearest.candidate)}, needs {readable(needed)} {where}"
     hint = f"Plan for more hosts (--workers {2 * workers} --workers-per-host 1), or use a smaller batchsize."
-    return Problem("memory", message, readable(memory or 0.0), hint)
+    return Problem("memory", message, readable(bound or 0.0), hint)
 
 
 def name(candidate: Candidate) -> str:

@@ -27,7 +27,7 @@ def resolve_partition(job: Job, client: Client | None, note: Note, progress: Not
     prepared, there = prepared_for_model(job, with_data=True), Cluster.of(client)
     topology = prepared.topology
     machines = there.described(topology.nprocesses, None, None, None, None)
-    memory = None if there.memory is None else there.memory / machines.crowd(topology.nworkers)
+    memory = there.memory.of_worker(topology, machines)
     with Profiler(client, progress) as profiler:
         profiler.learn([Candidate(prepared.job)], machines, prepared.code)
         choice = choose_partition(prepared.job, profiler.profile, machines, memory)

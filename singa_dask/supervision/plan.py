@@ -16,14 +16,15 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Framework, Job
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
-from singa_dask.planning.advise import ALLOW, Advice, advise, name
+from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, Memory, advise, name
 from singa_dask.planning.candidates import Choose, candidates, with_cluster
 from singa_dask.planning.model import predict
 from singa_dask.planning.partition import choose_partition, is_open, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.supervision.profiles import Note, Profiler
-from singa_dask.training.memory import free_here
+from singa_dask.training.dask_task import memory_limit
+from singa_dask.training.memory import UNLIMITED, Free, free_here
 from singa_dask.training.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Plan:
         return json.dumps(
             {
                 "job": self.given.name,
-                "machines": {**asdict(machines), "memory": self.advice.memory},
+                "machines": {**asdict(machines), "memory": self.advice.memory.host},
                 "profile": {"host": self.profile.host, "cpu": self.profile.cpu, "cores": self.profile.cores},
                 "recommended": self.predictions.index(chosen),
                 "reason": self.reason,
@@ -174,8 +175,9 @@ def plan(
     there = Cluster.of(client)
     counts = _counts(workers, there)
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
+    free = Memory(memory)
     if memory is None and cores is None and bandwidth is None:
-        memory = there.memory
+        free = there.memory
 
     if is_open(loaded.proto):
         prepared.job.neuralnet.partition = NetProto.auto
@@ -189,12 +191,12 @@ def plan(
         if profiler is not None:
             profiler.learn(_by_weight(candidates_with(None)), machines, prepared.code)
         known = profile or cast(Profiler, profiler).profile
-        choose = partial(_with_chosen_partition, profile=known, machines=machines, memory=memory)
+        choose = partial(_with_chosen_partition, profile=known, machines=machines, memory=free)
         found = candidates_with(choose)
         if profiler is not None:
             profiler.learn((each for each in found if each.partition == "auto"), machines, prepared.code)
     predictions = _predicted(found, known, machines, note or _silent)
-    return Plan(loaded, advise(predictions, machines, memory=memory, allow=allow), known, not machines.imagined)
+    return Plan(loaded, advise(predictions, machines, memory=free, allow=allow), known, not machines.imagined)
 
 
 def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note) -> list[Prediction]:
@@ -239,23 +241,28 @@ def job_of(job: Job, candidate: Candidate) -> Job:
     return with_message(job, partitioned_as(candidate.job, message))
 
 
+def _free(dask_worker: Any) -> Free:
+    """What is free on the worker that this runs on; for Client.run."""
+    return free_here(memory_limit(dask_worker.memory_manager))
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The machines of a Dask cluster. processes: its workers; None for a local one, which has as many as a job needs.
-    memory: bytes that are free on the host that has least."""
+    memory: free on the host and for the process that have least."""
 
     cores: int
     hosts: int = 1
     workers_per_host: int | None = None
     processes: int | None = None
-    memory: float | None = None
+    memory: Memory = UNBOUNDED
 
     @classmethod
     def of(cls, client: Client | None) -> Cluster:
         """Raises ConfigError where no worker answers."""
         if client is None:
             free = free_here()
-            return cls(len(os.sched_getaffinity(0)), memory=min(nbytes for nbytes, _ in free.owners))
+            return cls(len(os.sched_getaffinity(0)), memory=Memory(min(nbytes for nbytes, _ in free.owners)))
         workers, silent = answering(client)
         if not workers:
             raise ConfigError(Problem("client", f"no Dask worker answers. {silent}".strip(), hint="Start workers."))
@@ -263,8 +270,10 @@ class Cluster:
         for info in workers:
             by_host.setdefault(info.host, []).append(info)
         cores = min(len(frozenset().union(*(info.cpus for info in infos))) for infos in by_host.values())
-        free_of = client.run(free_here, workers=[infos[0].address for infos in by_host.values()])
-        memory = min(nbytes for free in free_of.values() for nbytes, _ in free.owners)
+        free = client.run(_free, workers=[info.address for info in workers]).values()
+        each = min(one.memory for one in free)
+        host = min(nbytes for one in free for nbytes, _ in one.owners)
+        memory = Memory(host, None if each == UNLIMITED else each)
         return cls(cores, len(by_host), max(map(len, by_host.values())), len(workers), memory)
 
     def described(
@@ -323,9 +332,8 @@ def _counts(workers: Iterable[int] | None, there: Cluster) -> list[int]:
     return counts
 
 
-def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: float | None) -> JobProto:
-    topology = Candidate(job).topology
-    each = None if memory is None else memory / -(-topology.nworkers // machines.hosts_for(topology.nprocesses))
+def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: Memory) -> JobProto:
+    each = memory.of_worker(Candidate(job).topology, machines)
     return choose_partition(job, profile, machines, each).job()
 
 

@@ -5,7 +5,7 @@ from support.planned import MB, mlp, predicted
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology
-from singa_dask.planning.advise import advise, layers_of, limit
+from singa_dask.planning.advise import Memory, advise, layers_of, limit, needs
 from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.prediction import Candidate, Machines
 
@@ -52,14 +52,34 @@ def test_the_reason_is_two_sentences():
 
 def test_what_does_not_fit_the_memory_is_not_recommended():
     large = predicted(ClusterTopology.allreduce(2), 1800.0, memory=200 * MB)
-    advice = advise([ONE, TWO, large], HOST, memory=250 * MB)
+    advice = advise([ONE, TWO, large], HOST, memory=Memory(250 * MB))
     assert advice.recommended is TWO and [advice.fits(each) for each in (ONE, TWO, large)] == [True, True, False]
     assert "1 candidate does not fit" in advice.reason
-    assert advise([ONE, large], NETWORK, memory=250 * MB).recommended is large, "a host each"
+    assert advise([ONE, large], NETWORK, memory=Memory(250 * MB)).recommended is large, "a host each"
     with pytest.raises(
         ConfigError, match=r"the smallest, AllReduce with 1 worker, needs 100\.0 MB .* 50\.0 MB\. Plan"
     ):
-        advise([ONE, TWO], HOST, memory=50 * MB)
+        advise([ONE, TWO], HOST, memory=Memory(50 * MB))
+
+
+@pytest.mark.parametrize(
+    ("topology", "machines", "host", "process"),
+    [
+        (ClusterTopology.hogwild(2), HOST, 2 * 100 + 2 * 30, 130),  # each worker has a server of its own
+        (ClusterTopology.sandblaster(2, 2), HOST, 2 * 100 + 2 * 30, 100),
+        (ClusterTopology.sandblaster(2, 1), NETWORK, 100, 100),  # the server has a host of its own
+        (ClusterTopology.downpour(2, 1, 1), Machines(4, None, 3), 2 * 100 + 30, 100),
+    ],
+)
+def test_servers_need_memory_where_they_lie(topology, machines, host, process):
+    made = predicted(topology, 1500.0, server_memory=30 * MB)
+    assert needs(made, machines) == (host * MB, process * MB)
+    assert advise([ONE, made], machines, memory=Memory(host * MB, process * MB)).fits(made)
+    assert not advise(
+        [predicted(ClusterTopology(), 1.0, memory=1), made], machines, memory=Memory(host * MB - 1)
+    ).fits(made)
+    with pytest.raises(ConfigError, match=r"needs 100\.0 MB in a process\. Received: 99\.0 MB"):
+        advise([ONE, made], machines, memory=Memory(host * MB, 99 * MB))
 
 
 def test_efficiency_counts_the_cores_that_are_used():
