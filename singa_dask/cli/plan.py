@@ -121,9 +121,9 @@ def _profile(file: Path) -> Any:
 
     try:
         return Profile.from_json(file.read_text())
-    except OSError as error:
-        hint = "`singa-dask profile` writes one."
-        raise ConfigError(Problem("--profile", f"cannot be read ({error.strerror})", str(file), hint)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        hint, why = "`singa-dask profile` writes one.", getattr(error, "strerror", "it is not text")
+        raise ConfigError(Problem("--profile", f"cannot be read ({why})", str(file), hint)) from error
 
 
 def _write(where: str, text: str) -> None:
