@@ -11,10 +11,9 @@ from rich.text import Text
 
 from singa_dask.job import ClusterTopology, Framework, job_to_text
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.monitor.traffic import format_nbytes
 from singa_dask.planning.advise import EXTRAPOLATED, Advice, LayerAdvice, admits, counts, name
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
-from singa_dask.training.memory import readable
+from singa_dask.training.memory import format_nbytes
 
 WIDTH = 100
 BEST = 3  # candidates that are shown besides one per framework and number of workers
@@ -155,7 +154,7 @@ def where(prediction: Prediction) -> str:
 def describe(machines: Machines, memory: float | None) -> str:
     """The machines in words."""
     each = f"{machines.cores:g} core{'s' * (machines.cores > 1)}"
-    each += f" and {readable(memory)} of memory" if memory is not None else ""
+    each += f" and {format_nbytes(memory)} of memory" if memory is not None else ""
     if machines.hosts == 1:
         where = f"one host with {each}"
     else:

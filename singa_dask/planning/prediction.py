@@ -101,3 +101,11 @@ class Prediction:
     staleness: float = 0.0
     server_load: float = 0.0
     extrapolated: float = 0.0
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.00724), duration(1.0799)
+    ('7.24 ms', '1.08 s')
+    """
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"

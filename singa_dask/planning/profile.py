@@ -147,7 +147,7 @@ def _curve(name: str, points: Iterable[Mapping[str, Any]]) -> Curve:
 
 def _checked(read: _Read) -> _Read:
     """Raises ValueError unless every field has the type of its annotation and numbers are finite."""
-    types = {"float": (float, int), "int": int, "str": str, "bool": bool, "Work": Work}
+    types: dict[str, Any] = {"float": (float, int), "int": int, "str": str, "bool": bool, "Work": Work}
     for each in fields(read):
         value, name = getattr(read, each.name), str(each.type)
         wanted = types.get(name, dict if name.startswith("dict") else list)

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+ENOUGH = 50  # steps, whose rate is worth a comparison with a prediction
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """What a run reached: the contents of summary.json, and where everything lies.
@@ -122,7 +125,7 @@ class Result:
         return f"<Result of {self.summary['job']}: {self}>"
 
     def _against_prediction(self) -> str:
-        if self.expected is None:
+        if self.expected is None or self.summary["step"] < ENOUGH:
             return ""
         share = self.summary["samples_per_s"] / self.expected - 1
         return f", {100 * abs(share):.0f} % {'above' if share > 0 else 'below'} the prediction"

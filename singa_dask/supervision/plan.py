@@ -195,13 +195,19 @@ def plan(
         found = candidates_with(choose)
         if profiler is not None:
             profiler.learn((each for each in found if each.partition == "auto"), machines, prepared.code)
-    predictions = _predicted(found, known, machines, note or _silent)
-    return Plan(loaded, advise(predictions, machines, memory=free, allow=allow), known, not machines.imagined)
+    predictions, faults = _predicted(found, known, machines, note or _silent)
+    advice = advise(predictions, machines, memory=free, allow=allow, unpredicted=faults)
+    return Plan(loaded, advice, known, not machines.imagined)
 
 
-def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note) -> list[Prediction]:
-    """The predictions of candidates. What the profile cannot tell is noted, unless it is the cost of one worker."""
-    predictions, faults = [], {}
+def _predicted(
+    found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note
+) -> tuple[list[Prediction], list[str]]:
+    """The predictions of candidates, and why others have none.
+
+    What the profile cannot tell is noted, unless it is the cost of one worker.
+    """
+    predictions, faults = [], dict[str, Candidate]()
     for candidate in found:
         try:
             predictions.append(predict(candidate, profile, machines))
@@ -211,7 +217,7 @@ def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines,
             faults[str(error)] = candidate
     for fault, candidate in faults.items():
         note(f"not predicted: {name(candidate)} and the like: {fault}")
-    return predictions
+    return predictions, list(faults)
 
 
 def _by_weight(found: Sequence[Candidate]) -> list[Candidate]:

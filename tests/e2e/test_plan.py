@@ -16,7 +16,7 @@ def test_a_run_takes_the_advice_of_a_plan(singa_dask, here, environment, tmp_pat
     machine.curves = curves_of("kSGD")
     kept = save(key_of(machine), machine)
 
-    ran = singa_dask("train", example(), "--cluster", "auto", *sets(train_steps=20))
+    ran = singa_dask("train", example(), "--cluster", "auto", *sets(train_steps=60))
     assert ran.code == 0, ran.err
     chosen = ran.out.splitlines()[0]
     assert "measuring the layers of digits, for a few seconds" in ran.err.splitlines()

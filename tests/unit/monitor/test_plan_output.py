@@ -55,7 +55,7 @@ def test_each_layer_says_why_it_is_split():
 
 
 def test_machines_are_described():
-    assert describe(HOST, 8e9) == "one host with 2 cores and 8.0 GB of memory"
+    assert describe(HOST, 8e9) == "one host with 2 cores and 8 GB of memory"
     assert describe(CLOUD, None) == (
         "hosts with 16 cores, 1 worker on each, 1 Gbit/s, 50 us; this cluster is not there, nothing was measured on it"
     )
