@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-alone test-processes test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -31,15 +31,8 @@ gpu: setup  ## install CuPy and NCCL for CUDA 13 (for CUDA 12: EXTRA=gpu-cuda12)
 train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce|...|auto (more options: ARGS="...")
 	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster $(if $(filter auto,$(CLUSTER)),auto,examples/clusters/$(CLUSTER).conf) $(ARGS)
 
-# Beside each other: of two cores, the tests that start processes and wait for them leave one idle half of the time.
-test: setup  ## run the tests, those that start processes beside all others
-	$(MAKE) --jobs=2 --output-sync=target --keep-going test-alone test-processes
-
-test-alone: setup  ## run the tests of single processes
-	$(BIN)/python -m pytest -m "not slow and not long" --ignore=tests/e2e --ignore=tests/parallel $(ARGS)
-
-test-processes: setup  ## run the tests that start processes
-	$(BIN)/python -m pytest -m "not slow and not long" tests/e2e tests/parallel $(ARGS)
+test: setup  ## run the tests
+	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
 
 test-long: setup  ## run the tests of several processes that take more than ten seconds each
 	$(BIN)/python -m pytest -m long $(ARGS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from singa_dask.job import ClusterTopology
 from singa_dask.planning.step import GroupStep
 from singa_dask.planning.timeline import Outcome
 from singa_dask.planning.work import NBYTES
@@ -29,19 +30,54 @@ class GroupRates:
 
 
 def group_rates(step: GroupStep, outcome: Outcome) -> GroupRates:
-    """outcome: of a step of one group, which has the cores and servers to itself."""
+    """outcome: of a step of one group, which has the cores to itself and its servers elsewhere."""
     machines, topology = step.costs.machines, step.costs.topology
-    groups, size = topology.nworker_groups, topology.nworkers_per_group
+    size, sharing = topology.nworkers_per_group, topology.nworker_groups // topology.nserver_groups
     hosts = machines.hosts_for(topology.nprocesses)
-    alone = outcome.seconds
+    groups = [_Group.of(step, outcome, share) for share in _local_shares(topology)]
     served = step.server_seconds / topology.nservers_per_group
-    work = size * outcome.cpu + step.server_seconds + exchanged(step)
-    if step.behind:
-        alone = max(outcome.seconds - outcome.parts["servers"], step.reply_seconds)
-    sharing = groups // topology.nserver_groups
-    step_s = max(alone, groups * work / (machines.cores * hosts), sharing * served)
+    remote = [1 - group.local for group in groups]
+    work = (
+        sum(size * group.cpu for group in groups) + step.server_seconds * sum(remote) + len(groups) * exchanged(step)
+    )
+    bound = max(work / len(groups) * topology.nworker_groups / (machines.cores * hosts), served * sum(remote))
+    steps = [max(group.alone, bound) for group in groups]
+    step_s = len(steps) / sum(1 / each for each in steps)
     staleness = (sharing - 1.0) * (2 if step.behind else 1)
-    return GroupRates(step_s, staleness, sharing * served / step_s)
+    return GroupRates(step_s, staleness, sum(served * share / each for share, each in zip(remote, steps, strict=True)))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """local: the share of its messages that are for servers in its own processes. alone: seconds of its step with the
+    cores and servers to itself. cpu: of them of a core."""
+
+    local: float
+    alone: float
+    cpu: float
+
+    @classmethod
+    def of(cls, step: GroupStep, outcome: Outcome, local: float) -> _Group:
+        update = local * step.costs.update(step.work.replicated / step.size)
+        waits = (1 - local) * outcome.parts["servers"]
+        computes = outcome.seconds - outcome.parts["servers"] + update
+        alone = max(computes, (1 - local) * step.reply_seconds) if step.behind else computes + waits
+        asking = sum(reply.cpu for reply in step.replies)
+        return cls(local, alone, outcome.cpu - local * asking + update)
+
+
+def _local_shares(topology: ClusterTopology) -> list[float]:
+    """Of the worker groups around one server group: the share of its servers in a group's processes. Servers beside
+    the workers fill the processes of one group after the other (cluster/workers.py)."""
+    groups = topology.nworker_groups // topology.nserver_groups
+    if topology.server_worker_separate or groups == 1:
+        return [0.0] * groups
+    left, shares = topology.nservers_per_group / topology.nservers_per_procs, []
+    for _ in range(groups):
+        here = min(left, topology.nworkers_per_group)
+        shares.append(here * topology.nservers_per_procs / topology.nservers_per_group)
+        left -= here
+    return shares
 
 
 def exchanged(step: GroupStep) -> float:

@@ -121,13 +121,29 @@ class Costs:
         return self.spread * NormalDist().inv_cdf((ranks - 3 / 8) / (ranks + 1 / 4)) if ranks > 1 else 0.0
 
     def meeting(self, ranks: int, *, first: bool) -> float:
-        """Of a meeting of ranks that share memory. first: after the passes, for which workers that share cores take
-        turns in slices: their ends lie apart."""
+        """Of a meeting of ranks that share memory. first: after the passes."""
+        return self.collectives.cost("barrier", 0, ranks).seconds + (self.apart(ranks) if first else 0.0)
+
+    def apart(self, ranks: int) -> float:
+        """How far the ends of the passes of ranks that share memory lie apart. If they share cores too, they take
+        turns in slices of time."""
         measured = self.profile.numbers("barrier shared")
-        if ranks > self.machines.cores and first and measured:
-            name = "barrier shared"
-            return Curve.of(Point(n, self.profile.curves[f"{name} {n}"].seconds(0)) for n in measured).seconds(ranks)
-        return self.collectives.cost("barrier", 0, ranks).seconds + (self.unevenness(ranks) if first else 0.0)
+        if ranks <= self.machines.cores or not measured:
+            return self.unevenness(ranks)
+        points = (Point(n, self.profile.curves[f"barrier shared {n}"].seconds(0)) for n in measured)
+        return Curve.of(points).seconds(ranks)
+
+    def shared(self, elements: float, ranks: int) -> tuple[float, float] | None:
+        """Of the exchange of so many elements in memory that ranks share, with their update, and by how much longer
+        the next pass takes because the values lie in other cores' caches; None where that was not measured."""
+        measured = self.profile.numbers("shared")
+        if not measured:
+            return None
+        exchange, reread = (
+            Curve.of(Point(n, self.profile.curves[f"{name} {n}"].seconds(elements)) for n in measured).seconds(ranks)
+            for name in ("shared", "reread")
+        )
+        return exchange, reread
 
     def reply(self, messages: Sequence[int], clients: int, ranks: int) -> Reply:
         """Of an update whose messages have so many elements, each for a server that `clients` workers push to at once.

@@ -81,6 +81,8 @@ class Profile:
                                     and their number; the size is that of the whole buffer. Also reduce_scatter,
                                     all_reduce, all_to_all. cpu: of each rank while it waits beside a computing thread
         "barrier machine 4"         size 0; "barrier shared 4": between two parts of a step in shared memory
+        "shared 4"                  elements of all parameters: the exchange in shared memory with an update by SGD
+        "reread 4"                  the same: by how much longer it then takes to read all values
         "update kNesterov 2"        elements that the rule updates; the last number is the crowd
         "sum 2"                     bytes of another rank's gradient that a rank adds, in shared memory; crowd
         "encode kTopK 0.05 1"       elements; codec, sparsity (or "-") and crowd. Also decode

@@ -147,6 +147,13 @@ class GroupStep:
                 yield Submit(Task((act,)))
                 yield Wait("servers" if act.key.startswith("server") else "exchange")
 
+    @property
+    def _together(self) -> tuple[float, float] | None:
+        """Of the exchange in shared memory with the update, where that was measured; see Costs.shared."""
+        if not (self.shares and self.in_process):
+            return None
+        return self.costs.shared(self.work.replicated, self.size)
+
     def _part(self, bucket: int) -> int:
         """Elements of a bucket that a worker owns, at most."""
         return max(self.buckets[bucket].counts)
@@ -163,6 +170,12 @@ class GroupStep:
 
     def _update(self, bucket: int) -> Iterator[Act]:
         part = self._part(bucket)
+        if self._together is not None:
+            exchange, reread = self._together
+            update = min(self.costs.update(part), exchange)
+            yield Compute(self.costs.apart(self.size) + exchange - update + reread, "exchange")
+            yield Compute(update, "update")
+            return
         if self.shares:
             yield Compute(self.costs.meeting(self.size, first=bucket == len(self.buckets) - 1), "exchange")
             yield Compute((self.size - 1) * self.costs.add(NBYTES * part), "exchange")
@@ -177,7 +190,7 @@ class GroupStep:
             yield from self._start_gather(bucket)
 
     def _gather(self, bucket: int) -> Iterator[Act]:
-        if not self.in_process or self.size == 1:
+        if not self.in_process or self.size == 1 or self._together is not None:
             return
         if self.shares:
             yield Compute(self.costs.meeting(self.size, first=False), "exchange")

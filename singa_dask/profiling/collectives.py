@@ -13,6 +13,7 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.buckets import even_counts
 from singa_dask.planning.profile import Curve, Point
+from singa_dask.profiling.shared import measure_shared
 
 OPERATIONS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
 # Bytes of the whole buffer. The first ones span the range, in case that time does not suffice for the others.
@@ -46,7 +47,8 @@ def measure_collectives(comm: Communicator, plan: CollectivesPlan) -> dict[str, 
     seconds: of the slowest rank, the median of several calls. cpu: of a rank's thread beside a computing thread, the
     mean over ranks.
     """
-    return _Measuring(comm, plan).curves()
+    curves = _Measuring(comm, plan).curves()
+    return curves | measure_shared(comm) if plan.where == "machine" else curves
 
 
 class _Measuring:

@@ -231,3 +231,12 @@ def test_groups_lie_on_one_host_where_they_fit_as_they_are_placed(topology, room
     hosts = Counter(address.rpartition(":")[0] for group in placed.workers for address in group)
     assert max(hosts.values()) == workers
     assert min(placed.cores.values()) == max(1, room // processes)
+
+
+def test_a_group_beside_its_server_does_not_wait_for_the_network():
+    """Downpour of two groups: the server is in the process of the first one, or in one of its own."""
+    beside = ClusterTopology(nworker_groups=2)
+    apart = ClusterTopology.downpour(2, 1, 1)
+    near, far = (predicted(topology, PER_HOST, bandwidth=1e7) for topology in (beside, apart))
+    alone = predicted(ClusterTopology.allreduce(1), PER_HOST)
+    assert near.samples_per_s == pytest.approx(far.samples_per_s / 2 + alone.samples_per_s, rel=0.05)
