@@ -72,11 +72,11 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str
 
 def _partitioned(job: Job, *, with_data: bool) -> Job:
     """The job with a partition, if it leaves that to the cost model. Prints the choice."""
-    from singa_dask.job.job_pb2 import NetProto
-
-    if job.proto.neuralnet.partition != NetProto.auto:
-        return job
+    from singa_dask.planning.partition import is_open
     from singa_dask.supervision.partitioning import resolve_by_cache
+
+    if not is_open(job.proto):
+        return job
 
     return resolve_by_cache(job, click.echo, with_data=with_data)
 

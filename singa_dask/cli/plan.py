@@ -25,12 +25,19 @@ FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
     help="Numbers of workers: 1,2,4,8 or 1,...,1024 (doubling) [default: up to what the cluster has].",
 )
 @click.option("--bandwidth", metavar="RATE", type=BANDWIDTH, help="Predict for a host's network of, say, 1Gbit.")
-@click.option("--latency", metavar="TIME", type=LATENCY, help="Of a message on that network, say 50us.")
+@click.option(
+    "--latency", metavar="TIME", type=LATENCY, help="Of a message on that network, say 50us; with --bandwidth."
+)
 @click.option("--cores", metavar="NUMBER", type=click.IntRange(1), help="Predict for hosts with so many cores.")
 @click.option(
     "--workers-per-host", metavar="NUMBER", type=click.IntRange(1), help="At most [default: 1 with --bandwidth]."
 )
-@click.option("--memory", metavar="SIZE", type=SIZE, help="Of a host, say 8GB [default: what is free].")
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    type=SIZE,
+    help="Of a host, say 8GB [default: what is free; with --cores or --bandwidth any].",
+)
 @click.option(
     "--allow",
     metavar="KINDS",
@@ -114,9 +121,9 @@ def _profile(file: Path) -> Any:
 
     try:
         return Profile.from_json(file.read_text())
-    except OSError as error:
-        hint = "`singa-dask profile` writes one."
-        raise ConfigError(Problem("--profile", f"cannot be read ({error.strerror})", str(file), hint)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        hint, why = "`singa-dask profile` writes one.", getattr(error, "strerror", "it is not text")
+        raise ConfigError(Problem("--profile", f"cannot be read ({why})", str(file), hint)) from error
 
 
 def _write(where: str, text: str) -> None:

@@ -11,8 +11,9 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.monitor.curves import IMPORT_S, load_drawing
 from singa_dask.monitor.layered import Box, Size, draw
 from singa_dask.monitor.net_tables import format_output
-from singa_dask.monitor.traffic import Traffic, format_nbytes
+from singa_dask.monitor.traffic import Traffic
 from singa_dask.net import LayerRow
+from singa_dask.training.memory import format_nbytes
 from singa_dask.training.prepare import Prepared
 
 if TYPE_CHECKING:

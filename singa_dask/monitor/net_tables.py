@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from singa_dask.monitor.traffic import Traffic, format_nbytes
+from singa_dask.monitor.traffic import Traffic
 from singa_dask.net import LayerRow
+from singa_dask.training.memory import format_nbytes
 from singa_dask.training.prepare import Prepared
 
 

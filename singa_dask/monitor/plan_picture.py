@@ -62,7 +62,9 @@ def plan_figure(advice: Advice, job: str) -> Figure:
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.minorticks_off()
     axes.set(xlabel="workers", ylabel="samples/s")
-    axes.set_title(f"{job}: {describe(advice.machines, advice.memory).partition(';')[0]}", fontsize=10, loc="left")
+    axes.set_title(
+        f"{job}: {describe(advice.machines, advice.memory.host).partition(';')[0]}", fontsize=10, loc="left"
+    )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8.5)
     return figure

@@ -11,10 +11,9 @@ from rich.text import Text
 
 from singa_dask.job import ClusterTopology, Framework, job_to_text
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.monitor.traffic import format_nbytes
 from singa_dask.planning.advise import EXTRAPOLATED, Advice, LayerAdvice, admits, counts, name
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
-from singa_dask.training.memory import readable
+from singa_dask.training.memory import format_nbytes
 
 WIDTH = 100
 BEST = 3  # candidates that are shown besides one per framework and number of workers
@@ -42,7 +41,7 @@ def plan_html(advice: Advice, job: str) -> str:
 def print_plan(console: Console, advice: Advice, job: str, *, every: bool = False) -> None:
     """Print a plan. every: all candidates instead of the best ones."""
     shown = list(advice.predictions) if every else rows_of(advice)
-    console.print(Text(f"{job}: predictions for {describe(advice.machines, advice.memory)}\n"), style="italic")
+    console.print(Text(f"{job}: predictions for {describe(advice.machines, advice.memory.host)}\n"), style="italic")
     console.print(plan_table(advice, shown, job))
     for line in footnotes(advice, shown):
         console.print(Text(line, style="dim"))
@@ -155,7 +154,7 @@ def where(prediction: Prediction) -> str:
 def describe(machines: Machines, memory: float | None) -> str:
     """The machines in words."""
     each = f"{machines.cores:g} core{'s' * (machines.cores > 1)}"
-    each += f" and {readable(memory)} of memory" if memory is not None else ""
+    each += f" and {format_nbytes(memory)} of memory" if memory is not None else ""
     if machines.hosts == 1:
         where = f"one host with {each}"
     else:

@@ -12,6 +12,7 @@ from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.job.stores import store_of
 from singa_dask.net import LayerRow
+from singa_dask.training.memory import format_nbytes
 from singa_dask.training.prepare import Prepared
 
 NBYTES = np.dtype(np.float32).itemsize
@@ -52,16 +53,3 @@ class Traffic:
             encoded = "" if codec == "kFull" else f" (before {codec} encodes them)"
             parts.append(f"{format_nbytes(self.replicated)} for replicated parameters{encoded}")
         return ["each worker sends per step " + " and ".join(parts)] if parts else []
-
-
-def format_nbytes(nbytes: float) -> str:
-    """
-    >>> format_nbytes(2_348_000)
-    '2.35 MB'
-    """
-    unit = "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if nbytes < 999.5:
-            break
-        nbytes, unit = nbytes / 1000, larger
-    return f"{nbytes:.3g} {unit}"

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job import ClusterTopology
 from singa_dask.planning.candidates import training_net
-from singa_dask.planning.prediction import Candidate, Machines, Prediction
+from singa_dask.planning.collectives import Collectives
+from singa_dask.planning.prediction import Candidate, Machines, Prediction, duration
+from singa_dask.planning.profile import Profile
 from singa_dask.planning.work import NBYTES, worker_step
-from singa_dask.training.memory import readable
+from singa_dask.training.memory import format_nbytes
 
 ALLOW = ("asynchronous", "codec")
 SAME = 0.01  # of the samples/s: closer than this, the simpler candidate is taken
@@ -49,10 +52,26 @@ class LayerAdvice:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Bytes that are free on a host, and that Dask allows a process; None for unknown and for any number."""
+
+    host: float | None = None
+    process: float | None = None
+
+    def of_worker(self, topology: ClusterTopology, machines: Machines) -> float | None:
+        """Bytes for each worker of a job."""
+        bounds = [] if self.host is None else [self.host / machines.packed(topology)]
+        return min([*bounds, *([] if self.process is None else [self.process])], default=None)
+
+
+UNBOUNDED = Memory()
+
+
+@dataclass(frozen=True)
 class Advice:
     """recommended: of `predictions`, which are sorted by workers, then by samples/s. reason: two sentences. limit: a
-    sentence on what the step spends its time on. layers: of the recommended candidate. memory: bytes of a host, None
-    for unknown. allow: as given to `advise`."""
+    sentence on what the step spends its time on. layers: of the recommended candidate. memory, allow: as
+    given to `advise`."""
 
     predictions: tuple[Prediction, ...]
     recommended: Prediction
@@ -60,7 +79,7 @@ class Advice:
     limit: str
     layers: tuple[LayerAdvice, ...]
     machines: Machines
-    memory: float | None = None
+    memory: Memory = UNBOUNDED
     allow: tuple[str, ...] = ()
 
     @property
@@ -92,12 +111,14 @@ def advise(
     predictions: Sequence[Prediction],
     machines: Machines,
     *,
-    memory: float | None = None,
+    memory: Memory = UNBOUNDED,
     allow: Collection[str] = (),
+    unpredicted: Sequence[str] = (),
 ) -> Advice:
     """Recommend the candidate with the highest samples/s among those that compute what one worker computes.
 
-    memory: bytes of a host. allow: "asynchronous" and "codec" admit what computes something else.
+    allow: "asynchronous" and "codec" admit what computes something else. unpredicted: why other candidates could not
+    be predicted.
     Raises ConfigError if no candidate fits the memory.
     """
     ordered = sorted(predictions, key=lambda each: (each.candidate.topology.nworkers, -each.samples_per_s))
@@ -112,7 +133,7 @@ def advise(
     return Advice(
         predictions=(base, *ordered),
         recommended=chosen,
-        reason=" ".join(_reason(chosen, base, admitted, fitting, predictions)),
+        reason=" ".join(_reason(chosen, base, admitted, fitting, predictions, unpredicted)),
         limit=limit(chosen, machines),
         layers=tuple(layers_of(chosen.candidate)),
         machines=machines,
@@ -135,23 +156,40 @@ def _effort(prediction: Prediction) -> tuple[int, int, bool, int]:
     return topology.nprocesses, topology.nworkers, prediction.candidate.partition != "dim 0", topology.bucket_size
 
 
-def _missing(prediction: Prediction, machines: Machines, memory: float | None) -> float:
-    """Bytes that a host lacks; 0 or less if it has enough."""
-    if memory is None:
-        return 0.0
-    return prediction.memory * machines.crowd(prediction.candidate.topology.nworkers) - memory
+def _missing(prediction: Prediction, machines: Machines, memory: Memory) -> float:
+    """Bytes that a host or a process lacks; 0 or less if they have enough."""
+    host, process = needs(prediction, machines)
+    return max(host - (memory.host or host), process - (memory.process or process))
+
+
+def needs(prediction: Prediction, machines: Machines) -> tuple[int, int]:
+    """Bytes that a candidate needs on the host, and in the process, that has most of it."""
+    topology, worker = prediction.candidate.topology, prediction.memory
+    server = prediction.server_memory * topology.nservers_per_procs
+    workers, processes = machines.packed(topology), topology.nserver_processes
+    if not topology.server_worker_separate:
+        return workers * worker + min(processes, workers) * server, worker + server
+    room = machines.workers_per_host or machines.crowd(topology.nprocesses)
+    if machines.hosts_for(topology.nprocesses) == 1:
+        room = topology.nprocesses
+    beside = workers * worker + min(processes, room - workers) * server
+    return max(beside, min(processes, room) * server), max(worker, server)
 
 
 def _too_large(
-    predictions: Sequence[Prediction], machines: Machines, memory: float | None, allow: Collection[str]
+    predictions: Sequence[Prediction], machines: Machines, memory: Memory, allow: Collection[str]
 ) -> Problem:
     admitted = [each for each in predictions if admits(each.candidate, allow)]
     nearest = min(admitted or predictions, key=lambda each: _missing(each, machines, memory))
     workers = nearest.candidate.topology.nworkers
-    needs = readable(nearest.memory * machines.crowd(workers))
-    message = f"no candidate fits: the smallest, {name(nearest.candidate)}, needs {needs} on a host"
+    host, process = needs(nearest, machines)
+    in_process = memory.process is not None and process > memory.process
+    needed, where, bound = (
+        (process, "in a process", memory.process) if in_process else (host, "on a host", memory.host)
+    )
+    message = f"no candidate fits: the smallest, {name(nearest.candidate)}, needs {format_nbytes(needed)} {where}"
     hint = f"Plan for more hosts (--workers {2 * workers} --workers-per-host 1), or use a smaller batchsize."
-    return Problem("memory", message, readable(memory or 0.0), hint)
+    return Problem("memory", message, format_nbytes(bound or 0.0), hint)
 
 
 def name(candidate: Candidate) -> str:
@@ -185,20 +223,23 @@ def _reason(
     admitted: Sequence[Prediction],
     fitting: Sequence[Prediction],
     every: Sequence[Prediction],
+    unpredicted: Sequence[str],
 ) -> Iterator[str]:
     """Two sentences: against the next best candidate, and against one worker and what was not admitted."""
     rest = [each for each in admitted if name(each.candidate) != name(chosen.candidate)]
     rival = max(rest, key=lambda each: each.samples_per_s, default=None)
     text = f"{name(chosen.candidate)} trains {_rate(chosen)} samples/s"
     if rival is None:
-        yield f"{text}, and no other candidate fits."
+        yield f"{text}, and no other candidate {_absent(fitting, every, unpredicted)}."
     elif _gain(chosen, rival) > SAME:
         yield f"{text}, {_more(chosen, rival)} the next best: {name(rival.candidate)}."
     else:
-        yield f"{text}; {name(rival.candidate)} is as fast, but less simple."
+        simple = ", but less simple" * (_effort(rival) > _effort(chosen))
+        yield f"{text}; {name(rival.candidate)} is as fast{simple}."
     against = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
     if chosen is base:
-        against = "More workers would not be faster"
+        more = any(each.candidate.topology.nworkers > 1 for each in admitted)
+        against = "More workers would not be faster" if more else "What more workers would gain is not known"
     faster = max(fitting, key=lambda each: each.samples_per_s)
     if _gain(faster, chosen) > SAME:
         yield f"{against}; {name(faster.candidate)} would train {_more(faster, chosen)} that, but {_drawback(faster)}."
@@ -207,6 +248,13 @@ def _reason(
         yield f"{against}; {left_out} {them} not fit the memory."
     else:
         yield f"{against}."
+
+
+def _absent(fitting: Sequence[Prediction], every: Sequence[Prediction], unpredicted: Sequence[str]) -> str:
+    """Why there is no other candidate."""
+    if unpredicted:
+        return f"could be predicted ({unpredicted[0].rstrip('.')})"
+    return "fits the memory" if len(fitting) < len(every) else "is asked for"
 
 
 def _rate(prediction: Prediction) -> str:
@@ -234,14 +282,6 @@ def _drawback(prediction: Prediction) -> str:
     return " and ".join(differs)
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> duration(0.00724), duration(1.0799)
-    ('7.24 ms', '1.08 s')
-    """
-    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"
-
-
 def percent(share: float) -> str:
     """
     >>> percent(0.214)
@@ -265,15 +305,15 @@ def limit(prediction: Prediction, machines: Machines) -> str:
         text += f"; {_share(others[0][1], prediction)} is {WORDS[others[0][0]]}"
     topology = prediction.candidate.topology
     if prediction.sent and topology.nworkers_per_group > 1:
-        text += f". A worker sends {readable(prediction.sent)} per step"
+        text += f". A worker sends {format_nbytes(prediction.sent)} per step"
         hosts = machines.hosts_for(topology.nprocesses)
         if machines.bandwidth and hosts > 1:
-            wire = 8 * prediction.sent * -(-topology.nworkers // hosts) / machines.bandwidth
+            wire = Collectives(Profile(), machines).wire(prediction.sent)
             text += f", which the network carries in {duration(wire)}"
         seen = sum(prediction.parts.get(name, 0.0) for name in ("exchange", "transitions"))
         if prediction.hidden_s > SAME * prediction.step_s:
             hidden = percent(prediction.hidden_s / (prediction.hidden_s + seen))
-            text += f"; {hidden} of that time is hidden behind the backward pass"
+            text += f"; {hidden} of the exchange is hidden behind the backward pass"
     return f"{text}."
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Framework
-from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.job_pb2 import ClusterProto, JobProto, Phase
 from singa_dask.net import Net
 from singa_dask.ops import Ops
+from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.training.nets import make_nets
 
@@ -34,19 +35,16 @@ def candidates(
 ) -> list[Candidate]:
     """About 15 candidates for each number of workers, those of one worker first, and the job's own topology.
 
-    job: prepared. A layer's own partition_dim stays as it is. choose: returns a job, whose cluster block is set, with
-    the partition that the cost model chooses; None for no candidates with such a partition. processes: that there are
-    for workers and separate servers; None for any number.
+    job: prepared, but for a partition that it may leave to the cost model. A layer's own partition_dim stays as it is.
+    choose: returns a job, whose cluster block is set, with the partition that the cost model chooses; None for no
+    candidates with such a partition. processes: that there are for workers and separate servers; None for any number.
     """
     maker = _Maker(job, machines, choose)
-    found = {}
-    if job.HasField("cluster"):
-        own = ClusterTopology.from_proto(job.cluster)
-        found[maker.key(own, "job")] = maker.candidate(own, "job")
-    for topology, partition in maker.every(sorted({1, *workers})):
+    found: dict[tuple[ClusterTopology, Forms], Candidate] = {}
+    for topology, partition in (*maker.own(), *maker.every(sorted({1, *workers}))):
         fits = processes is None or topology.nprocesses <= processes
         listed = topology.framework in frameworks or topology.nworkers == 1
-        if fits and listed and maker.divides(topology, partition):
+        if fits and listed and (partition == "job" or maker.divides(topology, partition)):
             found.setdefault(maker.key(topology, partition), maker.candidate(topology, partition))
     return sorted(found.values(), key=lambda each: each.topology.nworkers)
 
@@ -63,6 +61,18 @@ class _Maker:
     choose: Choose | None
     _made: dict[tuple[ClusterTopology, str], Candidate] = field(default_factory=dict)
     _forms: dict[tuple[int, bytes], Forms] = field(default_factory=dict)
+
+    def own(self) -> Iterator[tuple[ClusterTopology, str]]:
+        """The job's own topology, with the job's partition where it has one."""
+        if not self.job.HasField("cluster"):
+            return
+        topology = ClusterTopology.from_proto(self.job.cluster)
+        if not is_open(self.job):
+            yield topology, "job"
+            return
+        yield topology, "dim 0"
+        if self.choose is not None:
+            yield topology, "auto"
 
     def every(self, workers: Sequence[int]) -> Iterator[tuple[ClusterTopology, str]]:
         """Topologies with a partition, the simplest first."""
@@ -131,7 +141,7 @@ class _Maker:
         """The candidate with this topology and partition."""
         known = topology, partition
         if known not in self._made:
-            job = with_topology(self.job, topology)
+            job = with_cluster(self.job, topology.to_proto())
             job.neuralnet.ClearField("partition")
             if partition in DIMS:
                 job.neuralnet.partition_dim = DIMS[partition]
@@ -154,11 +164,11 @@ def _worth_a_choice(n: int) -> Iterator[ClusterTopology]:
         yield ClusterTopology.hybrid(2, n // 2, 2, n // 2)
 
 
-def with_topology(job: JobProto, topology: ClusterTopology) -> JobProto:
-    """A copy of the job with another cluster block, whose workspace stays."""
+def with_cluster(job: JobProto, cluster: ClusterProto) -> JobProto:
+    """A copy of the job with another cluster block, in the same workspace if the block names none."""
     copy = JobProto()
     copy.CopyFrom(job)
-    copy.cluster.CopyFrom(topology.to_proto())
-    if job.cluster.HasField("workspace"):
+    copy.cluster.CopyFrom(cluster)
+    if job.cluster.HasField("workspace") and not cluster.HasField("workspace"):
         copy.cluster.workspace = job.cluster.workspace
     return copy

@@ -11,7 +11,7 @@ from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
 from singa_dask.planning.timeline import Outcome
-from singa_dask.planning.work import WorkerStep, worker_step
+from singa_dask.planning.work import WorkerStep, server_memory, worker_step
 
 
 def predict(candidate: Candidate, profile: Profile, machines: Machines, work: WorkerStep | None = None) -> Prediction:
@@ -36,6 +36,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
         parts={name: seconds for name, seconds in parts.items() if seconds > 0},
         sent=step.sent,
         memory=(work.shared_need if step.shares else work.need).total,
+        server_memory=server_memory(job, work),
         layers=_layers(step),
         hidden_s=outcome.hidden,
         overlaps=overlaps,

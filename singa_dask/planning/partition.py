@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.job.paths import layers_of
 from singa_dask.layers.partition import Form
 from singa_dask.planning.model import group_step, predict
 from singa_dask.planning.partition_search import Assignment, Weights, cheapest
-from singa_dask.planning.prediction import Candidate, Machines
+from singa_dask.planning.prediction import Candidate, Machines, duration
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
 from singa_dask.planning.ways import Costs, Forms, NotPartitioned, Placed, Way, Ways
 from singa_dask.planning.work import NBYTES, Collective, Work, worker_step
-from singa_dask.training.memory import Need, readable
+from singa_dask.training.memory import Need, format_nbytes, readable
 
 # A split net must be this much faster than one that is divided by rows: predictions are not exact, and it waits for
 # the slowest worker more often.
@@ -51,8 +51,8 @@ class PartitionChoice:
     def __str__(self) -> str:
         if self.step_s is None or not self.reasons:
             return f"no layer is split, which would gain less than {GAIN:.0%}" if self.step_s else "no layer is split"
-        text = f"split: {', '.join(self.reasons)}; a step takes {_seconds(self.step_s)}"
-        return text if self.unsplit_s is None else f"{text}, undivided {_seconds(self.unsplit_s)}"
+        text = f"split: {', '.join(self.reasons)}; a step takes {duration(self.step_s)}"
+        return text if self.unsplit_s is None else f"{text}, undivided {duration(self.unsplit_s)}"
 
     def resolve(self, job: JobProto) -> JobProto:
         """A job with the same layers, with this partition."""
@@ -62,20 +62,16 @@ class PartitionChoice:
         return resolved
 
 
+def is_open(job: JobProto) -> bool:
+    """Whether a job leaves the partition of its net to the cost model."""
+    return job.neuralnet.partition == NetProto.auto
+
+
 def partitioned_as(source: JobProto, job: JobProto) -> JobProto:
     """A job with the partition of the layers of `source` that have the same names."""
-    result, known = _given(job), {layer.name: layer for _, layer in layers_of(source)}
+    result = PartitionChoice(source, {layer.name: Way.of(layer) for _, layer in layers_of(source)}).resolve(job)
     if source.neuralnet.HasField("partition_dim"):
         result.neuralnet.partition_dim = source.neuralnet.partition_dim
-    for _, layer in layers_of(result):
-        said = known.get(layer.name, layer)
-        if said.HasField("partition_dim"):
-            layer.partition_dim = said.partition_dim
-        for i, param in enumerate(said.param):
-            if param.HasField("partition_dim"):
-                while len(layer.param) <= i:
-                    layer.param.add()
-                layer.param[i].partition_dim = param.partition_dim
     return result
 
 
@@ -256,15 +252,7 @@ class _Chooser:
             return f"goes on with the features of {layer.proto.srclayers[0]!r}"
         moved = {each for other in placed.values() for each in other.moved if not each.backward}
         activations = sum(each.nbytes for each in moved if each.source == name or each in placed[name].moved)
-        text = f"its gradients would be {readable(gradients)}, its activations are {readable(activations)}"
+        text = f"its gradients would be {format_nbytes(gradients)}, its activations are {format_nbytes(activations)}"
         if forced and self._memory is not None:
-            return f"{text}; undivided, the net does not fit into {readable(self._memory)}"
+            return f"{text}; undivided, the net does not fit into {format_nbytes(self._memory)}"
         return text
-
-
-def _seconds(seconds: float) -> str:
-    """
-    >>> _seconds(0.0123), _seconds(2.345)
-    ('12.3 ms', '2.35 s')
-    """
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -80,11 +80,12 @@ class Prediction:
     parts: seconds of the step by what they are spent on, which sum to step_s: "layers" (computing), "transitions"
     (activations sent between split layers), "exchange" (gradients and values, as far as nothing hides it), "codec",
     "update", "servers" (waiting for them), "loading", "loop" (the rest). hidden_s: of exchange beside computing.
-    sent: bytes that a worker sends in a step. memory: bytes that a worker needs. layers: seconds by layer, forward and
+    sent: bytes that a worker sends in a step. memory: bytes that a worker needs, server_memory: that a server
+    which is not a worker's own needs. layers: seconds by layer, forward and
     backward, transitions included. overlaps: whether the exchange runs beside the backward pass.
     Asynchronous: staleness: updates by others between reading the parameters and applying the gradient, on average.
     server_load: share of the time in which the busiest server works. extrapolated: share of step_s that rests on
-    layers or sizes which were not measured.
+    layers which were not measured.
     """
 
     candidate: Candidate
@@ -93,9 +94,18 @@ class Prediction:
     parts: dict[str, float]
     sent: float
     memory: int
+    server_memory: int = 0
     layers: dict[str, tuple[float, float]] = field(default_factory=dict)
     hidden_s: float = 0.0
     overlaps: bool = False
     staleness: float = 0.0
     server_load: float = 0.0
     extrapolated: float = 0.0
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.00724), duration(1.0799)
+    ('7.24 ms', '1.08 s')
+    """
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from math import inf
+from typing import Any, TypeVar
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.planning.work import Work
 
 FORMAT = 1
+_Read = TypeVar("_Read", "Point", "LayerSample", "Work", "Profile")
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,35 @@ class Profile:
             data: Mapping[str, Any] = json.loads(text)
             if data["format"] != FORMAT:
                 raise ValueError(data["format"])
-            layers = [LayerSample(**{**sample, "work": Work(**sample["work"])}) for sample in data["layers"]]
-            curves = {
-                name: Curve(tuple(Point(**point) for point in curve["points"]))
-                for name, curve in data["curves"].items()
-            }
+            if not isinstance(data["layers"], list):
+                raise TypeError(data["layers"])
+            samples = [{**sample, "work": _checked(Work(**sample["work"]))} for sample in data["layers"]]
+            layers = [_checked(LayerSample(**sample)) for sample in samples]
+            curves = {name: _curve(name, curve["points"]) for name, curve in data["curves"].items()}
             rest = {k: v for k, v in data.items() if k not in ("format", "layers", "curves")}
-            return cls(layers=layers, curves=curves, **rest)
-        except (KeyError, TypeError, ValueError) as error:
+            read = _checked(cls(layers=layers, curves=curves, **rest))
+            if min(read.cores, read.hosts) < 1:
+                raise ValueError(f"{read.cores} cores, {read.hosts} hosts")
+            return read
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             hint = "Run `singa-dask profile` again."
             raise ConfigError(Problem("profile", "is not a profile of this version", repr(error), hint)) from error
+
+
+def _curve(name: str, points: Iterable[Mapping[str, Any]]) -> Curve:
+    curve = Curve.of(_checked(Point(**point)) for point in points)
+    if not curve.points or len({point.size for point in curve.points}) < len(curve.points):
+        raise ValueError(f"{name}: needs points of distinct sizes")
+    return curve
+
+
+def _checked(read: _Read) -> _Read:
+    """Raises ValueError unless every field has the type of its annotation and numbers are finite."""
+    types: dict[str, Any] = {"float": (float, int), "int": int, "str": str, "bool": bool, "Work": Work}
+    for each in fields(read):
+        value, name = getattr(read, each.name), str(each.type)
+        wanted = types.get(name, dict if name.startswith("dict") else list)
+        wrong = not isinstance(value, wanted) or (isinstance(value, bool) and name != "bool")
+        if wrong or (name in ("float", "int") and not -inf < value < inf):
+            raise ValueError(f"{each.name}: {value!r}")
+    return read

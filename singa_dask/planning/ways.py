@@ -35,6 +35,12 @@ class Way:
     dim: int | None = None
     axis: int | None = None
 
+    @classmethod
+    def of(cls, layer: LayerProto) -> Way:
+        """What `write` has said."""
+        axis = layer.param[0].partition_dim if layer.param and layer.param[0].HasField("partition_dim") else None
+        return cls(layer.partition_dim if layer.HasField("partition_dim") else None, axis)
+
     def write(self, layer: LayerProto) -> None:
         """Say so."""
         if self.dim is not None:

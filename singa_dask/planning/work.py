@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +22,7 @@ from singa_dask.server import Partition
 from singa_dask.training.memory import Need, need_of
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
+from singa_dask.updaters import updater_class
 
 NBYTES = 4  # of an element
 
@@ -142,6 +144,16 @@ def worker_step(job: JobProto) -> WorkerStep:
         need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
         shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
     )
+
+
+def server_memory(job: JobProto, step: WorkerStep) -> int:
+    """Bytes of the values and the updater's state of the largest server; 0 where workers have them themselves."""
+    if ClusterTopology.from_proto(job.cluster).in_process_servers:
+        return 0
+    held = Counter[int]()
+    for piece in step.partition.slices:
+        held[piece.server] += piece.size
+    return NBYTES * (1 + len(updater_class(job.updater).states)) * max(held.values(), default=0)
 
 
 def batch_of(net: Net) -> int:

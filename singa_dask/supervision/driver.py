@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,17 +20,24 @@ from singa_dask.job.topology import cluster_message
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.plan_table import expectation
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.planning.candidates import with_cluster
+from singa_dask.planning.partition import is_open
+from singa_dask.planning.prediction import Candidate
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
 from singa_dask.supervision.given import with_data
 from singa_dask.supervision.in_process import check_single
-from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_partition
-from singa_dask.supervision.plan import as_job, plan, with_cluster
+from singa_dask.supervision.partitioning import as_before, resolve_partition
+from singa_dask.supervision.plan import as_job, job_of, plan, with_message
+from singa_dask.supervision.queue import Queue, wait_all
 from singa_dask.supervision.run import Run
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+ENOUGH = 50  # steps, whose rate is worth a comparison with a prediction
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +125,7 @@ class Result:
         return f"<Result of {self.summary['job']}: {self}>"
 
     def _against_prediction(self) -> str:
-        if self.expected is None:
+        if self.expected is None or self.summary["step"] < ENOUGH:
             return ""
         share = self.summary["samples_per_s"] / self.expected - 1
         return f", {100 * abs(share):.0f} % {'above' if share > 0 else 'below'} the prediction"
@@ -149,7 +157,8 @@ def train(
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
     job: a Job, its message, or the path of a job file. client: is never closed. cluster: replaces the job's; "auto"
-    for the topology and the partition that `plan` recommends for this cluster. data: what the input layers without
+    for the topology and the partition that `plan` recommends for this cluster, once nobody uses its workers; a run
+    that resumes keeps its own. data: what the input layers without
     a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard` takes them, which become shards in
     the workspace; the losses count each sample as its weight says. validation: the share of the data that is held
     out, or a set like data; measured after each epoch unless the job says how often. processes: False trains in this
@@ -183,7 +192,7 @@ def train(
         hint = 'Give cluster="auto" and processes=True, or a ClusterTopology.'
         raise ConfigError(Problem("cluster", "cannot be chosen", f"{cluster!r}, processes={processes}", hint))
     if cluster is not None and not auto:
-        job = with_cluster(job, cluster_message(cluster))
+        job = with_message(job, with_cluster(job.proto, cluster_message(cluster)))
     resume = resume or job.proto.resume
     name = f"{job.name}-{'auto' if auto else job.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
@@ -195,20 +204,34 @@ def train(
         raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
     show = display or display_for()
     expected = None
-    if auto:
-        planned = plan(job, client, note=show.say)
+    ran = Job.from_file(folder.job).proto if resume and (auto or is_open(job.proto)) and folder.job.exists() else None
+    key = job.name, str(folder.folder)
+    if auto and ran is not None:
+        job = job_of(job, Candidate(ran))
+        show.say(f"auto: {job.topology.describe()}, as in the run that goes on")
+    elif auto:
+        if client is not None:
+            wait_all(client, *key, _progress, patience_s, max_queue_s)
+        planned = plan(job, client, note=_progress)
         job, expected = planned.job, planned.recommended.samples_per_s
         show.say(f"auto: {expectation(planned.recommended)}")
-    if is_open(job):
+    elif is_open(job.proto):
         if not processes:
             check_single(job.topology)
-        before = resolve_as_before(job, folder.job) if resume else None
-        job = before or resolve_partition(job, client, show.say)
+        before = None if ran is None else as_before(job, ran)
+        if before is None and client is not None:
+            Queue(job.topology.nprocesses, _progress, patience_s, max_queue_s).wait(client, *key)
+        job = before or resolve_partition(job, client, show.say, _progress)
     prepared = prepare(job)
     if not processes:
         check_single(prepared.topology)
     run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
     return Result(run.to_end(client, resume), folder.folder, expected)
+
+
+def _progress(text: str) -> None:
+    """Say what is done before the run begins."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _refuse_copies() -> None:

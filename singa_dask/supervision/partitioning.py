@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singa_dask.job import Job
-from singa_dask.job.job_pb2 import JobProto, NetProto
+from singa_dask.job import Job, JobProto
 from singa_dask.planning.partition import PartitionChoice, choose_partition, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.profiling.facts import facts_here
 from singa_dask.profiling.store import key_of, load
-from singa_dask.supervision.plan import Cluster
+from singa_dask.supervision.plan import Cluster, prepared_for_model, with_message
 from singa_dask.supervision.profiles import Note, Profiler
-from singa_dask.training.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from distributed import Client
 
 
-def is_open(job: Job) -> bool:
-    """Whether the job leaves the partition of its net to the cost model."""
-    return job.proto.neuralnet.partition == NetProto.auto
-
-
-def resolve_partition(job: Job, client: Client | None, note: Note) -> Job:
+def resolve_partition(job: Job, client: Client | None, note: Note, progress: Note) -> Job:
     """The job with the fastest partition on the cluster of a client, or of local workers.
 
-    It rests on a profile from the cache, to which is added what it lacks. note: is told what is measured, and the
-    choice. Raises ConfigError if the net fits in no partition.
+    It rests on a profile from the cache, to which is added what it lacks. note: is told the
+    choice, progress: what is measured. Raises ConfigError if the net fits in no partition.
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared, there = _prepared(job, with_data=True), Cluster.of(client)
+    prepared, there = prepared_for_model(job, with_data=True), Cluster.of(client)
     topology = prepared.topology
     machines = there.described(topology.nprocesses, None, None, None, None)
-    memory = None if there.memory is None else there.memory / machines.crowd(topology.nworkers)
-    with Profiler(client, note) as profiler:
+    memory = there.memory.of_worker(topology, machines)
+    with Profiler(client, progress) as profiler:
         profiler.learn([Candidate(prepared.job)], machines, prepared.code)
         choice = choose_partition(prepared.job, profiler.profile, machines, memory)
         if choice.reasons:  # by estimates of the split layers
@@ -53,7 +45,7 @@ def resolve_by_cache(job: Job, note: Note, *, with_data: bool) -> Job:
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared, facts = _prepared(job, with_data=with_data), facts_here()
+    prepared, facts = prepared_for_model(job, with_data=with_data), facts_here()
     profile = load(key_of(facts))
     if profile is None:
         note("partition: auto is chosen when the job is trained. To see it here, run `singa-dask profile` first.")
@@ -65,27 +57,13 @@ def resolve_by_cache(job: Job, note: Note, *, with_data: bool) -> Job:
     return _with(job, choice)
 
 
-def resolve_as_before(job: Job, ran: Path) -> Job | None:
-    """The job with the partition of the run that it resumes; None if there was none, or with another number of workers
-    in a group. ran: the file of that run's job."""
-    if not ran.exists():
-        return None
-    before = Job.from_file(ran).proto
+def as_before(job: Job, before: JobProto) -> Job | None:
+    """The job with the partition of the run that it resumes; None for another number of workers in a group. before:
+    the job of that run."""
     if before.cluster.nworkers_per_group != job.proto.cluster.nworkers_per_group:
         return None
-    return _copy(job, partitioned_as(before, job.proto))
-
-
-def _prepared(job: Job, *, with_data: bool) -> Prepared:
-    """The job as it is prepared without a choice."""
-    return prepare(_with(job, PartitionChoice(job.proto)), with_data=with_data)
+    return with_message(job, partitioned_as(before, job.proto))
 
 
 def _with(job: Job, choice: PartitionChoice) -> Job:
-    return _copy(job, choice.resolve(job.proto))
-
-
-def _copy(job: Job, proto: JobProto) -> Job:
-    result = Job.from_proto(proto, job.positions)
-    result.folder = job.folder
-    return result
+    return with_message(job, choice.resolve(job.proto))

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Framework, Job
-from singa_dask.job.job_pb2 import ClusterProto, JobProto
+from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
-from singa_dask.planning.advise import ALLOW, Advice, advise, name
-from singa_dask.planning.candidates import Choose, candidates
+from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, Memory, advise, name
+from singa_dask.planning.candidates import Choose, candidates, with_cluster
 from singa_dask.planning.model import predict
-from singa_dask.planning.partition import choose_partition
+from singa_dask.planning.partition import choose_partition, is_open, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.supervision.profiles import Note, Profiler
-from singa_dask.training.memory import free_here
+from singa_dask.training.dask_task import memory_limit
+from singa_dask.training.memory import UNLIMITED, Free, free_here
 from singa_dask.training.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Plan:
         return json.dumps(
             {
                 "job": self.given.name,
-                "machines": {**asdict(machines), "memory": self.advice.memory},
+                "machines": {**asdict(machines), "memory": self.advice.memory.host},
                 "profile": {"host": self.profile.host, "cpu": self.profile.cpu, "cores": self.profile.cores},
                 "recommended": self.predictions.index(chosen),
                 "reason": self.reason,
@@ -155,7 +156,8 @@ def plan(
 
     client: of the Dask cluster to plan for; None for a local one. workers: their numbers to predict; by default powers
     of two up to what the cluster has. bandwidth: bits/s of a host's network in each direction; latency: seconds of a
-    message; cores: of a host; workers_per_host: at most; memory: bytes of a host. Any of these describes a cluster
+    message, with a bandwidth; cores: of a host; workers_per_host: at most; memory: bytes of a host, by default what is
+    free, unless cores or bandwidth describe other hosts. Any of these describes a cluster
     that need not be there. allow: "asynchronous" and "codec" may be recommended too. profile: of these machines; by
     default the one in the cache, which is measured first if it is missing. with_data: False if the job has the shapes
     of its data, which may then be absent. note: is told what is being measured.
@@ -166,11 +168,19 @@ def plan(
     listed = _frameworks(frameworks)
     for each in set(allow) - set(ALLOW):
         raise ConfigError(Problem("allow", "unknown", repr(each), nearest(each, ALLOW)))
-    prepared = _prepared(loaded, with_data)
+    if latency is not None and bandwidth is None:
+        hint = "Give the network's bandwidth too, for example --bandwidth 1Gbit (in Python: bandwidth=1e9)."
+        raise ConfigError(Problem("latency", "needs a bandwidth", f"{latency:g} s", hint))
+    prepared = prepared_for_model(loaded, with_data=with_data)
     there = Cluster.of(client)
     counts = _counts(workers, there)
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
-    memory = memory or (None if machines.imagined else there.memory)
+    free = Memory(memory)
+    if memory is None and cores is None and bandwidth is None:
+        free = there.memory
+
+    if is_open(loaded.proto):
+        prepared.job.neuralnet.partition = NetProto.auto
 
     def candidates_with(choose: Choose | None) -> list[Candidate]:
         bound = None if machines.imagined else there.processes
@@ -181,17 +191,23 @@ def plan(
         if profiler is not None:
             profiler.learn(_by_weight(candidates_with(None)), machines, prepared.code)
         known = profile or cast(Profiler, profiler).profile
-        choose = partial(_with_chosen_partition, profile=known, machines=machines, memory=memory)
+        choose = partial(_with_chosen_partition, profile=known, machines=machines, memory=free)
         found = candidates_with(choose)
         if profiler is not None:
             profiler.learn((each for each in found if each.partition == "auto"), machines, prepared.code)
-    predictions = _predicted(found, known, machines, note or _silent)
-    return Plan(loaded, advise(predictions, machines, memory=memory, allow=allow), known, not machines.imagined)
+    predictions, faults = _predicted(found, known, machines, note or _silent)
+    advice = advise(predictions, machines, memory=free, allow=allow, unpredicted=faults)
+    return Plan(loaded, advice, known, not machines.imagined)
 
 
-def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note) -> list[Prediction]:
-    """The predictions of candidates. What the profile cannot tell is noted, unless it is the cost of one worker."""
-    predictions, faults = [], {}
+def _predicted(
+    found: Iterable[Candidate], profile: Profile, machines: Machines, note: Note
+) -> tuple[list[Prediction], list[str]]:
+    """The predictions of candidates, and why others have none.
+
+    What the profile cannot tell is noted, unless it is the cost of one worker.
+    """
+    predictions, faults = [], dict[str, Candidate]()
     for candidate in found:
         try:
             predictions.append(predict(candidate, profile, machines))
@@ -201,7 +217,7 @@ def _predicted(found: Iterable[Candidate], profile: Profile, machines: Machines,
             faults[str(error)] = candidate
     for fault, candidate in faults.items():
         note(f"not predicted: {name(candidate)} and the like: {fault}")
-    return predictions
+    return predictions, list(faults)
 
 
 def _by_weight(found: Sequence[Candidate]) -> list[Candidate]:
@@ -217,58 +233,42 @@ def as_job(job: Job | JobProto | str | Path) -> Job:
     return Job.from_file(job) if isinstance(job, str | Path) else job
 
 
-def with_cluster(job: Job, cluster: ClusterProto) -> Job:
-    """A copy of the job with another cluster block, in the same workspace."""
-    copy = Job.from_proto(job.proto, job.positions)
-    copy.folder = job.folder
-    copy.proto.cluster.CopyFrom(cluster)
-    if job.proto.cluster.HasField("workspace") and not cluster.HasField("workspace"):
-        copy.proto.cluster.workspace = job.proto.cluster.workspace
-    return copy
+def with_message(job: Job, message: JobProto) -> Job:
+    """A job with another message, which reads its files as the given one does."""
+    result = Job.from_proto(message, job.positions)
+    result.folder = job.folder
+    return result
 
 
 def job_of(job: Job, candidate: Candidate) -> Job:
     """The job with the topology and the partition of a candidate, which was made from it."""
-    chosen = with_cluster(job, candidate.job.cluster)
-    if candidate.partition == "job":
-        return chosen
-    made = {layer.name: layer for layer in candidate.job.neuralnet.layer}
-    chosen.proto.neuralnet.CopyFrom(job.net)
-    chosen.proto.neuralnet.ClearField("partition")
-    chosen.proto.neuralnet.partition_dim = candidate.job.neuralnet.partition_dim
-    for layer in chosen.proto.neuralnet.layer:
-        if layer.name in made:
-            _copy_partition(made[layer.name], layer)
-    return chosen
+    message = with_cluster(job.proto, candidate.job.cluster)
+    message.neuralnet.CopyFrom(job.net)
+    return with_message(job, partitioned_as(candidate.job, message))
 
 
-def _copy_partition(source: Any, layer: Any) -> None:
-    if source.HasField("partition_dim"):
-        layer.partition_dim = source.partition_dim
-    for i, param in enumerate(source.param):
-        if param.HasField("partition_dim"):
-            while len(layer.param) <= i:
-                layer.param.add()
-            layer.param[i].partition_dim = param.partition_dim
+def _free(dask_worker: Any) -> Free:
+    """What is free on the worker that this runs on; for Client.run."""
+    return free_here(memory_limit(dask_worker.memory_manager))
 
 
 @dataclass(frozen=True)
 class Cluster:
     """The machines of a Dask cluster. processes: its workers; None for a local one, which has as many as a job needs.
-    memory: bytes that are free on the host that has least."""
+    memory: free on the host and for the process that have least."""
 
     cores: int
     hosts: int = 1
     workers_per_host: int | None = None
     processes: int | None = None
-    memory: float | None = None
+    memory: Memory = UNBOUNDED
 
     @classmethod
     def of(cls, client: Client | None) -> Cluster:
         """Raises ConfigError where no worker answers."""
         if client is None:
             free = free_here()
-            return cls(len(os.sched_getaffinity(0)), memory=min(nbytes for nbytes, _ in free.owners))
+            return cls(len(os.sched_getaffinity(0)), memory=Memory(min(nbytes for nbytes, _ in free.owners)))
         workers, silent = answering(client)
         if not workers:
             raise ConfigError(Problem("client", f"no Dask worker answers. {silent}".strip(), hint="Start workers."))
@@ -276,8 +276,10 @@ class Cluster:
         for info in workers:
             by_host.setdefault(info.host, []).append(info)
         cores = min(len(frozenset().union(*(info.cpus for info in infos))) for infos in by_host.values())
-        free_of = client.run(free_here, workers=[infos[0].address for infos in by_host.values()])
-        memory = min(nbytes for free in free_of.values() for nbytes, _ in free.owners)
+        free = client.run(_free, workers=[info.address for info in workers]).values()
+        each = min(one.memory for one in free)
+        host = min(nbytes for one in free for nbytes, _ in one.owners)
+        memory = Memory(host, None if each == UNLIMITED else each)
         return cls(cores, len(by_host), max(map(len, by_host.values())), len(workers), memory)
 
     def described(
@@ -303,10 +305,17 @@ class Cluster:
         return sorted({*(1 << i for i in range(most.bit_length())), most})
 
 
-def _prepared(job: Job, with_data: bool) -> Prepared:
-    """The job with the shapes of its data. Its partition is the cost model's choice, not yet made."""
-    plain = Job.from_proto(job.proto, job.positions)
-    plain.folder = job.folder
+def prepared_for_model(job: Job, *, with_data: bool) -> Prepared:
+    """The job with the shapes of its data, without a request to choose its partition.
+
+    Raises ConfigError for jobs on GPUs.
+    """
+    if job.proto.gpu:
+        hint = "Give the job a cluster block and each layer's partition_dim, or predict it on CPUs with gpu=[]."
+        raise ConfigError(
+            Problem("gpu", "cannot be predicted: the cost model knows CPUs only", str(job.proto.gpu), hint)
+        )
+    plain = with_message(job, job.proto)
     plain.proto.neuralnet.ClearField("partition")
     return prepare(plain, with_data=with_data)
 
@@ -329,9 +338,8 @@ def _counts(workers: Iterable[int] | None, there: Cluster) -> list[int]:
     return counts
 
 
-def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: float | None) -> JobProto:
-    topology = Candidate(job).topology
-    each = None if memory is None else memory / -(-topology.nworkers // machines.hosts_for(topology.nprocesses))
+def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: Memory) -> JobProto:
+    each = memory.of_worker(Candidate(job).topology, machines)
     return choose_partition(job, profile, machines, each).job()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.25
 _ASK_S = 5.0
+_COMING_S = 1.0  # without another worker: then all have come
 
 
 class Queue:
@@ -75,6 +76,23 @@ class Queue:
                 f"{using} using {lack} of the workers, without a sign of life for {self.patience_s:g} s. "
                 "End its process, or start more Dask workers."
             )
+
+
+def wait_all(
+    client: Client,
+    name: str,
+    workspace: str,
+    note: Callable[[str], None],
+    patience_s: float,
+    max_queue_s: float | None,
+) -> None:
+    """Wait until all workers of the cluster have come and nobody uses any of them; see Queue."""
+    count, there = 0, 1
+    while there > count:
+        count = there
+        Queue(count, note, patience_s, max_queue_s).wait(client, name, workspace)
+        time.sleep(_COMING_S)
+        there = len(wait_workers(client, count, patience_s))
 
 
 def _answer(inbox: SimpleQueue[Any]) -> None:

@@ -34,12 +34,12 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         links=None if plan.group.in_process_servers else links,
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
-        memory_limit=_memory_limit(worker.memory_manager),
+        memory_limit=memory_limit(worker.memory_manager),
     )
     return train_rank(comm, plan, services)
 
 
-def _memory_limit(manager: Any) -> int | None:
+def memory_limit(manager: Any) -> int | None:
     """Bytes from which on the Dask worker pauses: it would load no more data."""
     limit = manager.memory_limit
     return None if limit is None else int(limit * (manager.memory_pause_fraction or 1))

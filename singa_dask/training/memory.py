@@ -249,3 +249,16 @@ def readable(nbytes: float) -> str:
     if nbytes >= 1e9:
         return f"{nbytes / 1e9:.1f} GB"
     return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"
+
+
+def format_nbytes(nbytes: float) -> str:
+    """
+    >>> format_nbytes(2_348_000)
+    '2.35 MB'
+    """
+    unit = "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if nbytes < 999.5:
+            break
+        nbytes, unit = nbytes / 1000, larger
+    return f"{nbytes:.3g} {unit}"

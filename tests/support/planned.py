@@ -7,7 +7,7 @@ from typing import Any
 from singa_dask.job import ClusterTopology, JobProto
 from singa_dask.job.assemble import assemble
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss, STanh
-from singa_dask.planning.candidates import with_topology
+from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.prediction import Candidate, Prediction
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.planning.rates import passes_work
@@ -35,7 +35,7 @@ def mlp(batch: int = 32, hidden: int = 64, **settings: Any) -> JobProto:
 
 def predicted(topology: ClusterTopology, rate: float, *, partition: str = "dim 0", **more: Any) -> Prediction:
     """A prediction of `rate` samples/s, three quarters of whose steps are computing."""
-    job = with_topology(mlp(), topology)
+    job = with_cluster(mlp(), topology.to_proto())
     if partition == "dim 1":
         job.neuralnet.partition_dim = 1
     step_s = 32 * topology.nworker_groups / rate
@@ -58,7 +58,7 @@ def curves_of(*rules: str) -> dict[str, Curve]:
 
 def profile_of(job: JobProto, cores: int = 2) -> Profile:
     """A profile with which the cost model predicts this job on one machine."""
-    step = worker_step(with_topology(job, ClusterTopology()))
+    step = worker_step(with_cluster(job, ClusterTopology().to_proto()))
     works = {*(call.work for call in step.calls), passes_work(job, step)}
     samples = [LayerSample(work, 1e-3, 2e-3, crowd, threads) for work in works for crowd, threads in ((1, 2), (2, 1))]
     return Profile(host="here", cpu="some", cores=cores, layers=samples, curves=curves_of("kSGD"))

@@ -5,8 +5,8 @@ from support.planned import MB, mlp, predicted
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology
-from singa_dask.planning.advise import advise, layers_of, limit
-from singa_dask.planning.candidates import with_topology
+from singa_dask.planning.advise import Memory, advise, layers_of, limit, needs
+from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.prediction import Candidate, Machines
 
 HOST, NETWORK = Machines(cores=2), Machines(cores=4, hosts=None, workers_per_host=1, bandwidth=1e9)
@@ -50,16 +50,46 @@ def test_the_reason_is_two_sentences():
     )
 
 
+def test_the_reason_says_why_nothing_else_is_predicted():
+    lacks = "profile: has no all_gather of several workers (machine). Run `singa-dask profile`."
+    reason = advise([ONE], HOST, unpredicted=[lacks]).reason
+    assert f"no other candidate could be predicted ({lacks[:-1]}). What more workers would gain is not known" in reason
+    assert "no other candidate is asked for. What more" in advise([ONE], HOST).reason
+
+
+def test_equals_are_not_less_simple():
+    auto = predicted(ClusterTopology.allreduce(2), 1795.0, partition="auto")
+    assert "(partition auto) is as fast. That" in advise([ONE, SPLIT, auto], HOST).reason
+
+
 def test_what_does_not_fit_the_memory_is_not_recommended():
     large = predicted(ClusterTopology.allreduce(2), 1800.0, memory=200 * MB)
-    advice = advise([ONE, TWO, large], HOST, memory=250 * MB)
+    advice = advise([ONE, TWO, large], HOST, memory=Memory(250 * MB))
     assert advice.recommended is TWO and [advice.fits(each) for each in (ONE, TWO, large)] == [True, True, False]
     assert "1 candidate does not fit" in advice.reason
-    assert advise([ONE, large], NETWORK, memory=250 * MB).recommended is large, "a host each"
-    with pytest.raises(
-        ConfigError, match=r"the smallest, AllReduce with 1 worker, needs 100\.0 MB .* 50\.0 MB\. Plan"
-    ):
-        advise([ONE, TWO], HOST, memory=50 * MB)
+    assert advise([ONE, large], NETWORK, memory=Memory(250 * MB)).recommended is large, "a host each"
+    with pytest.raises(ConfigError, match=r"the smallest, AllReduce with 1 worker, needs 100 MB .* 50 MB\. Plan"):
+        advise([ONE, TWO], HOST, memory=Memory(50 * MB))
+
+
+@pytest.mark.parametrize(
+    ("topology", "machines", "host", "process"),
+    [
+        (ClusterTopology.hogwild(2), HOST, 2 * 100 + 2 * 30, 130),  # each worker has a server of its own
+        (ClusterTopology.sandblaster(2, 2), HOST, 2 * 100 + 2 * 30, 100),
+        (ClusterTopology.sandblaster(2, 1), NETWORK, 100, 100),  # the server has a host of its own
+        (ClusterTopology.downpour(2, 1, 1), Machines(4, None, 3), 2 * 100 + 30, 100),
+    ],
+)
+def test_servers_need_memory_where_they_lie(topology, machines, host, process):
+    made = predicted(topology, 1500.0, server_memory=30 * MB)
+    assert needs(made, machines) == (host * MB, process * MB)
+    assert advise([ONE, made], machines, memory=Memory(host * MB, process * MB)).fits(made)
+    assert not advise(
+        [predicted(ClusterTopology(), 1.0, memory=1), made], machines, memory=Memory(host * MB - 1)
+    ).fits(made)
+    with pytest.raises(ConfigError, match=r"needs 100 MB in a process\. Received: 99 MB"):
+        advise([ONE, made], machines, memory=Memory(host * MB, 99 * MB))
 
 
 def test_efficiency_counts_the_cores_that_are_used():
@@ -73,7 +103,7 @@ def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
     slow = predicted(ClusterTopology.allreduce(2), 100.0, parts={"exchange": 0.2, "layers": 0.12}, hidden_s=0.05)
     assert limit(slow, NETWORK) == (
         "The step of 320 ms is limited by the exchange of gradients and parameters: 62 %; 38 % is computing in the "
-        "layers. A worker sends 2.0 MB per step, which the network carries in 16 ms; 20 % of that time is hidden "
+        "layers. A worker sends 2 MB per step, which the network carries in 16 ms; 20 % of the exchange is hidden "
         "behind the backward pass."
     )
     computing = predicted(
@@ -93,11 +123,11 @@ def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
 
 def test_each_layer_says_what_it_sends_if_it_is_split_and_if_not():
     n, batch = 4, 32
-    job = with_topology(mlp(batch), ClusterTopology.allreduce(n))
+    job = with_cluster(mlp(batch), ClusterTopology.allreduce(n).to_proto())
     job.neuralnet.layer[1].partition_dim = 1
     first, second = layers_of(Candidate(job))
     share = 2 * (n - 1) / n * 4
     assert (first.layer, first.partition, first.split) == ("fc1", "features", True)
     assert (first.gradients, first.activations) == (share * (8 * 64 + 64), share * batch * 8)
     assert (second.split, second.gradients, second.activations) == (False, share * (64 * 5 + 5), share * batch * 64)
-    assert list(layers_of(Candidate(with_topology(job, ClusterTopology.hogwild(2))))) == []
+    assert list(layers_of(Candidate(with_cluster(job, ClusterTopology.hogwild(2).to_proto())))) == []

@@ -80,6 +80,21 @@ def test_the_jobs_own_topology_is_a_candidate():
     assert [each.partition for each in same] == ["job", "dim 1"]
 
 
+def test_a_job_that_leaves_its_partition_open_has_none_of_its_own():
+    job = mlp()
+    job.neuralnet.partition = job.neuralnet.auto
+    job.cluster.CopyFrom(ClusterTopology.allreduce(3).to_proto())
+    found = candidates(job, [1], HOST, split_fc1)
+    assert [(each.topology.nworkers, each.partition) for each in found[1:]] == [(3, "dim 0"), (3, "auto")]
+
+
+def test_the_jobs_own_topology_must_be_listed_and_find_processes():
+    job = mlp()
+    job.cluster.CopyFrom(ClusterTopology.allreduce(4).to_proto())
+    assert {each.topology.nworkers for each in candidates(job, [1], HOST, processes=1)} == {1}
+    assert {each.topology.nworkers for each in candidates(job, [1], HOST, frameworks=[Framework.HOGWILD])} == {1}
+
+
 @pytest.mark.parametrize("count", [3, 6])
 def test_any_number_of_workers_makes_legal_topologies(count):
     assert all(each.topology.nworkers in (1, count) for each in candidates(mlp(), [count], NETWORK))

@@ -143,7 +143,7 @@ def test_large_layers_are_split_and_the_reason_has_their_bytes():
     choice = chosen(wide())
     assert choice.forms["wide"] == ("whole", "columns") and choice.forms["out"] == ("columns", "partial")
     assert choice.step_s < choice.unsplit_s
-    assert choice.reasons["wide"] == "its gradients would be 1.6 MB, its activations are 2.8 kB"
+    assert choice.reasons["wide"] == "its gradients would be 1.62 MB, its activations are 2.8 kB"
     assert choice.reasons["tanh"] == "goes on with the features of 'wide'"
     by_name = {layer.name: layer for layer in choice.job().neuralnet.layer}
     assert by_name["out"].partition_dim == 1 and by_name["out"].param[0].partition_dim == 0

@@ -4,14 +4,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from support import planned
 from support.partitioned import Member
 
 from singa_dask.algorithms import BP
 from singa_dask.comm.threads import run_threads
+from singa_dask.job import ClusterTopology
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers import Convolution, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss, STanh
-from singa_dask.planning.work import Collective, worker_step
+from singa_dask.planning.candidates import with_cluster
+from singa_dask.planning.work import NBYTES, Collective, server_memory, worker_step
 
 BATCH, SIZE = 12, 3
 OUTPUTS, INPUTS = [{"partition_dim": 1}], [{"partition_dim": 0}]
@@ -110,3 +113,15 @@ def test_a_transition_backward_is_the_adjoint_of_the_one_forward():
     assert ways["fc2:rows"] == [["all_gather"]]
     (forward,) = [call for call in work.forward if call.layer == "fc2:rows"]
     assert forward.collectives == (Collective("reduce_scatter", 4 * BATCH * 9),)
+
+
+def test_servers_hold_values_and_the_updaters_state():
+    def held(topology):
+        job = with_cluster(planned.mlp(), topology.to_proto())
+        job.updater.type = job.updater.kAdaGrad
+        return server_memory(job, worker_step(job))
+
+    whole = held(ClusterTopology.hogwild(2))
+    assert whole >= 2 * NBYTES * (8 * 64 + 64 + 64 * 5 + 5)  # values and one array of state
+    assert held(ClusterTopology.sandblaster(2, 2)) == pytest.approx(whole / 2, rel=0.1)
+    assert held(ClusterTopology.allreduce(2)) == 0

@@ -193,6 +193,29 @@ def test_the_cluster_of_a_call_replaces_the_jobs(runs):
     assert not runs
 
 
+def test_a_run_that_resumes_keeps_the_cluster_that_was_chosen(runs, monkeypatch, capsys, tmp_path):
+    ran = Job.from_text(JOB, ["neuralnet.layer[scores].partition_dim=1"])
+    ran.proto.cluster.CopyFrom(ClusterTopology.sandblaster(2, 1).to_proto())
+    (tmp_path / "job.conf").write_text(ran.to_text())
+    monkeypatch.setattr(driver, "plan", None)
+    result = train(Job.from_text(JOB), cluster="auto", workspace=tmp_path, resume=True)
+    prepared, *_ = runs.pop()
+    assert prepared.topology == ClusterTopology.sandblaster(2, 1) and result.expected is None
+    assert prepared.job.neuralnet.layer[1].partition_dim == 1
+    assert capsys.readouterr().out == f"auto: {prepared.topology.describe()}, as in the run that goes on\n"
+
+
+def test_a_plan_waits_for_workers_as_a_run_does(runs, monkeypatch):
+    waited, client = [], SimpleNamespace(subscribe_topic=None)
+    planned = SimpleNamespace(job=Job.from_text(JOB), recommended=predicted(ClusterTopology(), 1000.0))
+    monkeypatch.setattr(driver, "wait_all", lambda *given: waited.append(given))
+    monkeypatch.setattr(driver, "plan", lambda job, client, note: waited.append("planned") or planned)
+    train(Job.from_text(JOB), client, cluster="auto", max_queue_s=7.0)
+    (asked, name, workspace, _, *times), then = waited
+    assert asked is client and (name, workspace) == ("points", str(Path("runs/points-auto").absolute()))
+    assert times == [30.0, 7.0] and then == "planned"
+
+
 def test_a_plan_chooses_the_cluster_and_its_prediction_is_compared(runs, monkeypatch, capsys):
     chosen = predicted(ClusterTopology.allreduce(2), 1000.0)
     planned = SimpleNamespace(job=Job.from_text(JOB), recommended=chosen)
@@ -201,9 +224,10 @@ def test_a_plan_chooses_the_cluster_and_its_prediction_is_compared(runs, monkeyp
     result = train(Job.from_text(JOB), cluster="auto")
     prepared, folder, *_ = runs.pop()
     assert prepared.topology == ClusterTopology.allreduce(2) and folder == Path("runs/points-auto").absolute()
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["measuring", "auto: AllReduce, 2 workers, dim 0: 1,000 samples/s expected, 32 ms a step"]
-    assert "1,234 samples/s, 23 % above the prediction; " in str(result)
-    assert "900 samples/s, 10 % below the prediction" in str(
-        Result({**SUMMARY, "samples_per_s": 900.0}, folder, 1000.0)
-    )
+    said = capsys.readouterr()
+    assert said.out == "auto: AllReduce, 2 workers, dim 0: 1,000 samples/s expected, 32 ms a step\n"
+    assert said.err == "measuring\n"
+    assert result.expected == 1000.0 and "prediction" not in str(result), "too few steps"
+    long = {**SUMMARY, "step": 50}
+    assert "1,234 samples/s, 23 % above the prediction; " in str(Result(long, folder, 1000.0))
+    assert "900 samples/s, 10 % below the prediction" in str(Result({**long, "samples_per_s": 900.0}, folder, 1000.0))

@@ -5,15 +5,16 @@ from types import SimpleNamespace
 import pytest
 from support.planned import mlp, profile_of
 
+from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.monitor.progress import Display
-from singa_dask.planning.partition import PartitionChoice
+from singa_dask.planning.partition import PartitionChoice, is_open
 from singa_dask.planning.ways import Way
 from singa_dask.profiling.facts import facts_here
 from singa_dask.profiling.store import key_of, save
 from singa_dask.supervision import driver, partitioning
-from singa_dask.supervision.partitioning import is_open, resolve_as_before, resolve_by_cache, resolve_partition
+from singa_dask.supervision.partitioning import as_before, resolve_by_cache, resolve_partition
 
 
 def job_of(workers=2, **settings):
@@ -37,7 +38,7 @@ def dims(job):
 def test_without_a_profile_nothing_is_split_and_the_way_out_is_said():
     said = []
     job = resolve_by_cache(job_of(), said.append, with_data=False)
-    assert not is_open(job) and set(dims(job).values()) == {-1}
+    assert not is_open(job.proto) and set(dims(job).values()) == {-1}
     assert "run `singa-dask profile` first" in said[0]
 
 
@@ -50,13 +51,13 @@ def test_a_profile_in_the_cache_decides():
     save(key_of(facts), profile)
     said = []
     job = resolve_by_cache(job, said.append, with_data=False)
-    assert not is_open(job) and dims(job)["fc1"] == 0
+    assert not is_open(job.proto) and dims(job)["fc1"] == 0
     assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 3%"]
 
 
 def test_one_worker_needs_no_profile(monkeypatch):
     monkeypatch.setattr(partitioning, "Profiler", None)
-    job = resolve_partition(job_of(workers=1), None, print)
+    job = resolve_partition(job_of(workers=1), None, print, print)
     assert not job.proto.neuralnet.HasField("partition") and set(dims(job).values()) == {-1}
 
 
@@ -84,13 +85,22 @@ def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch)
 
     monkeypatch.setattr(partitioning, "Profiler", Profiler)
     monkeypatch.setattr(partitioning, "choose_partition", choose)
-    monkeypatch.setattr(partitioning, "prepare", lambda job, with_data: SimpleNamespace(
+    monkeypatch.setattr(partitioning, "prepared_for_model", lambda job, with_data: SimpleNamespace(
         job=job.proto, topology=job.topology, code=None
     ))  # fmt: skip
-    job = resolve_partition(job_of(), None, said.append)
-    assert not is_open(job) and dims(job)["fc1"] == 1 and job.proto.neuralnet.layer[1].param[0].partition_dim == 1
+    job = resolve_partition(job_of(), None, said.append, print)
+    assert (
+        not is_open(job.proto) and dims(job)["fc1"] == 1 and job.proto.neuralnet.layer[1].param[0].partition_dim == 1
+    )
     assert measured == [[-1], [1]]
     assert said == ["auto: split: fc1; a step takes 500 ms, undivided 2 s"]
+
+
+def test_no_partition_is_chosen_for_gpus():
+    job = job_of()
+    job.proto.gpu.extend([0, 1])
+    with pytest.raises(ConfigError, match=r"gpu: cannot be predicted: the cost model knows CPUs only.*\[0, 1\]"):
+        resolve_partition(job, None, print, print)
 
 
 def ran(tmp_path, workers=2):
@@ -105,11 +115,10 @@ def ran(tmp_path, workers=2):
 
 def test_a_run_that_resumes_keeps_its_partition(tmp_path):
     path = ran(tmp_path)
-    job = resolve_as_before(job_of(), path)
-    assert not is_open(job) and dims(job) == dims(Job.from_file(path)) and dims(job)["fc1"] == 1
+    job = as_before(job_of(), Job.from_file(path).proto)
+    assert not is_open(job.proto) and dims(job) == dims(Job.from_file(path)) and dims(job)["fc1"] == 1
     assert job.proto.neuralnet.layer[1].param[0].partition_dim == 0
-    assert resolve_as_before(job_of(workers=3), path) is None
-    assert resolve_as_before(job_of(), tmp_path / "none") is None
+    assert as_before(job_of(workers=3), Job.from_file(path).proto) is None
 
 
 @pytest.mark.parametrize(("resume", "dim"), [(True, 1), (False, 0)])
@@ -117,7 +126,7 @@ def test_train_chooses_only_for_a_new_run(tmp_path, monkeypatch, resume, dim):
     ran(tmp_path)
     prepared = []
 
-    def chosen(job, client, note):
+    def chosen(job, client, note, progress):
         result = Job.from_proto(job.proto)
         result.proto.neuralnet.ClearField("partition")
         result.proto.neuralnet.layer[1].partition_dim = 0

@@ -10,14 +10,15 @@ from support.planned import MB, mlp, profile_of
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Framework, Job
 from singa_dask.monitor.plan_table import rows_of
+from singa_dask.planning.advise import Memory
 from singa_dask.supervision import plan as plans
-from singa_dask.supervision.plan import Cluster, plan, with_cluster
+from singa_dask.supervision.plan import Cluster, plan
 
 
 @pytest.fixture
 def planned(monkeypatch):
     """Plan a job for a host with 2 cores, whose profile is known."""
-    monkeypatch.setattr(plans.Cluster, "of", lambda client: Cluster(2, memory=1000.0 * MB))
+    monkeypatch.setattr(plans.Cluster, "of", lambda client: Cluster(2, memory=Memory(1000.0 * MB)))
     job = mlp()
 
     def run(job=job, **settings):
@@ -65,14 +66,31 @@ def test_the_given_job_stays_as_it_is(planned):
     made = planned(job=job)
     assert job.to_text() == before and made.given is job
     assert made.job.proto.cluster.workspace == "here" and made.job.folder == Path("somewhere")
-    assert with_cluster(job, ClusterTopology.hogwild(2).to_proto()).proto.cluster.workspace == "here"
+
+
+def test_a_job_that_leaves_its_partition_open_gets_an_explicit_one(planned):
+    job = mlp()
+    job.cluster.CopyFrom(ClusterTopology.allreduce(2).to_proto())
+    job.neuralnet.partition = job.neuralnet.auto
+    made = planned(job=job)
+    assert not any(each.candidate.partition == "job" for each in made.predictions)
+    for each in made.predictions:
+        assert not plans.job_of(made.given, each.candidate).proto.neuralnet.HasField("partition")
+
+
+def test_gpus_are_not_predicted(planned):
+    job = mlp()
+    job.gpu.append(0)
+    with pytest.raises(ConfigError, match="the cost model knows CPUs only"):
+        planned(job=job)
 
 
 def test_clusters_that_are_not_there_are_imagined(planned):
     assert planned().here and not planned().advice.machines.imagined
     more = planned(workers=[4], cores=8, workers_per_host=1, bandwidth=1e9, latency=5e-5)
-    assert not more.here and more.advice.machines.imagined and more.advice.memory is None
+    assert not more.here and more.advice.machines.imagined and more.advice.memory == Memory()
     assert (more.advice.machines.cores, more.advice.machines.hosts_for(6)) == (8, 6)
+    assert planned(workers=[4], workers_per_host=1).advice.memory.host == 1000 * MB, "the same hosts"
     with pytest.raises(ConfigError, match="no candidate fits"):
         planned(memory=100.0)
 
@@ -112,6 +130,7 @@ def test_what_the_profile_cannot_tell_is_noted(planned):
         ({"workers": []}, "workers: must be whole numbers"),
         ({"frameworks": ["allreduced"]}, "Did you mean allreduce?"),
         ({"allow": ["codecs"]}, "Did you mean codec?"),
+        ({"latency": 5e-5}, r"latency: needs a bandwidth\. Received: 5e-05 s\. Give the network's bandwidth too"),
     ],
 )
 def test_wrong_settings_are_named(planned, settings, says):
@@ -121,7 +140,7 @@ def test_wrong_settings_are_named(planned, settings, says):
 
 def test_a_local_cluster_is_this_machine():
     here = Cluster.of(None)
-    assert here.hosts == 1 and here.processes is None and here.memory > 0
+    assert here.hosts == 1 and here.processes is None and here.memory.host > 0
     assert here.counts()[0] == 1 and here.counts()[-1] == here.cores
     assert Cluster(12).counts() == [1, 2, 4, 8, 12]
 

@@ -9,7 +9,7 @@ from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import queue as module
 from singa_dask.supervision.events import JoinAsked, LeaveAsked, StopAsked
-from singa_dask.supervision.queue import Queue
+from singa_dask.supervision.queue import Queue, wait_all
 
 
 class Played:
@@ -67,6 +67,16 @@ def played(monkeypatch, tmp_path):
 def test_free_workers_are_taken_at_once(played, tmp_path):
     played.users = {"w0": run_key("digits", "/runs/a"), "w1": "", "w2": ""}
     assert played.wait(2) == ["w1", "w2"] and played.notes == [] and played.now == 100.0
+
+
+def test_a_plan_waits_until_all_workers_have_come_and_are_free(played, tmp_path):
+    played.users = {"w0": "", "w1": run_key("digits", "/runs/a")}
+    played.alive = {"/runs/a"}
+    played.at[102.0] = lambda: played.users.update(w1="")
+    played.at[102.5] = lambda: played.users.update(w2="")
+    wait_all("client", "mine", "/runs/mine", played.notes.append, 30.0, None)
+    assert played.notes == ["waiting for 1 worker: 'digits' (/runs/a) is using it"]
+    assert set(played.users) == {"w0", "w1", "w2"} and 103.0 <= played.now < 105.0
 
 
 def test_a_run_waits_until_others_end_and_says_who_they_are(played, tmp_path):
