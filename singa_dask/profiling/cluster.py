@@ -15,6 +15,7 @@ from typing import Any
 from singa_dask.cluster import WorkerInfo, form_group, local_cluster
 from singa_dask.cluster.remote import alive
 from singa_dask.cluster.workers import answering, place
+from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.code_bundle import CodeBundle, unpacked
@@ -141,6 +142,8 @@ class _Profiling:
     def __init__(self, client: Any, budget_s: float, progress: Progress) -> None:
         self._client, self._budget_s, self._progress = client, budget_s, progress
         self._profile = machines_of(client)
+        self._free = free_workers(client)
+        self._joining = of_one_world(self._free)
 
     def run(self) -> Profile:
         self._measure_kernels()
@@ -149,7 +152,7 @@ class _Profiling:
         return self._profile
 
     def _measure_kernels(self) -> None:
-        workers = self._workers("machine")
+        workers = next(iter(by_host(self._free).values()))
         crowds = sorted({1, min(len(workers), self._profile.cores)})
         seconds = _KERNELS * self._budget_s / len(crowds)
         for crowd in crowds:
@@ -169,6 +172,11 @@ class _Profiling:
     def _measure_collectives(self) -> None:
         groups = [(where, ranks) for where in _WHERE for ranks in rank_numbers(len(self._workers(where)))]
         total = sum(ranks for _, ranks in groups)
+        left_out = len(self._free) - len(self._joining)
+        if left_out:
+            self._progress(f"{left_out} workers are left out: only fresh processes of theirs could join the others")
+        if groups:  # the world of all of them serves every group; one of a few would have to be left for the next one
+            run_group(self._client, [info.address for info in self._joining], _meet, None, 0.0)
         for where, ranks in groups:
             self._progress(f"collectives of {ranks} workers, {_WHERE[where]}")
             chosen = place(ClusterTopology(nworkers_per_group=ranks), self._workers(where)).workers[0]
@@ -190,10 +198,13 @@ class _Profiling:
             self._profile.curves |= exchange_neighbours(self._client, left, right, where, seconds)
 
     def _workers(self, where: str) -> list[WorkerInfo]:
-        """The workers of one host, or one of each host. Asked for every time: processes that cannot join another MPI
-        world are replaced."""
-        hosts = by_host(free_workers(self._client)).values()
-        return next(iter(hosts)) if where == "machine" else [workers[0] for workers in hosts]
+        """Workers that can join a group as they are: those of one host, or one of each host."""
+        hosts = by_host(self._joining).values()
+        return next(iter(hosts), []) if where == "machine" else [workers[0] for workers in hosts]
+
+
+def _meet(comm: Communicator, plan: None) -> None:
+    comm.barrier()
 
 
 _WHERE = {"machine": "on one host", "network": "on a host each"}
@@ -217,6 +228,18 @@ def free_workers(client: Any) -> list[WorkerInfo]:
         mute = f" These do not answer: {silent}." if silent else ""
         raise ClusterError(f"no Dask worker is free to measure.{used}{mute} Wait for the runs on them, or start more.")
     return free
+
+
+def of_one_world(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """Those of the workers that form any group among them without fresh processes: of the MPI world that most of them
+    share, else all that belong to none."""
+    worlds: dict[str, list[WorkerInfo]] = {}
+    for info in workers:
+        if not (info.mpi.ours and info.mpi.spent):
+            worlds.setdefault(info.mpi.world, []).append(info)
+    fresh = worlds.pop("", [])
+    largest: list[WorkerInfo] = max(worlds.values(), key=len, default=[])
+    return largest if len(largest) > 1 else fresh
 
 
 def on_workers(

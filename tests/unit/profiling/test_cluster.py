@@ -2,10 +2,11 @@
 
 from singa_dask import layers
 from singa_dask.cluster import WorkerInfo
+from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.job import Job
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.planning.work import Work, worker_step
-from singa_dask.profiling.cluster import lacking, medians
+from singa_dask.profiling.cluster import lacking, medians, of_one_world
 from singa_dask.profiling.facts import by_host, facts_of
 from singa_dask.updaters import SGD
 
@@ -76,3 +77,18 @@ def test_the_host_with_most_workers_comes_first():
 def test_the_cores_of_a_host_are_those_of_all_its_workers():
     bound = [worker(1, "10.0.0.1", {0, 1}), worker(2, "10.0.0.1", {2, 3})]
     assert facts_of(Profile(), bound).cores == 4
+
+
+def in_world(number, world, *, ours=True, spent=False):
+    return WorkerInfo(f"tcp://10.0.0.1:{number}", mpi=MpiReport(world, number, 4, ours, spent))
+
+
+def test_workers_of_one_world_or_of_none_need_no_fresh_process():
+    a, b, other, spent = (in_world(i, world) for i, world in enumerate(("x", "x", "y", "z")))
+    spent = in_world(3, "z", spent=True)
+    new = [worker(i, "10.0.0.1") for i in (7, 8, 9)]
+    assert of_one_world([*new, a, b, other, spent]) == [a, b]
+    assert of_one_world([*new, other, spent]) == new
+    assert of_one_world([spent]) == []
+    launched = [in_world(i, "mpiexec", ours=False, spent=True) for i in (1, 2)]
+    assert of_one_world(launched) == launched
