@@ -39,26 +39,94 @@ _PATIENCE_S = 60.0
 _LOOK_EVERY_S = 1.0
 
 
-def profile_cluster(client: Any, *, budget_s: float = 60.0, progress: Progress | None = None) -> Profile:
+def profile_cluster(
+    client: Any, *, budget_s: float = 60.0, known: Profile | None = None, progress: Progress | None = None
+) -> Profile:
     """The profile of the hosts of a client's Dask workers, which are taken to be alike.
 
-    budget_s: what it takes, about. progress: is told what is measured. Workers that a run uses are left alone.
+    budget_s: what it takes, about. known: what need not be measured. progress: is told what is measured. Workers that
+    a run uses are left alone, and no process is replaced.
     Raises ClusterError, which names the worker, if one fails or does not answer, and if none is free.
     """
-    return _Profiling(client, budget_s, progress or (lambda text: None)).run()
+    return _Profiling(client, budget_s, known or Profile(), progress or (lambda text: None)).run()
 
 
 def machines_of(client: Any) -> Profile:
     """An empty profile of the hosts of a client's Dask workers, as the key of a kept one. Raises ClusterError."""
-    workers = free_workers(client)
+    workers, silent = answering(client)
+    if not workers:
+        raise ClusterError(f"no Dask worker answers. {silent}".strip())
     (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
     return facts_of(here, workers)
+
+
+def busy_beside(client: Any) -> list[WorkerInfo]:
+    """The workers in use on hosts that have free ones: what is measured there is too slow to be kept."""
+    workers, _ = answering(client)
+    hosts = {info.host for info in workers if not info.group}
+    return [info for info in workers if info.group and info.host in hosts]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a profile lacks of some workers.
+
+    crowds: of processes that compute. groups, servers: (where, how many ranks, or clients of a server). neighbours:
+    where two servers exchange."""
+
+    crowds: list[int]
+    groups: list[tuple[str, int]]
+    servers: list[tuple[str, int]]
+    neighbours: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.crowds or self.groups or self.servers or self.neighbours)
+
+
+def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
+    """crowd: workers on a host, at most as many as it has cores. joining: of the workers that can join a group, those
+    on one host ("machine") and those on a host each ("network")."""
+
+    def reaching(name: str, wanted: Iterable[int]) -> list[int]:
+        most = max(known.numbers(name), default=0)
+        return [number for number in wanted if number > most]
+
+    def both(name: str, wanted: Callable[[int], Iterable[int]]) -> list[tuple[str, int]]:
+        return [(where, n) for where in _WHERE for n in reaching(f"{name} {where}", wanted(joining[where]))]
+
+    return Missing(
+        reaching("sum", sorted({1, crowd})),
+        both("all_reduce", rank_numbers),
+        both("round_trip", lambda most: range(1, min(3, most))),
+        [where for where, _ in both("exchange_neighbours", lambda most: [2] if most > 1 else [])],
+    )
+
+
+def missing_of(client: Any, known: Profile) -> Missing:
+    """What a profile lacks of the free workers of a client, if there are any."""
+    workers = [info for info in answering(client)[0] if not info.group]
+    crowd = min(max(map(len, by_host(workers).values()), default=0), known.cores)
+    return missing(known, crowd, _numbers(of_one_world(workers))) if workers else missing(known, 1, _numbers([]))
+
+
+def _numbers(workers: Sequence[WorkerInfo]) -> dict[str, int]:
+    hosts = by_host(workers)
+    return {"machine": max(map(len, hosts.values()), default=0), "network": len(hosts)}
+
+
+def local_missing(known: Profile) -> Missing:
+    """What a profile of this machine lacks for `local_workers`."""
+    return missing(known, known.cores, {"machine": _local_count(), "network": 1})
+
+
+def _local_count() -> int:
+    return max(2, len(os.sched_getaffinity(0)))
 
 
 @contextmanager
 def local_workers(count: int | None = None) -> Iterator[Any]:
     """A client of a local Dask cluster of `count` workers, by default one for each core, and at least 2."""
-    with local_cluster(count or max(2, len(os.sched_getaffinity(0)))) as client:
+    with local_cluster(count or _local_count()) as client:
         yield client
 
 
@@ -139,11 +207,13 @@ def _measure_job(job: bytes, code: CodeBundle | None, **settings: Any) -> list[L
 class _Profiling:
     """One profile on its way."""
 
-    def __init__(self, client: Any, budget_s: float, progress: Progress) -> None:
+    def __init__(self, client: Any, budget_s: float, known: Profile, progress: Progress) -> None:
         self._client, self._budget_s, self._progress = client, budget_s, progress
         self._profile = machines_of(client)
         self._free = free_workers(client)
         self._joining = of_one_world(self._free)
+        crowd = min(max(map(len, by_host(self._free).values())), self._profile.cores)
+        self._missing = missing(known, crowd, _numbers(self._joining))
 
     def run(self) -> Profile:
         self._measure_kernels()
@@ -153,9 +223,8 @@ class _Profiling:
 
     def _measure_kernels(self) -> None:
         workers = next(iter(by_host(self._free).values()))
-        crowds = sorted({1, min(len(workers), self._profile.cores)})
-        seconds = _KERNELS * self._budget_s / len(crowds)
-        for crowd in crowds:
+        for crowd in self._missing.crowds:
+            seconds = _KERNELS * self._budget_s / len(self._missing.crowds)
             self._progress(f"computing in {crowd} process{'es' * (crowd > 1)}")
             measured = on_workers(
                 self._client,
@@ -170,7 +239,7 @@ class _Profiling:
             self._profile.merge(medians(measured))
 
     def _measure_collectives(self) -> None:
-        groups = [(where, ranks) for where in _WHERE for ranks in rank_numbers(len(self._workers(where)))]
+        groups = self._missing.groups
         total = sum(ranks for _, ranks in groups)
         left_out = len(self._free) - len(self._joining)
         if left_out:
@@ -185,8 +254,7 @@ class _Profiling:
 
     def _measure_servers(self) -> None:
         """Round trips of one and of two clients, and the exchange of two servers, as far as there are workers."""
-        trials = [(where, count) for where in _WHERE for count in (1, 2) if count < len(self._workers(where))]
-        places = [where for where in _WHERE if len(self._workers(where)) > 1]
+        trials, places = self._missing.servers, self._missing.neighbours
         seconds = _SERVERS * self._budget_s / max(1, len(trials) + len(places))
         for where, count in trials:
             self._progress(f"a server of {count} worker{'s' * (count > 1)}, {_WHERE[where]}")
