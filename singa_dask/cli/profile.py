@@ -70,7 +70,6 @@ def profile(
             fork_workers(stack)
         from rich.console import Console
 
-
         console = Console()
         client = connect(stack, scheduler, scheduler_file)
         if show:

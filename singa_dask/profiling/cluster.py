@@ -24,7 +24,7 @@ from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.planning.work import Work, worker_step
 from singa_dask.profiling.collectives import CollectivesPlan, measure_collectives
 from singa_dask.profiling.facts import by_host, facts_here, facts_of
-from singa_dask.profiling.kernels import measure_kernels
+from singa_dask.profiling.kernels import LATEST_S, measure_kernels
 from singa_dask.profiling.layers import measure_layers
 from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 
@@ -37,6 +37,8 @@ _LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.
 _PATIENCE_S = 60.0
 _LOOK_EVERY_S = 1.0
+# Of as many workers the barriers of every number are measured, which do not grow evenly with it.
+_MOST_BARRIERS = 16
 
 
 def profile_cluster(
@@ -199,9 +201,9 @@ def lacking(
             yield Trial(job, crowd, each)
 
 
-def _measure_job(job: bytes, code: CodeBundle | None, **settings: Any) -> list[LayerSample]:
+def _measure_job(job: bytes, code: CodeBundle | None, start_at: float, **settings: Any) -> list[LayerSample]:
     with unpacked(code):
-        return measure_layers(JobProto.FromString(job), **settings)
+        return measure_layers(JobProto.FromString(job), start_at=min(start_at, time.time() + LATEST_S), **settings)
 
 
 class _Profiling:
@@ -251,6 +253,12 @@ class _Profiling:
             chosen = place(ClusterTopology(nworkers_per_group=ranks), self._workers(where)).workers[0]
             plan = CollectivesPlan(where, self._profile.cores, _COLLECTIVES * self._budget_s * ranks / total)
             self._profile.curves |= run_group(self._client, chosen, measure_collectives, plan, plan.seconds)[0]
+        largest = max((ranks for where, ranks in groups if where == "machine"), default=0)
+        for ranks in sorted(set(range(2, min(largest, _MOST_BARRIERS + 1))) - set(rank_numbers(largest))):
+            self._progress(f"barriers of {ranks} workers, {_WHERE['machine']}")
+            addresses = [info.address for info in self._workers("machine")[:ranks]]
+            plan = CollectivesPlan("machine", self._profile.cores, 0.0, operations=())
+            self._profile.curves |= run_group(self._client, addresses, measure_collectives, plan, 0.0)[0]
 
     def _measure_servers(self) -> None:
         """Round trips of one and of two clients, and the exchange of two servers, as far as there are workers."""
@@ -336,6 +344,8 @@ def _result(client: Any, info: WorkerInfo, future: Any, deadline: float, timeout
         try:
             return future.result(timeout=min(_LOOK_EVERY_S, max(0.1, deadline - time.monotonic())))
         except TimeoutError as error:
+            if future.status == "error":  # the task itself ended so
+                raise ClusterError(f"{info} could not measure: {error!r}") from error
             if not alive(client, [info.address]):
                 raise ClusterError(f"{info} was lost while it measured: its process died. Start it again.") from error
             if time.monotonic() > deadline:

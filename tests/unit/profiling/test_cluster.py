@@ -1,12 +1,17 @@
 """What is measured where, and what becomes of the measurements of several workers."""
 
+from types import SimpleNamespace
+
+import pytest
+
 from singa_dask import layers
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.bootstrap import MpiReport
+from singa_dask.errors import ClusterError
 from singa_dask.job import Job
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.planning.work import Work, worker_step
-from singa_dask.profiling.cluster import lacking, medians, of_one_world
+from singa_dask.profiling.cluster import lacking, medians, of_one_world, on_workers
 from singa_dask.profiling.facts import by_host, facts_of
 from singa_dask.updaters import SGD
 
@@ -92,3 +97,21 @@ def test_workers_of_one_world_or_of_none_need_no_fresh_process():
     assert of_one_world([spent]) == []
     launched = [in_world(i, "mpiexec", ours=False, spent=True) for i in (1, 2)]
     assert of_one_world(launched) == launched
+
+
+class Failed:
+    """A Dask future of a task that raised TimeoutError."""
+
+    status = "error"
+
+    def done(self):
+        return True
+
+    def result(self, timeout):
+        raise TimeoutError("the store did not answer")
+
+
+def test_a_task_that_raises_timeout_error_has_failed():
+    client = SimpleNamespace(submit=lambda *args, **settings: Failed(), cancel=lambda futures, force: None)
+    with pytest.raises(ClusterError, match=r"could not measure: TimeoutError.'the store did not answer'"):
+        on_workers(client, [worker(1, "10.0.0.1")], print, timeout_s=60.0)
