@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -18,14 +17,10 @@ from singa_dask.cluster.workers import answering, place
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job import ClusterTopology
-from singa_dask.job.code_bundle import CodeBundle, unpacked
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
-from singa_dask.planning.work import Work, worker_step
 from singa_dask.profiling.collectives import CollectivesPlan, measure_collectives
 from singa_dask.profiling.facts import by_host, facts_here, facts_of
-from singa_dask.profiling.kernels import LATEST_S, measure_kernels
-from singa_dask.profiling.layers import measure_layers
+from singa_dask.profiling.kernels import measure_kernels
 from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 
 Progress = Callable[[str], None]
@@ -33,9 +28,9 @@ Progress = Callable[[str], None]
 # Shares of the budget. The rest is for starting, forming groups and compiling.
 _KERNELS, _COLLECTIVES, _SERVERS = 0.2, 0.25, 0.15
 # Tasks that are to begin together begin so long after they were sent.
-_LEAD_S = 0.5
+LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
 _LOOK_EVERY_S = 1.0
 # Of as many workers the barriers of every number are measured, which do not grow evenly with it.
 _MOST_BARRIERS = 16
@@ -58,7 +53,7 @@ def machines_of(client: Any) -> Profile:
     workers, silent = answering(client)
     if not workers:
         raise ClusterError(f"no Dask worker answers. {silent}".strip())
-    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
+    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=PATIENCE_S)
     return facts_of(here, workers)
 
 
@@ -132,80 +127,6 @@ def local_workers(count: int | None = None) -> Iterator[Any]:
         yield client
 
 
-def measure_jobs(
-    client: Any,
-    jobs: Iterable[JobProto],
-    *,
-    crowds: Sequence[int],
-    threads: int | None = None,
-    budget_s: float = 30.0,
-    code: CodeBundle | None = None,
-    known: Profile | None = None,
-    progress: Progress | None = None,
-) -> Profile:
-    """Samples of the layers of jobs, each on `crowd` workers of one host at once: medians over them.
-
-    jobs: prepared. crowds: larger ones than workers on a host are left out. threads: of each process; by default an
-    equal share of the host's cores. code: the jobs' user code. known: a profile whose layers need not be measured.
-    Raises ClusterError as `profile_cluster` does.
-    """
-    workers = next(iter(by_host(free_workers(client)).values()))
-    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
-    profile = facts_of(here, workers)
-    fitting = [crowd for crowd in crowds if crowd <= len(workers)]
-    trials = list(lacking(jobs, known or Profile(), crowds=fitting, cores=profile.cores, threads=threads))
-    for i, trial in enumerate(trials):
-        if progress is not None:
-            progress(f"layers of the job, {i + 1} of {len(trials)}")
-        seconds = min(1.0, budget_s / len(trials) / 2)
-        results = on_workers(
-            client,
-            workers[: trial.crowd],
-            partial(_measure_job, trial.job.SerializeToString(), code),
-            timeout_s=2 * seconds + _PATIENCE_S,
-            threads=trial.threads,
-            crowd=trial.crowd,
-            seconds=seconds,
-            start_at=time.time() + _LEAD_S,
-        )
-        profile.merge(medians([Profile(layers=samples) for samples in results]))
-    return profile
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A job to measure in `crowd` processes at once."""
-
-    job: JobProto
-    crowd: int
-    threads: int
-
-
-def lacking(
-    jobs: Iterable[JobProto], known: Profile, *, crowds: Sequence[int], cores: int, threads: int | None
-) -> Iterator[Trial]:
-    """What must be measured: a job is left out whose layers `known` or the jobs before it have."""
-    rows: defaultdict[tuple[int, int, Work], set[int]] = defaultdict(set)
-    for sample in known.layers:
-        rows[sample.crowd, sample.threads, replace(sample.work, rows=0)].add(sample.work.rows)
-    for job in jobs:
-        works = {call.work for call in worker_step(job).calls}
-        for crowd in crowds:
-            each = threads or max(1, cores // crowd)
-            measured = {work: rows[crowd, each, replace(work, rows=0)] for work in works}
-            # A mini-batch that takes too long is measured at two smaller ones.
-            if all(work.rows in found or len(found) > 1 for work, found in measured.items()):
-                continue
-            for work, found in measured.items():
-                found.add(work.rows)
-            yield Trial(job, crowd, each)
-
-
-def _measure_job(job: bytes, code: CodeBundle | None, start_at: float, **settings: Any) -> list[LayerSample]:
-    with unpacked(code):
-        return measure_layers(JobProto.FromString(job), start_at=min(start_at, time.time() + LATEST_S), **settings)
-
-
 class _Profiling:
     """One profile on its way."""
 
@@ -232,11 +153,11 @@ class _Profiling:
                 self._client,
                 workers[:crowd],
                 measure_kernels,
-                timeout_s=seconds + _PATIENCE_S,
+                timeout_s=seconds + PATIENCE_S,
                 threads=max(1, self._profile.cores // crowd),
                 crowd=crowd,
                 seconds=seconds,
-                start_at=time.time() + _LEAD_S,
+                start_at=time.time() + LEAD_S,
             )
             self._profile.merge(medians(measured))
 
@@ -361,7 +282,7 @@ def run_group(
 ) -> list[Any]:
     """What every rank of a group of these workers returned. Raises ClusterError as a group does."""
     with form_group(client, addresses, function, plan, name="profile") as group:
-        return group.results(seconds + _PATIENCE_S)
+        return group.results(seconds + PATIENCE_S)
 
 
 def medians(profiles: Sequence[Profile]) -> Profile:

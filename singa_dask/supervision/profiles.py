@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ConfigError
@@ -15,15 +16,14 @@ from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.profile import Profile
 from singa_dask.profiling.cluster import (
     busy_beside,
-    lacking,
     local_missing,
     local_workers,
     machines_of,
-    measure_jobs,
     missing_of,
     profile_cluster,
 )
 from singa_dask.profiling.facts import facts_here
+from singa_dask.profiling.jobs import lacking, lacks_own, measure_jobs, measure_own
 from singa_dask.profiling.store import key_of, load, locked, save
 
 if TYPE_CHECKING:
@@ -86,25 +86,49 @@ class Profiler:
         return self._client
 
     def learn(self, candidates: Iterable[Candidate], machines: Machines, code: CodeBundle | None) -> None:
-        """Measure the layers of candidates that the profile lacks, in order, for as long as LAYERS_S allows."""
+        """Measure the updaters, codecs and layers of candidates that the profile lacks, in order, for as long as
+        LAYERS_S allows: at first what nothing similar is known of."""
         if self._client is not None and all(info.group for info in answering(self._client)[0]):
-            self._say("all workers are in use: layers that were not measured before are estimated")
+            self._say("all workers are in use: what was not measured before is estimated")
             return
-        cores = self.profile.cores
-        for candidate in candidates:
-            crowd = min(machines.crowd(candidate.topology.nworkers), cores)
-            if self._left_s <= 0:
-                break
-            if any(lacking([candidate.job], self.profile, crowds=[crowd], cores=cores, threads=None)):
-                self._learn_layers(candidate, crowd, code)
+        found = list(candidates)
+        self._learn_own(found, machines, code)
+        tried: set[int] = set()
+        for exact in (False, True):
+            for i, candidate in enumerate(found):
+                crowd, threads = self._conditions(candidate, machines)
+                settings: dict[str, Any] = {"crowds": [crowd], "threads": threads, "exact": exact}
+                if self._left_s <= 0:
+                    return
+                if i in tried or not any(lacking([candidate.job], self.profile, cores=self.profile.cores, **settings)):
+                    continue
+                tried.add(i)
+                self._say(f"measuring the layers of {candidate.job.name}, for a few seconds")
+                measure = partial(
+                    measure_jobs, jobs=[candidate.job], known=self.profile, code=code, budget_s=TRIAL_S, **settings
+                )
+                self._left_s -= self._measure(measure)
 
-    def _learn_layers(self, candidate: Candidate, crowd: int, code: CodeBundle | None) -> None:
-        self._say(f"measuring the layers of {candidate.job.name}, for a few seconds")
-        self._left_s -= self._measure(
-            lambda client: measure_jobs(
-                client, [candidate.job], crowds=[crowd], budget_s=TRIAL_S, code=code, known=self.profile
-            )
-        )
+    def _learn_own(self, found: Iterable[Candidate], machines: Machines, code: CodeBundle | None) -> None:
+        """Without these there is no prediction, so that they are measured however long the layers take."""
+        tried = set()
+        for candidate in found:
+            crowd, threads = self._conditions(candidate, machines)
+            key = candidate.topology.codec, candidate.topology.sparsity, crowd
+            if key not in tried and any(lacks_own(candidate.job, self.profile, crowd)):
+                tried.add(key)  # there may be fewer workers than the crowd
+                self._say(f"measuring the updater and the codecs of {candidate.job.name}")
+                measure = partial(measure_own, job=candidate.job, known=self.profile, crowd=crowd, threads=threads)
+                self._measure(partial(measure, budget_s=TRIAL_S, code=code))
+
+    def _conditions(self, candidate: Candidate, machines: Machines) -> tuple[int, int]:
+        """(crowd, threads) with which the cost model looks up a candidate."""
+        job, topology, cores = candidate.job, candidate.topology, self.profile.cores
+        threads = max(1, cores // machines.crowd(topology.nprocesses))
+        if job.HasField("num_openblas_threads"):
+            threads = max(1, job.num_openblas_threads)
+        workers = -(-topology.nworkers // machines.hosts_for(topology.nprocesses))
+        return max(1, min(workers, cores)), threads
 
     def _measure(self, measure: Callable[[Client], Profile]) -> float:
         """Add what is measured. Returns the seconds that it took.
