@@ -32,7 +32,8 @@ from singa_dask.cluster.dask_settings import SETTINGS
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.progress import Display
 from singa_dask.planning.profile import Profile
-from singa_dask.profiling.cluster import measure_jobs, profile_cluster
+from singa_dask.profiling.cluster import profile_cluster
+from singa_dask.profiling.jobs import measure_jobs
 
 COMING_S = 60.0
 

@@ -70,15 +70,12 @@ def profile(
             fork_workers(stack)
         from rich.console import Console
 
-        from singa_dask.profiling import store
-
         console = Console()
         client = connect(stack, scheduler, scheduler_file)
         if show:
             found, place = _kept(client)
         else:
-            found = _measured(stack, client, workers, budget, console)
-            place = store.save(store.key_of(found), found)
+            found, kept = _measured(stack, client, workers, budget, console)
     for table in tables(found):
         console.print(table)
         console.print()
@@ -87,7 +84,7 @@ def profile(
     if show:
         click.echo(f"kept in {place}")
     else:
-        click.echo(f"measured in {time.monotonic() - began:.0f} s; kept in {place}")
+        click.echo(f"measured in {time.monotonic() - began:.0f} s; {kept}")
 
 
 def _kept(client: Any) -> tuple[Profile, Path]:
@@ -111,17 +108,39 @@ def _kept(client: Any) -> tuple[Profile, Path]:
     return found, store.path_of(key)
 
 
-def _measured(stack: ExitStack, client: Any, workers: int | None, budget_s: float, console: Any) -> Profile:
-    from singa_dask.profiling.cluster import local_workers, profile_cluster
+def _measured(
+    stack: ExitStack, client: Any, workers: int | None, budget_s: float, console: Any
+) -> tuple[Profile, str]:
+    """The profile, and where it is kept."""
+    from singa_dask.errors import ConfigError
+    from singa_dask.profiling import store
+    from singa_dask.profiling.cluster import busy_beside, local_workers, machines_of, profile_cluster
 
     if client is None:
         client = stack.enter_context(local_workers(workers))
-    if not console.is_terminal:
-        return profile_cluster(
-            client, budget_s=budget_s, progress=lambda text: click.echo(f"measuring: {text}", err=True)
-        )
-    with console.status("measuring") as status:
-        return profile_cluster(client, budget_s=budget_s, progress=lambda text: status.update(f"measuring: {text}"))
+    key = store.key_of(machines_of(client))
+
+    def note(text: str) -> None:
+        click.echo(text, err=True)
+
+    try:
+        store.load(key)
+    except ConfigError:
+        note(f"the kept profile is damaged and will be replaced: {store.path_of(key)}")
+    with store.locked(key, note):
+        busy = busy_beside(client)
+        if console.is_terminal:
+            with console.status("measuring") as status:
+                found = profile_cluster(
+                    client, budget_s=budget_s, progress=lambda text: status.update(f"measuring: {text}")
+                )
+        else:
+            found = profile_cluster(client, budget_s=budget_s, progress=lambda text: note(f"measuring: {text}"))
+        busy = busy or busy_beside(client)
+        if busy:
+            used = ", ".join(map(str, busy))
+            return found, f"not kept, as workers of the same hosts are in use: {used}"
+        return found, f"kept in {store.save(key, found)}"
 
 
 def tables(profile: Profile) -> Iterator[Table]:

@@ -8,23 +8,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 from typing import Any
 
 from singa_dask.cluster import WorkerInfo, form_group, local_cluster
 from singa_dask.cluster.remote import alive
 from singa_dask.cluster.workers import answering, place
+from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job import ClusterTopology
-from singa_dask.job.code_bundle import CodeBundle, unpacked
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
-from singa_dask.planning.work import Work, worker_step
 from singa_dask.profiling.collectives import CollectivesPlan, measure_collectives
 from singa_dask.profiling.facts import by_host, facts_here, facts_of
 from singa_dask.profiling.kernels import measure_kernels
-from singa_dask.profiling.layers import measure_layers
 from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 
 Progress = Callable[[str], None]
@@ -32,115 +28,115 @@ Progress = Callable[[str], None]
 # Shares of the budget. The rest is for starting, forming groups and compiling.
 _KERNELS, _COLLECTIVES, _SERVERS = 0.2, 0.25, 0.15
 # Tasks that are to begin together begin so long after they were sent.
-_LEAD_S = 0.5
+LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
 _LOOK_EVERY_S = 1.0
+# Of as many workers the barriers of every number are measured, which do not grow evenly with it.
+_MOST_BARRIERS = 16
 
 
-def profile_cluster(client: Any, *, budget_s: float = 60.0, progress: Progress | None = None) -> Profile:
+def profile_cluster(
+    client: Any, *, budget_s: float = 60.0, known: Profile | None = None, progress: Progress | None = None
+) -> Profile:
     """The profile of the hosts of a client's Dask workers, which are taken to be alike.
 
-    budget_s: what it takes, about. progress: is told what is measured. Workers that a run uses are left alone.
+    budget_s: what it takes, about. known: what need not be measured. progress: is told what is measured. Workers that
+    a run uses are left alone, and no process is replaced.
     Raises ClusterError, which names the worker, if one fails or does not answer, and if none is free.
     """
-    return _Profiling(client, budget_s, progress or (lambda text: None)).run()
+    return _Profiling(client, budget_s, known or Profile(), progress or (lambda text: None)).run()
 
 
 def machines_of(client: Any) -> Profile:
     """An empty profile of the hosts of a client's Dask workers, as the key of a kept one. Raises ClusterError."""
-    workers = free_workers(client)
-    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
+    workers, silent = answering(client)
+    if not workers:
+        raise ClusterError(f"no Dask worker answers. {silent}".strip())
+    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=PATIENCE_S)
     return facts_of(here, workers)
+
+
+def busy_beside(client: Any) -> list[WorkerInfo]:
+    """The workers in use on hosts that have free ones: what is measured there is too slow to be kept."""
+    workers, _ = answering(client)
+    hosts = {info.host for info in workers if not info.group}
+    return [info for info in workers if info.group and info.host in hosts]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a profile lacks of some workers.
+
+    crowds: of processes that compute. groups, servers: (where, how many ranks, or clients of a server). neighbours:
+    where two servers exchange."""
+
+    crowds: list[int]
+    groups: list[tuple[str, int]]
+    servers: list[tuple[str, int]]
+    neighbours: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.crowds or self.groups or self.servers or self.neighbours)
+
+
+def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
+    """crowd: workers on a host, at most as many as it has cores. joining: of the workers that can join a group, those
+    on one host ("machine") and those on a host each ("network")."""
+
+    def reaching(name: str, wanted: Iterable[int]) -> list[int]:
+        most = max(known.numbers(name), default=0)
+        return [number for number in wanted if number > most]
+
+    def both(name: str, wanted: Callable[[int], Iterable[int]]) -> list[tuple[str, int]]:
+        return [(where, n) for where in _WHERE for n in reaching(f"{name} {where}", wanted(joining[where]))]
+
+    return Missing(
+        reaching("sum", sorted({1, crowd})),
+        both("all_reduce", rank_numbers),
+        both("round_trip", lambda most: range(1, min(3, most))),
+        [where for where, _ in both("exchange_neighbours", lambda most: [2] if most > 1 else [])],
+    )
+
+
+def missing_of(client: Any, known: Profile) -> Missing:
+    """What a profile lacks of the free workers of a client, if there are any."""
+    workers = [info for info in answering(client)[0] if not info.group]
+    crowd = min(max(map(len, by_host(workers).values()), default=0), known.cores)
+    return missing(known, crowd, _numbers(of_one_world(workers))) if workers else missing(known, 1, _numbers([]))
+
+
+def _numbers(workers: Sequence[WorkerInfo]) -> dict[str, int]:
+    hosts = by_host(workers)
+    return {"machine": max(map(len, hosts.values()), default=0), "network": len(hosts)}
+
+
+def local_missing(known: Profile) -> Missing:
+    """What a profile of this machine lacks for `local_workers`."""
+    return missing(known, known.cores, {"machine": _local_count(), "network": 1})
+
+
+def _local_count() -> int:
+    return max(2, len(os.sched_getaffinity(0)))
 
 
 @contextmanager
 def local_workers(count: int | None = None) -> Iterator[Any]:
     """A client of a local Dask cluster of `count` workers, by default one for each core, and at least 2."""
-    with local_cluster(count or max(2, len(os.sched_getaffinity(0)))) as client:
+    with local_cluster(count or _local_count()) as client:
         yield client
-
-
-def measure_jobs(
-    client: Any,
-    jobs: Iterable[JobProto],
-    *,
-    crowds: Sequence[int],
-    threads: int | None = None,
-    budget_s: float = 30.0,
-    code: CodeBundle | None = None,
-    known: Profile | None = None,
-    progress: Progress | None = None,
-) -> Profile:
-    """Samples of the layers of jobs, each on `crowd` workers of one host at once: medians over them.
-
-    jobs: prepared. crowds: larger ones than workers on a host are left out. threads: of each process; by default an
-    equal share of the host's cores. code: the jobs' user code. known: a profile whose layers need not be measured.
-    Raises ClusterError as `profile_cluster` does.
-    """
-    workers = next(iter(by_host(free_workers(client)).values()))
-    (here,) = on_workers(client, workers[:1], facts_here, timeout_s=_PATIENCE_S)
-    profile = facts_of(here, workers)
-    fitting = [crowd for crowd in crowds if crowd <= len(workers)]
-    trials = list(lacking(jobs, known or Profile(), crowds=fitting, cores=profile.cores, threads=threads))
-    for i, trial in enumerate(trials):
-        if progress is not None:
-            progress(f"layers of the job, {i + 1} of {len(trials)}")
-        seconds = min(1.0, budget_s / len(trials) / 2)
-        results = on_workers(
-            client,
-            workers[: trial.crowd],
-            partial(_measure_job, trial.job.SerializeToString(), code),
-            timeout_s=2 * seconds + _PATIENCE_S,
-            threads=trial.threads,
-            crowd=trial.crowd,
-            seconds=seconds,
-            start_at=time.time() + _LEAD_S,
-        )
-        profile.merge(medians([Profile(layers=samples) for samples in results]))
-    return profile
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A job to measure in `crowd` processes at once."""
-
-    job: JobProto
-    crowd: int
-    threads: int
-
-
-def lacking(
-    jobs: Iterable[JobProto], known: Profile, *, crowds: Sequence[int], cores: int, threads: int | None
-) -> Iterator[Trial]:
-    """What must be measured: a job is left out whose layers `known` or the jobs before it have."""
-    rows: defaultdict[tuple[int, int, Work], set[int]] = defaultdict(set)
-    for sample in known.layers:
-        rows[sample.crowd, sample.threads, replace(sample.work, rows=0)].add(sample.work.rows)
-    for job in jobs:
-        works = {call.work for call in worker_step(job).calls}
-        for crowd in crowds:
-            each = threads or max(1, cores // crowd)
-            measured = {work: rows[crowd, each, replace(work, rows=0)] for work in works}
-            # A mini-batch that takes too long is measured at two smaller ones.
-            if all(work.rows in found or len(found) > 1 for work, found in measured.items()):
-                continue
-            for work, found in measured.items():
-                found.add(work.rows)
-            yield Trial(job, crowd, each)
-
-
-def _measure_job(job: bytes, code: CodeBundle | None, **settings: Any) -> list[LayerSample]:
-    with unpacked(code):
-        return measure_layers(JobProto.FromString(job), **settings)
 
 
 class _Profiling:
     """One profile on its way."""
 
-    def __init__(self, client: Any, budget_s: float, progress: Progress) -> None:
+    def __init__(self, client: Any, budget_s: float, known: Profile, progress: Progress) -> None:
         self._client, self._budget_s, self._progress = client, budget_s, progress
         self._profile = machines_of(client)
+        self._free = free_workers(client)
+        self._joining = of_one_world(self._free)
+        crowd = min(max(map(len, by_host(self._free).values())), self._profile.cores)
+        self._missing = missing(known, crowd, _numbers(self._joining))
 
     def run(self) -> Profile:
         self._measure_kernels()
@@ -149,36 +145,45 @@ class _Profiling:
         return self._profile
 
     def _measure_kernels(self) -> None:
-        workers = self._workers("machine")
-        crowds = sorted({1, min(len(workers), self._profile.cores)})
-        seconds = _KERNELS * self._budget_s / len(crowds)
-        for crowd in crowds:
+        workers = next(iter(by_host(self._free).values()))
+        for crowd in self._missing.crowds:
+            seconds = _KERNELS * self._budget_s / len(self._missing.crowds)
             self._progress(f"computing in {crowd} process{'es' * (crowd > 1)}")
             measured = on_workers(
                 self._client,
                 workers[:crowd],
                 measure_kernels,
-                timeout_s=seconds + _PATIENCE_S,
+                timeout_s=seconds + PATIENCE_S,
                 threads=max(1, self._profile.cores // crowd),
                 crowd=crowd,
                 seconds=seconds,
-                start_at=time.time() + _LEAD_S,
+                start_at=time.time() + LEAD_S,
             )
             self._profile.merge(medians(measured))
 
     def _measure_collectives(self) -> None:
-        groups = [(where, ranks) for where in _WHERE for ranks in rank_numbers(len(self._workers(where)))]
+        groups = self._missing.groups
         total = sum(ranks for _, ranks in groups)
+        left_out = len(self._free) - len(self._joining)
+        if left_out:
+            self._progress(f"{left_out} workers are left out: only fresh processes of theirs could join the others")
+        if groups:  # the world of all of them serves every group; one of a few would have to be left for the next one
+            run_group(self._client, [info.address for info in self._joining], _meet, None, 0.0)
         for where, ranks in groups:
             self._progress(f"collectives of {ranks} workers, {_WHERE[where]}")
             chosen = place(ClusterTopology(nworkers_per_group=ranks), self._workers(where)).workers[0]
             plan = CollectivesPlan(where, self._profile.cores, _COLLECTIVES * self._budget_s * ranks / total)
             self._profile.curves |= run_group(self._client, chosen, measure_collectives, plan, plan.seconds)[0]
+        largest = max((ranks for where, ranks in groups if where == "machine"), default=0)
+        for ranks in sorted(set(range(2, min(largest, _MOST_BARRIERS + 1))) - set(rank_numbers(largest))):
+            self._progress(f"barriers of {ranks} workers, {_WHERE['machine']}")
+            addresses = [info.address for info in self._workers("machine")[:ranks]]
+            plan = CollectivesPlan("machine", self._profile.cores, 0.0, operations=())
+            self._profile.curves |= run_group(self._client, addresses, measure_collectives, plan, 0.0)[0]
 
     def _measure_servers(self) -> None:
         """Round trips of one and of two clients, and the exchange of two servers, as far as there are workers."""
-        trials = [(where, count) for where in _WHERE for count in (1, 2) if count < len(self._workers(where))]
-        places = [where for where in _WHERE if len(self._workers(where)) > 1]
+        trials, places = self._missing.servers, self._missing.neighbours
         seconds = _SERVERS * self._budget_s / max(1, len(trials) + len(places))
         for where, count in trials:
             self._progress(f"a server of {count} worker{'s' * (count > 1)}, {_WHERE[where]}")
@@ -190,10 +195,13 @@ class _Profiling:
             self._profile.curves |= exchange_neighbours(self._client, left, right, where, seconds)
 
     def _workers(self, where: str) -> list[WorkerInfo]:
-        """The workers of one host, or one of each host. Asked for every time: processes that cannot join another MPI
-        world are replaced."""
-        hosts = by_host(free_workers(self._client)).values()
-        return next(iter(hosts)) if where == "machine" else [workers[0] for workers in hosts]
+        """Workers that can join a group as they are: those of one host, or one of each host."""
+        hosts = by_host(self._joining).values()
+        return next(iter(hosts), []) if where == "machine" else [workers[0] for workers in hosts]
+
+
+def _meet(comm: Communicator, plan: None) -> None:
+    comm.barrier()
 
 
 _WHERE = {"machine": "on one host", "network": "on a host each"}
@@ -217,6 +225,18 @@ def free_workers(client: Any) -> list[WorkerInfo]:
         mute = f" These do not answer: {silent}." if silent else ""
         raise ClusterError(f"no Dask worker is free to measure.{used}{mute} Wait for the runs on them, or start more.")
     return free
+
+
+def of_one_world(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """Those of the workers that form any group among them without fresh processes: of the MPI world that most of them
+    share, else all that belong to none."""
+    worlds: dict[str, list[WorkerInfo]] = {}
+    for info in workers:
+        if not (info.mpi.ours and info.mpi.spent):
+            worlds.setdefault(info.mpi.world, []).append(info)
+    fresh = worlds.pop("", [])
+    largest: list[WorkerInfo] = max(worlds.values(), key=len, default=[])
+    return largest if len(largest) > 1 else fresh
 
 
 def on_workers(
@@ -245,6 +265,8 @@ def _result(client: Any, info: WorkerInfo, future: Any, deadline: float, timeout
         try:
             return future.result(timeout=min(_LOOK_EVERY_S, max(0.1, deadline - time.monotonic())))
         except TimeoutError as error:
+            if future.status == "error":  # the task itself ended so
+                raise ClusterError(f"{info} could not measure: {error!r}") from error
             if not alive(client, [info.address]):
                 raise ClusterError(f"{info} was lost while it measured: its process died. Start it again.") from error
             if time.monotonic() > deadline:
@@ -260,7 +282,7 @@ def run_group(
 ) -> list[Any]:
     """What every rank of a group of these workers returned. Raises ClusterError as a group does."""
     with form_group(client, addresses, function, plan, name="profile") as group:
-        return group.results(seconds + _PATIENCE_S)
+        return group.results(seconds + PATIENCE_S)
 
 
 def medians(profiles: Sequence[Profile]) -> Profile:

@@ -16,15 +16,16 @@ from singa_dask.planning.profile import Curve, Point
 from singa_dask.profiling.shared import measure_shared
 
 OPERATIONS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
-# Bytes of the whole buffer. The first ones span the range, in case that time does not suffice for the others.
-SIZES = tuple(1 << power for power in (8, 16, 20, 24, 12, 22, 18, 14))
-# A size is left out if one call takes longer than this, seconds.
+# Bytes of the whole buffer. The first two tell how time grows, in case that it does not suffice for the others.
+SIZES = tuple(1 << power for power in (8, 20, 16, 24, 12, 22, 18, 14))
+# A size beyond the first two is left out if one call takes longer than this, seconds.
 LONGEST_S = 0.7
 _SERIES_S = 0.04  # for the calls that are timed one after the other
 _MOST_CALLS, _FEWEST_CALLS = 25, 3
 _SHARE_BESIDE = 0.4  # of the calls: repeated beside a computing thread
 _COMPUTE_S = 4e-3  # between two barriers, a few milliseconds as in a small step
 _BARRIERS = 60
+_UNDISTURBED = 0.25  # the quantile of their periods: what else the machine does makes some of them longer
 _ELEMENTS = 1 << 16  # of the arrays that ranks add meanwhile
 
 
@@ -33,12 +34,13 @@ class CollectivesPlan:
     """What the ranks of a group measure.
 
     where: "machine" if they are on one host, "network" if each has a host of its own. cores: of a host. seconds:
-    after which no further size is begun.
+    after which no further size is begun. operations: whose curves are wanted besides those of barriers.
     """
 
     where: str
     cores: int
     seconds: float
+    operations: tuple[str, ...] = OPERATIONS
 
 
 def measure_collectives(comm: Communicator, plan: CollectivesPlan) -> dict[str, Curve]:
@@ -57,25 +59,25 @@ class _Measuring:
     def __init__(self, comm: Communicator, plan: CollectivesPlan) -> None:
         self._comm, self._plan = comm, plan
         self._began = time.monotonic()
-        self._points: dict[str, list[Point]] = {operation: [] for operation in OPERATIONS}
+        self._points: dict[str, list[Point]] = {operation: [] for operation in plan.operations}
 
     def curves(self) -> dict[str, Curve]:
         curves = {"barrier": Curve((self._point(0, self._comm.barrier),))}
         if self._plan.where == "machine":
             curves["barrier shared"] = Curve((self._barrier_after_computing(),))
         for size in SIZES:
-            for operation in OPERATIONS:
+            for operation in self._plan.operations:
                 self._measure(operation, size)
         curves |= {operation: Curve.of(points) for operation, points in self._points.items() if points}
         where, ranks = self._plan.where, self._comm.size
         return {f"{name if ' ' in name else f'{name} {where}'} {ranks}": curve for name, curve in curves.items()}
 
     def _measure(self, operation: str, size: int) -> None:
-        """Measure one size, unless it would take too long."""
+        """Measure one size, unless it would take too long: a single point may have been slow by chance."""
         points = self._points[operation]
         expected = Curve.of(points).seconds(size) if points else 0.0
         left = self._plan.seconds - self._elapsed()
-        if points and (expected > LONGEST_S or (2 * _FEWEST_CALLS + 2) * expected > left):
+        if len(points) > 1 and (expected > LONGEST_S or (2 * _FEWEST_CALLS + 2) * expected > left):
             return
         points.append(self._point(size, _call(self._comm, operation, size)))
 
@@ -127,7 +129,7 @@ class _Measuring:
         warm = slice(_BARRIERS // 6, None)
         turns = max(1.0, comm.size / self._plan.cores)
         computed = np.median(self._of_all(np.array(computing[warm]))) * turns
-        periods = np.median(self._of_all(np.array(period[warm])).max(axis=0))
+        periods = np.quantile(self._of_all(np.array(period[warm])).max(axis=0), _UNDISTURBED)
         cpu = np.median(self._of_all(np.array(waiting[warm])))
         return Point(0, max(0.0, float(periods - computed)), float(cpu))
 

@@ -34,7 +34,9 @@ def facts_of(here: Profile, workers: Sequence[WorkerInfo]) -> Profile:
     hosts = by_host(workers)
     cpus = [frozenset().union(*(info.cpus for info in infos)) for infos in hosts.values()]
     cores = max(len(cpus[0]), *(info.cores for info in workers))
-    return replace(here, cores=cores, hosts=len(hosts))
+    # Networks of hosts of one kind differ.
+    notes = {"hosts": sorted(hosts)} if len(hosts) > 1 else {}
+    return replace(here, cores=cores, hosts=len(hosts), notes=notes)
 
 
 def by_host(workers: Sequence[WorkerInfo]) -> dict[str, list[WorkerInfo]]:

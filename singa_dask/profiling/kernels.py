@@ -55,6 +55,8 @@ CODED_SIZES = 1_000, 100_000, 4_000_000
 # Bytes that are read between two calls, so that what a call needs has left the caches, as behind a backward pass.
 SWEPT = 16 << 20
 LEAST_CALLS = 3
+# Clocks of hosts differ: nobody waits longer than this for the others to begin.
+LATEST_S = 5.0
 # Samples of the shards that are loaded, values of one, and rows of the mini-batches.
 SAMPLES, VALUES, LOADED_ROWS = 4096, 784, (8, 64, 512)
 LOOP_STEPS, LOOP_ROWS = 150, 64
@@ -71,33 +73,36 @@ def measure_kernels(
     rules: Sequence[UpdaterProto] = RULES,
     codings: Sequence[tuple[str, float | None]] = CODINGS,
     grid: bool = True,
+    rest: bool = True,
 ) -> Profile:
     """Curves of this process, and samples of layers of any job.
 
     threads: of this process. crowd: processes that measure at once, for the names. seconds: of all together. start_at:
-    when all begin, as of time.time. rules, codings: (codec, sparsity), to be measured. grid: whether layers are, too.
+    when all begin, as of time.time. rules, codings: (codec, sparsity), to be measured. grid: whether layers are, too;
+    rest: whether all other curves are.
     """
     curves: dict[str, Curve] = {}
     layers: list[LayerSample] = []
     if start_at is not None:
-        time.sleep(max(0.0, start_at - time.time()))
+        time.sleep(min(max(0.0, start_at - time.time()), LATEST_S))
     jobs = list(grid_jobs()) if grid else []
     of_curves = seconds * (1 - LAYERS_SHARE if grid else 1)
-    part = of_curves / (len(rules) + len(codings) + 4)
+    part = of_curves / (len(rules) + len(codings) + (3 if rest else 0))
     with blas_threads(1):
         for rule in rules:
             curves[f"update {rule_name(rule)} {crowd}"] = _updates(rule, threads, part)
-        curves[f"sum {crowd}"] = _sums(part)
+        if rest:
+            curves[f"sum {crowd}"] = _sums(part)
+            curves[f"load {crowd}"] = _loads(part)
         for name, sparsity in codings:
             encoding, decoding = _codings(name, sparsity, part)
-            suffix = f"{name} {'-' if sparsity is None else f'{sparsity:g}'} {crowd}"
+            suffix = f"{coding_name(name, sparsity)} {crowd}"
             curves |= {f"encode {suffix}": encoding, f"decode {suffix}": decoding}
-        for prefix, dtype in (("load", np.float32), ("load uint8", np.uint8)):
-            curves[f"{prefix} {crowd}"] = _loads(dtype, part)
     for job in jobs:  # half of the time is for preparing
         share = seconds * LAYERS_SHARE / len(jobs) / 2
         layers += measure_layers(job, threads=threads, crowd=crowd, seconds=share)
-    curves[f"loop {crowd}"] = _loop(threads, part)
+    if rest:
+        curves[f"loop {crowd}"] = _loop(threads, part)
     distinct = {sample.work: sample for sample in layers}
     return Profile(layers=list(distinct.values()), curves=curves)
 
@@ -105,6 +110,15 @@ def measure_kernels(
 def rule_name(rule: UpdaterProto) -> str:
     """The rule in the name of a curve: a type, or "module:Class"."""
     return rule.user_type or UpdaterProto.UpdaterType.Name(rule.type)
+
+
+def coding_name(codec: str, sparsity: float | None) -> str:
+    """The codec and its sparsity in the name of a curve.
+
+    >>> coding_name("kTopK", 0.05), coding_name("kHalf", None)
+    ('kTopK 0.05', 'kHalf -')
+    """
+    return f"{codec} {'-' if sparsity is None else f'{sparsity:g}'}"
 
 
 class _Timer:
@@ -185,10 +199,10 @@ def _encode(
     return made.encode_sum(values, residual, payload)
 
 
-def _loads(dtype: Any, seconds: float) -> Curve:
+def _loads(seconds: float) -> Curve:
     """Of a worker's mini-batch of normalised rows. Size: its values; seconds: of the loading thread."""
     with TemporaryDirectory() as folder:
-        x = np.random.default_rng(0).integers(0, 255, (SAMPLES, VALUES)).astype(dtype)
+        x = np.random.default_rng(0).integers(0, 255, (SAMPLES, VALUES)).astype(np.float32)
         manifest = write_shards(folder, x, np.arange(SAMPLES) % 10, durable=False, overwrite=True)
         share = seconds / len(LOADED_ROWS)
         points = [_loaded(manifest, batch, share) for batch in LOADED_ROWS]

@@ -5,14 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from singa_dask.cluster.workers import answering
+from singa_dask.errors import ConfigError
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.profile import Profile
-from singa_dask.profiling.cluster import lacking, local_workers, machines_of, measure_jobs, profile_cluster
+from singa_dask.profiling.cluster import (
+    busy_beside,
+    local_missing,
+    local_workers,
+    machines_of,
+    missing_of,
+    profile_cluster,
+)
 from singa_dask.profiling.facts import facts_here
-from singa_dask.profiling.store import key_of, load, save
+from singa_dask.profiling.jobs import lacking, lacks_own, measure_jobs, measure_own
+from singa_dask.profiling.store import key_of, load, locked, save
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -24,32 +36,47 @@ MACHINE_S, LAYERS_S, TRIAL_S = 60.0, 3.0, 1.0
 
 
 class Profiler:
-    """What is known of the machines of a client's workers, or of this machine. A context, since it may start workers.
+    """What is known of the machines of a client's workers, or of this machine. A context: it measures what is missing,
+    for which it may start workers, and keeps it. Nobody else on this machine measures for the same profile meanwhile.
 
     Raises ClusterError where workers cannot measure, ConfigError where the cache is damaged.
     """
 
     def __init__(self, client: Client | None, note: Note) -> None:
         self._client, self._note, self._stack = client, note, ExitStack()
-        machines = facts_here() if client is None else machines_of(client)
-        self._key = key_of(machines)
-        self._left_s, self._learned = LAYERS_S, False
-        self.profile = load(self._key) or self._measured_machine(machines)
+        self._left_s, self._said = LAYERS_S, set[str]()
+        self.profile = self._new = Profile()
 
     def __enter__(self) -> Profiler:
+        with ExitStack() as stack:
+            self._stack = stack
+            machines = facts_here() if self._client is None else machines_of(self._client)
+            key = key_of(machines)
+            stack.enter_context(locked(key, self._note))
+            stack.callback(self._save, key)
+            self._new = replace(machines, layers=[], curves={})
+            self.profile = load(key) or replace(machines, layers=[], curves={})
+            self._learn_machine()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
-        if self._learned:
-            save(self._key, self.profile)
 
-    def _measured_machine(self, machines: Profile) -> Profile:
-        what = f"measuring {machines.hosts} host{'s' * (machines.hosts > 1)} like {machines.host}"
+    def _save(self, key: str) -> None:
+        if self._new.layers or self._new.curves:
+            try:
+                save(key, self._new)
+            except ConfigError as error:
+                self._note(f"what was measured is not kept: {error}")
+
+    def _learn_machine(self) -> None:
+        known = self.profile
+        if not (local_missing(known) if self._client is None else missing_of(self._client, known)):
+            return
+        what = f"measuring {known.hosts} host{'s' * (known.hosts > 1)} like {known.host}"
         self._note(f"{what}, once for all later plans: up to {MACHINE_S:.0f} s")
-        profile = profile_cluster(self.workers, budget_s=MACHINE_S, progress=self._note)
-        save(self._key, profile)
-        return profile
+        self._measure(lambda client: profile_cluster(client, budget_s=MACHINE_S, known=known, progress=self._note))
 
     @property
     def workers(self) -> Client:
@@ -59,20 +86,68 @@ class Profiler:
         return self._client
 
     def learn(self, candidates: Iterable[Candidate], machines: Machines, code: CodeBundle | None) -> None:
-        """Measure the layers of candidates that the profile lacks, in order, for as long as LAYERS_S allows."""
-        cores = self.profile.cores
-        for candidate in candidates:
-            crowd = min(machines.crowd(candidate.topology.nworkers), cores)
-            if self._left_s <= 0:
-                break
-            if any(lacking([candidate.job], self.profile, crowds=[crowd], cores=cores, threads=None)):
-                self._measure(candidate, crowd, code)
+        """Measure the updaters, codecs and layers of candidates that the profile lacks, in order, for as long as
+        LAYERS_S allows: at first what nothing similar is known of."""
+        if self._client is not None and all(info.group for info in answering(self._client)[0]):
+            self._say("all workers are in use: what was not measured before is estimated")
+            return
+        found = list(candidates)
+        self._learn_own(found, machines, code)
+        tried: set[int] = set()
+        for exact in (False, True):
+            for i, candidate in enumerate(found):
+                crowd, threads = self._conditions(candidate, machines)
+                settings: dict[str, Any] = {"crowds": [crowd], "threads": threads, "exact": exact}
+                if self._left_s <= 0:
+                    return
+                if i in tried or not any(lacking([candidate.job], self.profile, cores=self.profile.cores, **settings)):
+                    continue
+                tried.add(i)
+                self._say(f"measuring the layers of {candidate.job.name}, for a few seconds")
+                measure = partial(
+                    measure_jobs, jobs=[candidate.job], known=self.profile, code=code, budget_s=TRIAL_S, **settings
+                )
+                self._left_s -= self._measure(measure)
 
-    def _measure(self, candidate: Candidate, crowd: int, code: CodeBundle | None) -> None:
-        if not self._learned:
-            self._note(f"measuring the layers of {candidate.job.name}, for a few seconds")
+    def _learn_own(self, found: Iterable[Candidate], machines: Machines, code: CodeBundle | None) -> None:
+        """Without these there is no prediction, so that they are measured however long the layers take."""
+        tried = set()
+        for candidate in found:
+            crowd, threads = self._conditions(candidate, machines)
+            key = candidate.topology.codec, candidate.topology.sparsity, crowd
+            if key not in tried and any(lacks_own(candidate.job, self.profile, crowd)):
+                tried.add(key)  # there may be fewer workers than the crowd
+                self._say(f"measuring the updater and the codecs of {candidate.job.name}")
+                measure = partial(measure_own, job=candidate.job, known=self.profile, crowd=crowd, threads=threads)
+                self._measure(partial(measure, budget_s=TRIAL_S, code=code))
+
+    def _conditions(self, candidate: Candidate, machines: Machines) -> tuple[int, int]:
+        """(crowd, threads) with which the cost model looks up a candidate."""
+        job, topology, cores = candidate.job, candidate.topology, self.profile.cores
+        threads = max(1, cores // machines.crowd(topology.nprocesses))
+        if job.HasField("num_openblas_threads"):
+            threads = max(1, job.num_openblas_threads)
+        workers = -(-topology.nworkers // machines.hosts_for(topology.nprocesses))
+        return max(1, min(workers, cores)), threads
+
+    def _measure(self, measure: Callable[[Client], Profile]) -> float:
+        """Add what is measured. Returns the seconds that it took.
+
+        What a run on the same hosts may have slowed down serves this plan and is not kept."""
         client, began = self.workers, time.monotonic()
-        found = measure_jobs(client, [candidate.job], crowds=[crowd], budget_s=TRIAL_S, code=code, known=self.profile)
-        self._left_s -= time.monotonic() - began
+        busy = busy_beside(client)
+        found = measure(client)
+        busy = busy or busy_beside(client)
         self.profile.merge(found)
-        self._learned = True
+        if busy:
+            used = ", ".join(map(str, busy))
+            self._say(f"what was measured is not kept, as workers of the same hosts are in use: {used}")
+        else:
+            self._new.merge(found)
+        return time.monotonic() - began
+
+    def _say(self, text: str) -> None:
+        """Once."""
+        if text not in self._said:
+            self._said.add(text)
+            self._note(text)

@@ -14,6 +14,8 @@ def test_a_run_takes_the_advice_of_a_plan(singa_dask, here, environment, tmp_pat
     monkeypatch.setenv("SINGA_DASK_CACHE", environment["SINGA_DASK_CACHE"])
     machine = facts_here()
     machine.curves = curves_of("kSGD")
+    several = {name.removesuffix(" 2"): curve for name, curve in machine.curves.items() if name.endswith(" 2")}
+    machine.curves |= {f"{name} {max(2, machine.cores)}": curve for name, curve in several.items()}
     kept = save(key_of(machine), machine)
 
     ran = singa_dask("train", example(), "--cluster", "auto", *sets(train_steps=60))

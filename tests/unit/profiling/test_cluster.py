@@ -1,12 +1,19 @@
 """What is measured where, and what becomes of the measurements of several workers."""
 
+from types import SimpleNamespace
+
+import pytest
+
 from singa_dask import layers
 from singa_dask.cluster import WorkerInfo
+from singa_dask.cluster.bootstrap import MpiReport
+from singa_dask.errors import ClusterError
 from singa_dask.job import Job
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.planning.work import Work, worker_step
-from singa_dask.profiling.cluster import lacking, medians
+from singa_dask.profiling.cluster import medians, of_one_world, on_workers
 from singa_dask.profiling.facts import by_host, facts_of
+from singa_dask.profiling.jobs import lacking, lacks_own
 from singa_dask.updaters import SGD
 
 WORK = Work("InnerProduct", 8, 4, 2)
@@ -43,10 +50,27 @@ def test_a_job_whose_layers_are_known_is_left_out():
     assert of(lacking([job(2)], known, crowds=(1,), cores=2, threads=4)) == [(2, 1, 4)]
 
 
-def test_layers_measured_at_two_other_numbers_of_rows_are_known():
-    once, twice = Profile(layers=samples_of(job(2, 8))), Profile(layers=samples_of(job(2, 8), job(2, 16)))
-    assert of(lacking([job(2, 64)], once, crowds=(1,), cores=2, threads=None)) == [(2, 1, 2)]
-    assert of(lacking([job(2, 64)], twice, crowds=(1,), cores=2, threads=None)) == []
+def test_layers_measured_at_two_numbers_of_rows_are_known_near_these():
+    def lacks(rows, *measured, exact=False):
+        known = Profile(layers=samples_of(*(job(2, each) for each in measured)))
+        return bool(of(lacking([job(2, rows)], known, crowds=(1,), cores=2, threads=None, exact=exact)))
+
+    assert lacks(16, 8)
+    assert [rows for rows in (4, 8, 12, 16, 32, 64) if lacks(rows, 8, 16)] == [4, 64]
+    assert [rows for rows in (4, 8, 12, 16, 32, 64) if lacks(rows, 8, 16, exact=True)] == [4, 12, 64]
+
+
+def test_a_job_may_have_an_updater_and_a_codec_of_its_own():
+    own = job(2)
+    known = Profile(curves={"update kSGD 2": Curve((Point(0, 1.0),)), "encode kTopK 0.05 2": Curve((Point(0, 1.0),))})
+    assert lacks_own(own, known, 2) == (False, False)
+    own.updater.user_type = "rules:Own"
+    own.cluster.nworkers_per_group = own.cluster.nservers_per_group = 2
+    own.cluster.codec = own.cluster.kTopK
+    own.cluster.sparsity = 0.2
+    assert lacks_own(own, known, 2) == (True, True)
+    own.cluster.sparsity = 0.05
+    assert lacks_own(own, known, 2) == (True, False) and lacks_own(own, known, 3) == (True, True)
 
 
 def test_medians_are_of_each_sample_and_of_each_point():
@@ -76,3 +100,36 @@ def test_the_host_with_most_workers_comes_first():
 def test_the_cores_of_a_host_are_those_of_all_its_workers():
     bound = [worker(1, "10.0.0.1", {0, 1}), worker(2, "10.0.0.1", {2, 3})]
     assert facts_of(Profile(), bound).cores == 4
+
+
+def in_world(number, world, *, ours=True, spent=False):
+    return WorkerInfo(f"tcp://10.0.0.1:{number}", mpi=MpiReport(world, number, 4, ours, spent))
+
+
+def test_workers_of_one_world_or_of_none_need_no_fresh_process():
+    a, b, other, spent = (in_world(i, world) for i, world in enumerate(("x", "x", "y", "z")))
+    spent = in_world(3, "z", spent=True)
+    new = [worker(i, "10.0.0.1") for i in (7, 8, 9)]
+    assert of_one_world([*new, a, b, other, spent]) == [a, b]
+    assert of_one_world([*new, other, spent]) == new
+    assert of_one_world([spent]) == []
+    launched = [in_world(i, "mpiexec", ours=False, spent=True) for i in (1, 2)]
+    assert of_one_world(launched) == launched
+
+
+class Failed:
+    """A Dask future of a task that raised TimeoutError."""
+
+    status = "error"
+
+    def done(self):
+        return True
+
+    def result(self, timeout):
+        raise TimeoutError("the store did not answer")
+
+
+def test_a_task_that_raises_timeout_error_has_failed():
+    client = SimpleNamespace(submit=lambda *args, **settings: Failed(), cancel=lambda futures, force: None)
+    with pytest.raises(ClusterError, match=r"could not measure: TimeoutError.'the store did not answer'"):
+        on_workers(client, [worker(1, "10.0.0.1")], print, timeout_s=60.0)

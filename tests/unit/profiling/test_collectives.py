@@ -30,12 +30,21 @@ def test_every_rank_has_the_same_curves_under_the_names_of_the_contract(where, m
     assert all(comm.hurried for comm in comms)
 
 
-def test_without_time_only_the_first_size_is_measured():
+def test_without_time_two_sizes_tell_how_time_grows():
     curves, _ = measured(2, "network", 0.0)
-    assert {name: len(curve.points) for name, curve in curves[0].items()} == {f"{name} network 2": 1 for name in NAMES}
+    sizes = {name: [point.size for point in curve.points] for name, curve in curves[0].items()}
+    assert sizes == {f"{name} network 2": [256, 1 << 20] if name != "barrier" else [0] for name in NAMES}
 
 
 def test_sizes_that_would_take_too_long_are_left_out(monkeypatch):
     monkeypatch.setattr(collectives, "LONGEST_S", 0.0)
     curves, _ = measured(2, "network", 10.0)
-    assert {len(curve.points) for curve in curves[0].values()} == {1}
+    assert {len(curve.points) for name, curve in curves[0].items() if "barrier" not in name} == {2}
+
+
+def test_barriers_alone_are_measured():
+    comms = ThreadCommunicator.create(2)
+    with ThreadPoolExecutor(2) as pool:
+        plan = CollectivesPlan("machine", 2, 10.0, operations=())
+        futures = [pool.submit(measure_collectives, comm, plan) for comm in comms]
+        assert all(future.result().keys() == {"barrier machine 2", "barrier shared 2"} for future in futures)

@@ -35,7 +35,6 @@ def test_a_profile_has_every_curve_of_one_process(small):
         "encode kTopK 0.05 2": [100, 1000],
         "decode kTopK 0.05 2": [100, 1000],
         "load 2": [8, 256],
-        "load uint8 2": [8, 256],
         "loop 2": [0],
     }
     assert all(point.seconds > 0 for name, curve in profile.curves.items() for point in curve.points if name != "loop")

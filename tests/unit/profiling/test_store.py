@@ -1,5 +1,7 @@
 """Profiles in the cache."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -47,15 +49,48 @@ def test_hosts_of_one_kind_share_a_profile():
     assert store.key_of(replace(MACHINES, host="b")) == store.key_of(MACHINES)
 
 
-@pytest.mark.parametrize("text", ["{", '{"format": 1}', "[]", '"profile"'])
-def test_a_damaged_file_is_named_with_the_way_out(text):
+@pytest.mark.parametrize("damage", [b"{", b'{"format": 1}', b"[]", b'"profile"', b"\xff\xfe"])
+def test_a_damaged_file_is_named_with_the_way_out_and_replaced(damage):
     key = store.key_of(MACHINES)
     path = store.save(key, MACHINES)
-    path.write_text(text)
-    for call in (lambda: store.load(key), lambda: store.save(key, MACHINES)):
-        with pytest.raises(ConfigError, match=r"Delete it, then run `singa-dask profile` again") as caught:
-            call()
-        assert str(path) in str(caught.value)
+    path.write_bytes(damage)
+    with pytest.raises(ConfigError, match=r"Run `singa-dask profile`, which replaces it") as caught:
+        store.load(key)
+    assert str(path) in str(caught.value)
+    store.save(key, MACHINES)
+    assert store.load(key) == MACHINES
+
+
+def test_hosts_of_another_network_have_a_profile_of_their_own():
+    here, there = (replace(MACHINES, notes={"hosts": hosts}) for hosts in (["a", "b"], ["a", "c"]))
+    assert store.key_of(here) != store.key_of(there)
+
+
+def test_one_at_a_time_measures(monkeypatch):
+    key, said = store.key_of(MACHINES), []
+    monkeypatch.setattr(store, "_LOOK_EVERY_S", 0.01)
+    entered, leave = threading.Event(), threading.Event()
+
+    def first():
+        with store.locked(key, said.append):
+            entered.set()
+            leave.wait(10)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(first)
+        entered.wait(10)
+        with store.locked(key, said.append, patience_s=0.05):
+            pass
+        assert len(said) == 2 and said[0].startswith("waiting") and said[1].endswith("going on beside it")
+        leave.set()
+    with store.locked(key, said.append):
+        assert len(said) == 2, "the lock is still held"
+
+
+def test_without_a_cache_that_can_be_written_there_is_no_lock(cache):
+    (cache / "profiles").write_text("a file where the folder should be")
+    with store.locked(store.key_of(MACHINES), print):
+        pass
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache):
