@@ -44,13 +44,15 @@ class CollectivesPlan:
 
 
 def measure_collectives(comm: Communicator, plan: CollectivesPlan) -> dict[str, Curve]:
-    """Curves by name, the same on every rank: "OP machine N" or "OP network N", as in Profile. Collective.
+    """Curves by name, the same on every rank: "OP machine N" or "OP network N", as in Profile, and on one host those
+    of shared memory. Collective.
 
     seconds: of the slowest rank, the median of several calls. cpu: of a rank's thread beside a computing thread, the
     mean over ranks.
     """
     curves = _Measuring(comm, plan).curves()
-    return curves | measure_shared(comm) if plan.where == "machine" else curves
+    shares = plan.where == "machine" and plan.operations
+    return curves | measure_shared(comm) if shares else curves
 
 
 class _Measuring:
