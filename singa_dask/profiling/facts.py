@@ -59,6 +59,7 @@ def _processor() -> str:
 
 def _mpi() -> str:
     try:
-        return mpi_report().library or mpi_library()
+        # The same words before and after MPI is loaded.
+        return " ".join((mpi_report().library or mpi_library()).split())
     except ClusterError:  # one worker needs none
         return "none"
