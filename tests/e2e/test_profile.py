@@ -1,16 +1,20 @@
 """`singa-dask profile`: measured on a local cluster, kept, shown."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.commands import run
 from support.leaks import leaks_forbidden
 
 from singa_dask.planning.profile import Profile
 
 
 @pytest.mark.long
-def test_a_profile_is_measured_kept_and_shown(singa_dask, tmp_path):
+def test_a_profile_is_measured_kept_and_shown(environment, tmp_path):
+    own_cache = environment | {"SINGA_DASK_CACHE": str(tmp_path / "cache")}  # other tests keep profiles in theirs
+    singa_dask = partial(run, cwd=tmp_path, env=own_cache)
     ran = singa_dask("profile", "--show")
     assert ran.code == 2 and "Run `singa-dask profile` without --show." in ran.err
     with leaks_forbidden():
