@@ -21,9 +21,10 @@ from tools.others import Others
 from parts.plan_points import AUTO, DIM_1, Condition, Point
 from singa_dask.errors import SingaError
 from singa_dask.exchange.overlap import TURNS, WARM_UP
-from singa_dask.job import ClusterTopology, Job
+from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.stores import store_of
+from singa_dask.planning.costs import conditions
 from singa_dask.planning.model import predict
 from singa_dask.planning.partition import choose_partition
 from singa_dask.planning.prediction import Candidate, Machines
@@ -179,10 +180,8 @@ def layers_line(jobs: Sequence[JobProto], machines: Machines) -> dict[str, Any]:
     trials = []
     cores = max(1, int(machines.cores))
     for job in jobs:
-        topology = ClusterTopology.from_proto(job.cluster)
-        threads = max(1, cores // machines.crowd(topology.nprocesses))
-        crowd = min(cores, machines.crowd(topology.nworkers))
-        trials.append({"job": job.SerializeToString().hex(), "crowd": crowd, "threads": threads})
+        crowd, threads = conditions(job, machines)
+        trials.append({"job": job.SerializeToString().hex(), "crowd": min(cores, crowd), "threads": threads})
     return {"do": "layers", "trials": trials, "budget_s": LAYERS_S}
 
 

@@ -9,10 +9,10 @@ from statistics import NormalDist
 from singa_dask.comm.codecs import Codec, codec
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto, UpdaterProto
+from singa_dask.job.job_pb2 import JobProto
 from singa_dask.planning.collectives import Collectives
 from singa_dask.planning.prediction import Machines
-from singa_dask.planning.profile import Curve, Point, Profile
+from singa_dask.planning.profile import Curve, Point, Profile, coding_name, rule_name
 from singa_dask.planning.rates import Rate, Rates, passes_work, spread_work, update_work
 from singa_dask.planning.work import NBYTES, Work, WorkerStep
 
@@ -27,6 +27,15 @@ class Reply:
     cpu: float
 
 
+def conditions(job: JobProto, machines: Machines) -> tuple[int, int]:
+    """Under which the layers of a job compute: workers on a host, and the threads of each (Placement.cores)."""
+    topology = ClusterTopology.from_proto(job.cluster)
+    threads = int(machines.cores) // machines.beside(topology)
+    if job.HasField("num_openblas_threads"):
+        threads = job.num_openblas_threads
+    return machines.packed(topology), max(1, threads)
+
+
 class Costs:
     """crowd: processes of the job that compute at once on a host; each has `threads`.
 
@@ -37,12 +46,10 @@ class Costs:
     def __init__(self, job: JobProto, work: WorkerStep, profile: Profile, machines: Machines, crowd: int) -> None:
         self.profile, self.machines, self.crowd = profile, machines, crowd
         self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
-        self.threads = max(1, int(machines.cores) // machines.beside(self.topology))
-        if job.HasField("num_openblas_threads"):
-            self.threads = max(1, job.num_openblas_threads)
+        _, self.threads = conditions(job, machines)
         self.rates = Rates(profile, machines.cores)
         self.collectives = Collectives(profile, machines)
-        self.rule = job.updater.user_type or UpdaterProto.UpdaterType.Name(job.updater.type)
+        self.rule = rule_name(job.updater)
         self.codec: Codec | None = None
         if self.topology.codec != "kFull":
             self.codec = codec(self.topology.codec, sparsity=self.topology.sparsity)
@@ -93,8 +100,7 @@ class Costs:
         """way: "encode" or "decode"."""
         if self.codec is None or not elements:
             return 0.0
-        sparsity = "-" if self.topology.sparsity is None else f"{self.topology.sparsity:g}"
-        return self.curve(f"{way} {self.topology.codec} {sparsity}", elements)
+        return self.curve(f"{way} {coding_name(self.topology.codec, self.topology.sparsity)}", elements)
 
     def nbytes(self, elements: float) -> float:
         """Bytes of so many elements as they travel."""

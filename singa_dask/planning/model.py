@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from singa_dask.job.job_pb2 import AlgProto, JobProto
 from singa_dask.planning.asynchronous import group_rates
-from singa_dask.planning.costs import Costs
+from singa_dask.planning.costs import Costs, conditions
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
@@ -49,7 +49,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
 def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Machines) -> GroupStep:
     """The step of one group of a job."""
     topology = Candidate(job).topology
-    crowd = machines.packed(topology)
+    crowd, _ = conditions(job, machines)
     if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
         crowd = max(1, min(crowd, int(machines.cores)))
     costs = Costs(job, work, profile, machines, crowd)

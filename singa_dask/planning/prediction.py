@@ -62,15 +62,6 @@ class Candidate:
     def topology(self) -> ClusterTopology:
         return ClusterTopology.from_proto(self.job.cluster)
 
-    @property
-    def label(self) -> str:
-        """A line for display."""
-        topology = self.topology
-        parts = [topology.framework.value, f"{topology.nworkers} workers"]
-        if topology.codec != "kFull":
-            parts.append(topology.codec)
-        return ", ".join([*parts, self.partition])
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -80,9 +71,9 @@ class Prediction:
     parts: seconds of the step by what they are spent on, which sum to step_s: "layers" (computing), "transitions"
     (activations sent between split layers), "exchange" (gradients and values, as far as nothing hides it), "codec",
     "update", "servers" (waiting for them), "loading", "loop" (the rest). hidden_s: of exchange beside computing.
-    sent: bytes that a worker sends in a step. memory: bytes that a worker needs, server_memory: that a server
-    which is not a worker's own needs. layers: seconds by layer, forward and
-    backward, transitions included. overlaps: whether the exchange runs beside the backward pass.
+    sent: bytes that a worker sends in a step. memory: bytes that a worker needs; server_memory: that a server needs
+    which serves several groups or has a process of its own. layers: seconds by layer, forward and backward,
+    transitions included. overlaps: whether the exchange runs beside the backward pass.
     Asynchronous: staleness: updates by others between reading the parameters and applying the gradient, on average.
     server_load: share of the time in which the busiest server works. extrapolated: share of step_s that rests on
     layers which were not measured.

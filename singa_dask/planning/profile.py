@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.planning.work import Work
 
 FORMAT = 1
@@ -157,3 +158,17 @@ def _checked(read: _Read) -> _Read:
         if wrong or (name in ("float", "int") and not -inf < value < inf):
             raise ValueError(f"{each.name}: {value!r}")
     return read
+
+
+def rule_name(rule: UpdaterProto) -> str:
+    """The rule in the name of a curve: a type, or "module:Class"."""
+    return rule.user_type or UpdaterProto.UpdaterType.Name(rule.type)
+
+
+def coding_name(codec: str, sparsity: float | None) -> str:
+    """The codec and its sparsity in the name of a curve.
+
+    >>> coding_name("kTopK", 0.05), coding_name("kHalf", None)
+    ('kTopK 0.05', 'kHalf -')
+    """
+    return f"{codec} {'-' if sparsity is None else f'{sparsity:g}'}"

@@ -10,8 +10,8 @@ from statistics import median
 from typing import NamedTuple
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import AlgProto, JobProto, UpdaterProto
-from singa_dask.planning.profile import LayerSample, Profile
+from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.planning.profile import LayerSample, Profile, rule_name
 from singa_dask.planning.work import Work, WorkerStep
 
 # Where no sample has several threads: the share of a call that they divide among them.
@@ -54,8 +54,9 @@ def passes_work(job: JobProto, step: WorkerStep) -> Work:
 
 def update_work(job: JobProto, step: WorkerStep) -> Work:
     """The key of an update of all elements that a worker has: kind "Update" and the rule, the elements as rows."""
-    rule = job.updater.user_type or UpdaterProto.UpdaterType.Name(job.updater.type)
-    return Work(f"Update {rule}", step.replicated + step.own, inputs=1, outputs=1, positions=len(step.calls))
+    return Work(
+        f"Update {rule_name(job.updater)}", step.replicated + step.own, inputs=1, outputs=1, positions=len(step.calls)
+    )
 
 
 def spread_work(job: JobProto, step: WorkerStep) -> Work:

@@ -95,12 +95,9 @@ class GroupStep:
             yield Submit(Task(tuple(act for c in call.collectives for act in self._collective(c))))
             yield Wait("transitions")
 
-    def _collective(self, collective: Collective, key: str = "layers") -> Iterator[Act]:
-        cost = self.costs.collectives.cost(collective.operation, collective.nbytes, self.size)
-        cpu = min(cost.cpu, cost.seconds)
-        yield Compute(cpu, "exchange")
-        yield Send(key, cost.seconds - cpu)
-        yield Arrive(key)
+    def _collective(self, collective: Collective) -> Iterator[Act]:
+        yield from self._sent("layers", collective.operation, collective.nbytes)
+        yield Arrive("layers")
 
     def _backward(self, overlaps: bool) -> Script:
         readiness = Readiness(self.buckets, self.work.entries)
@@ -212,11 +209,9 @@ class GroupStep:
 
     def _slices(self, bucket: int) -> list[int]:
         """Elements of the messages of the worker with the largest part of a bucket."""
-        found, partition = self.buckets[bucket], self.work.partition
-        if self.shares and self.in_process:
-            partition = self.work.whole
+        found = self.buckets[bucket]
         by_worker: dict[int, list[int]] = {}
-        for s in partition.slices:
+        for s in self.work.partition.slices:
             if found.start <= s.start < found.stop:
                 by_worker.setdefault(s.worker, []).append(s.size)
         return max(by_worker.values(), key=sum, default=[])

@@ -12,11 +12,11 @@ from typing import Any
 from singa_dask.job import ClusterTopology
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto, LRGenProto
-from singa_dask.planning.profile import LayerSample, Profile
+from singa_dask.planning.profile import LayerSample, Profile, coding_name, rule_name
 from singa_dask.planning.work import Work, worker_step
 from singa_dask.profiling.cluster import LEAD_S, PATIENCE_S, free_workers, medians, on_workers
 from singa_dask.profiling.facts import by_host, facts_here, facts_of
-from singa_dask.profiling.kernels import LATEST_S, coding_name, measure_kernels, rule_name
+from singa_dask.profiling.kernels import LATEST_S, measure_kernels
 from singa_dask.profiling.layers import RATE, measure_layers
 
 Progress = Callable[[str], None]

@@ -29,7 +29,7 @@ from singa_dask.net import Net
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
-from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
+from singa_dask.planning.profile import Curve, LayerSample, Point, Profile, coding_name, rule_name
 from singa_dask.profiling.grid import grid_jobs
 from singa_dask.profiling.layers import RATE, measure_layers
 from singa_dask.server import LocalLink, Server, ServerPlan, Slice, Stub
@@ -105,20 +105,6 @@ def measure_kernels(
         curves[f"loop {crowd}"] = _loop(threads, part)
     distinct = {sample.work: sample for sample in layers}
     return Profile(layers=list(distinct.values()), curves=curves)
-
-
-def rule_name(rule: UpdaterProto) -> str:
-    """The rule in the name of a curve: a type, or "module:Class"."""
-    return rule.user_type or UpdaterProto.UpdaterType.Name(rule.type)
-
-
-def coding_name(codec: str, sparsity: float | None) -> str:
-    """The codec and its sparsity in the name of a curve.
-
-    >>> coding_name("kTopK", 0.05), coding_name("kHalf", None)
-    ('kTopK 0.05', 'kHalf -')
-    """
-    return f"{codec} {'-' if sparsity is None else f'{sparsity:g}'}"
 
 
 class _Timer:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def resolve_partition(job: Job, client: Client | None, note: Note, progress: Note) -> Job:
     """The job with the fastest partition on the cluster of a client, or of local workers.
 
-    It rests on a profile from the cache, to which is added what it lacks. note: is told the
-    choice, progress: what is measured. Raises ConfigError if the net fits in no partition.
+    It rests on a profile from the cache, to which is added what it lacks. note: is told the choice, progress: what is
+    measured. Raises ConfigError if the net fits in no partition.
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ConfigError
 from singa_dask.job.code_bundle import CodeBundle
+from singa_dask.planning.costs import conditions
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.profile import Profile
 from singa_dask.profiling.cluster import (
@@ -122,13 +123,9 @@ class Profiler:
                 self._measure(partial(measure, budget_s=TRIAL_S, code=code))
 
     def _conditions(self, candidate: Candidate, machines: Machines) -> tuple[int, int]:
-        """(crowd, threads) with which the cost model looks up a candidate."""
-        job, topology, cores = candidate.job, candidate.topology, self.profile.cores
-        threads = max(1, cores // machines.crowd(topology.nprocesses))
-        if job.HasField("num_openblas_threads"):
-            threads = max(1, job.num_openblas_threads)
-        workers = -(-topology.nworkers // machines.hosts_for(topology.nprocesses))
-        return max(1, min(workers, cores)), threads
+        """(crowd, threads) with which the cost model looks up a candidate on the machines that are here."""
+        crowd, threads = conditions(candidate.job, replace(machines, cores=self.profile.cores))
+        return max(1, min(crowd, self.profile.cores)), threads
 
     def _measure(self, measure: Callable[[Client], Profile]) -> float:
         """Add what is measured. Returns the seconds that it took.

@@ -1,10 +1,10 @@
 import pytest
 
-from singa_dask.planning.profile import Profile
+from singa_dask.planning.profile import Profile, rule_name
 from singa_dask.planning.work import worker_step
 from singa_dask.profiling import kernels
 from singa_dask.profiling.grid import grid_jobs
-from singa_dask.profiling.kernels import CODINGS, RULES, measure_kernels, rule_name
+from singa_dask.profiling.kernels import CODINGS, RULES, measure_kernels
 from singa_dask.updaters import SGD
 
 
