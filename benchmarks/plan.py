@@ -4,9 +4,12 @@ make bench BENCH=plan          # or: python benchmarks/plan.py --points 200 --js
 
 A point is a job, a framework, a topology, a partition, a codec, and a cluster: Dask workers that share this machine,
 or hosts with a worker each on a limited network. These are namespaces of Linux, for which it must run as root. A seed
-draws the points. Each cluster is profiled on its own workers; the profile, and nothing else that was measured, is what
-the model knows. Then each point is a run of `train()` on the cluster. measured: the median step over intervals of
-metrics.jsonl, once the run has chosen whether its exchange overlaps.
+draws the points. Each point is a run of `train()` on the cluster, in each of several rounds. measured: the median step
+over intervals of metrics.jsonl, once the run has chosen whether its exchange overlaps; of the rounds, the median.
+
+What the model knows is a profile, measured on the cluster's own workers, and nothing of the points. A shared machine
+is sometimes a third slower for minutes, and sometimes for seconds. So a cluster is profiled again before the points of
+every job, the layers of the job are measured again in every round, and the model is given the medians.
 
     error = predicted step / measured step - 1
 
@@ -103,13 +106,15 @@ def _points(
         figures["points"].append(row)
         if out:
             _replace(out, json.dumps(figures, indent=1))
-            _replace(_beside(out), json.dumps({name: profile.to_json() for name, profile in profiles.items()}))
+            texts = {name: [profile.to_json() for profile in found] for name, found in profiles.items()}
+            _replace(_beside(out), json.dumps(texts))
         said = row.get("failed") or row.get("unpredicted") or f"error {100 * row['error']:+.1f} %"
         times = f"{row.get('predicted_ms', '-')} ms predicted, {row.get('measured_ms', '-')} measured"
         console.print(f"{len(figures['points'])}. {row['key']}: {times}, {said}", style="dim", highlight=False)
 
     left = [point for point in points if point.key not in done]
     plan_measured.measure(left, jobs, profiles, keep, console.print)
+    figures["points"] = plan_measured.again(figures["points"], points, jobs, profiles)
 
 
 def _beside(out: Path) -> Path:
@@ -117,10 +122,11 @@ def _beside(out: Path) -> Path:
     return out.with_suffix(".profiles.json")
 
 
-def _profiles(out: Path | None) -> dict[str, Profile]:
+def _profiles(out: Path | None) -> plan_measured.Profiles:
     if out is None or not _beside(out).exists():
         return {}
-    return {name: Profile.from_json(text) for name, text in json.loads(_beside(out).read_text()).items()}
+    kept = json.loads(_beside(out).read_text())
+    return {name: [Profile.from_json(text) for text in texts] for name, texts in kept.items()}
 
 
 def _replace(path: Path, text: str) -> None:

@@ -4,8 +4,8 @@ The first line on standard input is the plan: {"workers": N} for a cluster of it
 {"workers": N, "host": ADDRESS} for a scheduler at this address, to which somebody else brings the workers; it says
 {"scheduler": ADDRESS} before they come, and {"ready": N} when they are there. Then every line is answered by one:
 
-    {"do": "profile", "budget_s": S}                  {"profile": text}: the machine
-    {"do": "layers", "trials": [...], "budget_s": S}  {"profile": text}: the layers of jobs, which it has not measured
+    {"do": "profile", "budget_s": S, "known": text}   {"profile": text}: the machine, besides what is known
+    {"do": "layers", "trials": [...], "budget_s": S}  {"profile": text}: the layers, updaters and codecs of jobs
     {"do": "train", "job": ..., "folder": PATH}       {"rows": of metrics.jsonl, "wall_s": of the run}
 
 or by {"error": why}. A trial is {"job": ..., "crowd": processes at once, "threads": of each}, and measured for S
@@ -33,9 +33,10 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.progress import Display
 from singa_dask.planning.profile import Profile
 from singa_dask.profiling.cluster import profile_cluster
-from singa_dask.profiling.jobs import measure_jobs
+from singa_dask.profiling.jobs import lacks_own, measure_jobs, measure_own
 
 COMING_S = 60.0
+OWN_S = 0.4  # of a job's updater and codec
 
 
 @contextmanager
@@ -55,29 +56,27 @@ def cluster(plan: Mapping[str, Any]) -> Iterator[Client]:
         yield client
 
 
-class Asked:
-    """Answers lines. known: what it has measured of layers."""
+def answer(client: Client, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line is answered by."""
+    match told["do"]:
+        case "profile":
+            known = Profile.from_json(told["known"]) if "known" in told else None
+            return {"profile": profile_cluster(client, budget_s=told["budget_s"], known=known).to_json()}
+        case "layers":
+            return {"profile": layers(client, told["trials"], told["budget_s"]).to_json()}
+    return run(client, job_of(told), Path(told["folder"]))
 
-    def __init__(self, client: Client) -> None:
-        self.client, self.known = client, Profile()
 
-    def answer(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """What a line is answered by."""
-        match told["do"]:
-            case "profile":
-                return {"profile": profile_cluster(self.client, budget_s=told["budget_s"]).to_json()}
-            case "layers":
-                return {"profile": self._layers(told["trials"], told["budget_s"]).to_json()}
-        return run(self.client, job_of(told), Path(told["folder"]))
-
-    def _layers(self, trials: Sequence[Mapping[str, Any]], budget_s: float) -> Profile:
-        found = Profile()
-        for trial in trials:
-            settings = {"crowds": [trial["crowd"]], "threads": trial["threads"], "known": self.known}
-            measured = measure_jobs(self.client, [job_of(trial)], **settings, budget_s=budget_s)
-            found.merge(measured)
-            self.known.merge(measured)
-        return found
+def layers(client: Client, trials: Sequence[Mapping[str, Any]], budget_s: float) -> Profile:
+    """The layers, updaters and codecs of the jobs of these trials, each of them measured once."""
+    found = Profile()
+    for trial in sorted(trials, key=lambda trial: trial["crowd"]):
+        job, crowd, threads = job_of(trial), trial["crowd"], trial["threads"]
+        found.merge(measure_jobs(client, [job], crowds=[crowd], threads=threads, known=found, budget_s=budget_s))
+        if any(lacks_own(job, found, crowd)):
+            own = {"crowd": crowd, "threads": threads, "budget_s": OWN_S, "code": None}
+            found.merge(measure_own(client, job, found, **own))
+    return found
 
 
 def job_of(told: Mapping[str, Any]) -> JobProto:
@@ -100,10 +99,9 @@ def main() -> None:
     plan = json.loads(sys.stdin.readline())
     with cluster(plan) as client, suppress(BrokenPipeError):  # nobody listens any more
         say({"ready": plan["workers"]})
-        asked = Asked(client)
         for line in sys.stdin:
             try:
-                found = asked.answer(json.loads(line))
+                found = answer(client, json.loads(line))
             except Exception as error:  # a point that fails is a row too
                 found = {"error": f"{type(error).__name__}: {error}"}
             say(found)

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,16 +29,18 @@ from singa_dask.planning.model import predict
 from singa_dask.planning.partition import choose_partition
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.profile import Profile
+from singa_dask.profiling.cluster import medians
 from singa_dask.training.prepare import prepare
 
-# The machine is profiled once, hosts once for each rate of their network.
-PROFILE_S, LAYERS_S, RUN_S = 60.0, 1.0, 120.0
+PROFILE_S, AGAIN_S, LAYERS_S, RUN_S = 60.0, 20.0, 1.0, 120.0
+ROUNDS = 3  # of each job; odd
 SETTLED = WARM_UP + 2 * TURNS  # steps after which an exchange has chosen whether it overlaps
 PROFILE_WITHIN_S = LAYERS_WITHIN_S = 300.0
-INTERVALS, INTERVAL_S = 12, 0.12
+INTERVALS, INTERVAL_S = 8, 0.12
 GUESS_S = 0.03  # of a step, where no prediction says what to expect
 
 Row = dict[str, Any]
+Profiles = dict[str, list[Profile]]  # of each cluster, which is profiled again before every job
 _PREDICTED = (
     "error",
     "unpredicted",
@@ -53,53 +55,68 @@ _PREDICTED = (
 
 @dataclass
 class Session:
-    """A cluster in use. profiles: what is known of it, by name. rate: of its network now."""
+    """A cluster in use. profiles: what is known of it, by name, and kept, each time that it was profiled. rate: of its
+    network now."""
 
     driver: Driver
     hosts: Sequence[Host]
-    profiles: dict[str, Profile]
+    profiles: Profiles
     folder: Path
     say: Callable[[str], None]
     rate: str = ""
     runs: int = 0
 
     def limit(self, condition: Condition) -> Profile:
-        """Give the network the rate of this condition; returns the profile for it, which is made where there is none.
+        """Give the network the rate of this condition, and profile it once more. Layers do not depend on the network.
 
-        Raises Unprofiled if that fails. Layers do not depend on the network.
-        """
+        Returns the medians of its profiles. Raises Unprofiled."""
         if condition.rate != self.rate:
             for host in self.hosts:
                 host.limit(condition.rate, even=True)
             self.rate = condition.rate
-        name = condition.profiled
-        if name not in self.profiles:
-            began = time.monotonic()
-            answer = self.driver.ask({"do": "profile", "budget_s": PROFILE_S}, PROFILE_WITHIN_S)
-            if "error" in answer:
-                raise Unprofiled(f"no profile: {answer['error']}")
-            made = Profile.from_json(answer["profile"])
-            for other, profile in self.profiles.items():
-                if _alike(other, name):
-                    made.merge(Profile(layers=profile.layers))
-            self.profiles[name] = made
-            self.say(f"{name}: profiled in {time.monotonic() - began:.0f} s")
-        return self.profiles[name]
+        return self._profiled(condition.profiled)
+
+    def _profiled(self, name: str) -> Profile:
+        known = self.profiles.setdefault(name, [])
+        began = time.monotonic()
+        kernels = {key: curve for each in known[:1] for key, curve in each.curves.items() if key.startswith("sum ")}
+        told = {
+            "do": "profile",
+            "budget_s": AGAIN_S if known else PROFILE_S,
+            "known": Profile(curves=kernels).to_json(),
+        }
+        answer = self.driver.ask(told, PROFILE_WITHIN_S)
+        if "error" in answer:
+            raise Unprofiled(f"no profile: {answer['error']}")
+        known.append(Profile.from_json(answer["profile"]))
+        self.say(f"{name}: profiled in {time.monotonic() - began:.0f} s")
+        return merged(known)
+
+    def layers(self, jobs: Sequence[JobProto], machines: Machines) -> Profile:
+        """What the layers of prepared jobs take now. Raises Unprofiled."""
+        if not jobs:
+            return Profile()
+        answer = self.driver.ask(layers_line(jobs, machines), LAYERS_WITHIN_S)
+        if "error" in answer:
+            raise Unprofiled(f"the layers are not measured: {answer['error']}")
+        return Profile.from_json(answer["profile"])
 
 
 class Unprofiled(Exception):
     """A cluster cannot be profiled; says why."""
 
 
-def _alike(name: str, other: str) -> bool:
-    """Whether two profiles are of the same hosts."""
-    return name.partition(",")[0] == other.partition(",")[0]
+def merged(profiles: Sequence[Profile]) -> Profile:
+    """The medians of profiles of one cluster."""
+    made = replace(profiles[0], layers=[], curves={}, notes={})
+    made.merge(medians(profiles))
+    return made
 
 
 def measure(
     points: Sequence[Point],
     jobs: Mapping[str, JobProto],
-    profiles: dict[str, Profile],
+    profiles: Profiles,
     keep: Callable[[Row], None],
     say: Callable[[str], None],
 ) -> None:
@@ -115,7 +132,7 @@ def measure(
                         batch = [p for p in left if (p.job, p.condition) == (first.job, first.condition)]
                         left = [p for p in left if p not in batch]
                         _measure_job(session, batch, jobs[first.job], keep)
-            except Silent as error:
+            except (Silent, Unprofiled) as error:
                 say(f"{error}; the cluster is started again")
             except NotHere as error:
                 for point in left:
@@ -124,7 +141,7 @@ def measure(
 
 
 @contextmanager
-def _session(workers: int, apart: bool, profiles: dict[str, Profile], say: Callable[[str], None]) -> Iterator[Session]:
+def _session(workers: int, apart: bool, profiles: Profiles, say: Callable[[str], None]) -> Iterator[Session]:
     with ExitStack() as stack:
         hosts = stack.enter_context(joined_hosts(workers)) if apart else []
         driver = stack.enter_context(dask_cluster(workers, hosts))
@@ -132,37 +149,63 @@ def _session(workers: int, apart: bool, profiles: dict[str, Profile], say: Calla
 
 
 def _measure_job(session: Session, points: Sequence[Point], job: JobProto, keep: Callable[[Row], None]) -> None:
-    """The points of one job under one condition."""
-    condition = points[0].condition
-    machines = machines_of(condition)
+    """The points of one job under one condition, in turns: the speed of a shared machine changes within seconds, and
+    each round measures the layers anew, and every point. The model is given the medians of what the layers took."""
+    machines = machines_of(points[0].condition)
     try:
-        profile = session.limit(condition)
+        profile = session.limit(points[0].condition)
+        made = _all_made(session, points, job, profile, machines)
     except Unprofiled as error:
         for point in points:
             keep(row_of(point) | {"failed": str(error)})
         return
+    ready = {point: found for point, found in made.items() if not isinstance(found, str)}
+    expected = {
+        point: predicted(point, found, profile).get("predicted_ms", 1e3 * GUESS_S) for point, found in ready.items()
+    }
+    runs: dict[Point, list[Row]] = {point: [] for point in ready}
+    layers = []
+    try:
+        for _ in range(ROUNDS):
+            layers.append(session.layers(list(ready.values()), machines))
+            for point, found in ready.items():
+                runs[point].append(_run(session, found, expected[point] / 1e3))
+                expected[point] = runs[point][-1].get("measured_ms", expected[point])
+    except (Silent, Unprofiled) as error:
+        for point in points:
+            keep(row_of(point) | {"failed": str(error)})
+        raise
+    profile.merge(medians(layers))
+    session.profiles[points[0].condition.profiled][-1].merge(medians(layers))
+    for point, found in made.items():
+        row = row_of(point)
+        if isinstance(found, str):
+            keep(row | {"failed": found})
+        else:
+            keep(with_error(row | predicted(point, found, profile) | _median_of(runs[point])))
+
+
+def _all_made(
+    session: Session, points: Sequence[Point], job: JobProto, profile: Profile, machines: Machines
+) -> dict[Point, JobProto | str]:
+    """The prepared job of each point, or why there is none. The partition that the model chooses rests on a profile of
+    the job's layers."""
     made: dict[Point, JobProto | str] = {}
-    for auto in (False, True):  # the partition that the model chooses rests on a profile of the job's layers
+    for auto in (False, True):
         some = [point for point in points if (point.way.partition == AUTO) == auto]
         made |= {point: _made(point, job, profile, machines) for point in some}
         ready = [found for point in some if not isinstance(found := made[point], str)]
-        if ready:
-            answer = session.driver.ask(layers_line(ready, machines), LAYERS_WITHIN_S)
-            if "error" in answer:
-                session.say(f"{points[0].job}: its layers are not measured: {answer['error']}")
-            else:
-                profile.merge(Profile.from_json(answer["profile"]))
-    for point, found in made.items():
-        if isinstance(found, str):
-            keep(row_of(point) | {"failed": found})
-            continue
-        row = row_of(point) | predicted(point, found, profile)
-        try:
-            row |= _run(session, found, row.get("predicted_ms", 1e3 * GUESS_S) / 1e3)
-        except Silent as error:
-            keep(row | {"failed": str(error)})
-            raise
-        keep(with_error(row))
+        profile.merge(session.layers(ready, machines))
+    return made
+
+
+def _median_of(rounds: Sequence[Row]) -> Row:
+    """The round whose time is the median, with the times of all. If one failed, that one."""
+    failed = [row for row in rounds if "measured_ms" not in row]
+    if failed:
+        return failed[0]
+    ordered = sorted(rounds, key=lambda row: row["measured_ms"])
+    return ordered[len(ordered) // 2] | {"rounds_ms": [row["measured_ms"] for row in rounds]}
 
 
 def machines_of(condition: Condition) -> Machines:
@@ -241,18 +284,17 @@ def with_error(row: Row) -> Row:
     return row
 
 
-def again(
-    rows: Sequence[Row], points: Sequence[Point], jobs: Mapping[str, JobProto], profiles: Mapping[str, Profile]
-) -> list[Row]:
+def again(rows: Sequence[Row], points: Sequence[Point], jobs: Mapping[str, JobProto], profiles: Profiles) -> list[Row]:
     """The rows with predictions of this version of the model, from the profiles that were made then."""
     known = {point.key: point for point in points}
+    made = {name: merged(found) for name, found in profiles.items()}
     found = []
     for row in rows:
         point = known.get(row["key"])
         if point is None or "measured_ms" not in row or point.condition.profiled not in profiles:
             found.append(row)
             continue
-        profile = profiles[point.condition.profiled]
+        profile = made[point.condition.profiled]
         if "resolved" in row:
             job: JobProto | str = JobProto.FromString(zlib.decompress(bytes.fromhex(row["resolved"])))
         else:

@@ -50,11 +50,14 @@ class Condition:
         return self.name if self.rate else "machine"
 
 
-MOST = 5
-CONDITIONS = (
-    *(Condition(workers) for workers in range(2, MOST + 1)),
-    *(Condition(workers, rate) for workers in (2, 4, 3) for rate in ("1gbit", "300mbit", "100mbit")),
+MOST = 4
+# On a machine with two cores; drawn twice as often as those whose workers share cores, as few clusters' do.
+A_CORE_EACH = (Condition(2), *(Condition(2, rate) for rate in ("1gbit", "300mbit", "100mbit")))
+SHARED_CORES = (
+    *(Condition(workers) for workers in range(3, MOST + 1)),
+    *(Condition(workers, rate) for workers in (3, 4) for rate in ("1gbit", "100mbit")),
 )
+CONDITIONS = sorted(A_CORE_EACH + SHARED_CORES, key=lambda condition: bool(condition.rate))
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def drawn_points(jobs: Mapping[str, JobProto], count: int, seed: int) -> list[Po
     points: dict[tuple[int, str], list[Point]] = {}
     while sum(map(len, points.values())) < count:
         before = len(points)
-        for place, condition in enumerate(CONDITIONS):
+        for condition in A_CORE_EACH * 2 + SHARED_CORES:
+            place = CONDITIONS.index(condition)
             most = bits_per_s(condition.rate) / 32 * LONGEST_S if condition.rate else math.inf
             suitable = [name for name in jobs if sizes[name] <= most and (place, name) not in points]
             if suitable:
@@ -179,8 +183,6 @@ def _of_several_groups(n: int, network: bool) -> Iterator[dict[str, Any]]:
     downpour = [{"nworker_groups": n}]
     if n > 2:
         downpour.append({"nworker_groups": n - 1, "server_worker_separate": True})
-    if n == 5 and not network:
-        downpour.append({"nworker_groups": 2, "nworkers_per_group": 2, "server_worker_separate": True})
     for settings in downpour:
         for behind in (False, True):
             for codec in CODECS.values():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SHOWN = {"4 KB": 4096, "1 MB": 1 << 20, "16 MB": 1 << 24}
 _CODED = 4_000_000  # elements
+_PASSES_S = 0.01
 _COLLECTIVES = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
 
 
@@ -184,8 +185,8 @@ def _computing(profile: Profile, title: str) -> Table:
     for codec in ("kHalf -", "kBFloat16 -", "kTopK 0.05"):
         add(f"encode {codec.removesuffix(' -')}", f"encode {codec}", _CODED, "GB/s", 4 * _CODED / 1e9)
     add("load, per core", "load", 1e5, "million values/s", 0.1)
-    loops = [_time(profile.curves.get(f"loop {n}"), 0) for n in crowds]
-    table.add_row("a step, besides its parts", *loops)
+    loops = [_time(profile.curves.get(f"loop {n}"), _PASSES_S) for n in crowds]
+    table.add_row(f"a step with passes of {1e3 * _PASSES_S:g} ms, besides its parts", *loops)
     return table
 
 

@@ -1,22 +1,35 @@
 """How fast several worker groups go that train independently: their rates, staleness, and the load of servers.
 
-A closed system: every group makes a step after another. A step takes at least as long as it does for a group on its
-own, the processors of a host give no more seconds than they have cores, and a server answers one update after another
-(the asymptotic bounds of operational analysis, Denning & Buzen 1978):
+A closed system: every group makes a step after another. A group on its own computes for c seconds of its step, waits
+for w, for its other workers or the network, and for r, for its servers. Beside the others it takes
 
-    step >= seconds of a group on its own
-    step >= groups x (seconds of a core that a step takes, of workers and servers) / cores
-    step >= groups x seconds of the busiest server
+    step = s c + u w + t r,        s, t, u >= 1
+
+where s is the smallest number for which the processors give no more seconds than they have cores,
+sum over groups (seconds of a core that a step takes, of workers, servers and neighbours / step) <= cores, with hosts of
+their own those of each group's; t for
+which a server's updates fit into its time, sum over groups (seconds of the busiest server / step) <= 1; and u for which
+w and the exchanges of servers fit into that of a network card: processor sharing, within the asymptotic bounds of
+operational analysis (Denning & Buzen 1978).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from singa_dask.job import ClusterTopology
+from singa_dask.planning.costs import Exchange
+from singa_dask.planning.prediction import Machines
 from singa_dask.planning.step import GroupStep
 from singa_dask.planning.timeline import Outcome
 from singa_dask.planning.work import NBYTES
+
+_HALVINGS = 40
+_MOST = 1e6  # times slower than on its own
 
 
 @dataclass(frozen=True)
@@ -29,41 +42,117 @@ class GroupRates:
     server_load: float
 
 
-def group_rates(step: GroupStep, outcome: Outcome) -> GroupRates:
+def group_rates(step: GroupStep, outcome: Outcome, machines: Machines) -> GroupRates:
     """outcome: of a step of one group, which has the cores to itself and its servers elsewhere."""
-    machines, topology = step.costs.machines, step.costs.topology
-    size, sharing = topology.nworkers_per_group, topology.nworker_groups // topology.nserver_groups
-    hosts = machines.hosts_for(topology.nprocesses)
-    groups = [_Group.of(step, outcome, share) for share in _local_shares(topology)]
-    served = step.server_seconds / topology.nservers_per_group
-    remote = [1 - group.local for group in groups]
-    work = (
-        sum(size * group.cpu for group in groups) + step.server_seconds * sum(remote) + len(groups) * exchanged(step)
-    )
-    bound = max(work / len(groups) * topology.nworker_groups / (machines.cores * hosts), served * sum(remote))
-    steps = [max(group.alone, bound) for group in groups]
-    step_s = len(steps) / sum(1 / each for each in steps)
-    staleness = (sharing - 1.0) * (2 if step.behind else 1)
-    return GroupRates(step_s, staleness, sum(served * share / each for share, each in zip(remote, steps, strict=True)))
+    topology = step.costs.topology
+    groups = _Groups(step, outcome)
+    steps = groups.steps(machines)
+    count = sum(groups.counts.values())
+    step_s = count / sum(number / steps[group] for group, number in groups.counts.items())
+    staleness = (topology.nworker_groups // topology.nserver_groups - 1.0) * (2 if step.behind else 1)
+    return GroupRates(step_s, staleness, groups.server_load(steps))
+
+
+class _Groups:
+    """All groups of a job. counts: of each kind."""
+
+    def __init__(self, step: GroupStep, outcome: Outcome) -> None:
+        self._step, topology = step, step.costs.topology
+        self._topology, self._neighbours = topology, _Neighbours.of(step)
+        kinds = product(_local_shares(topology), _links(topology.nserver_groups))
+        self.counts = Counter(_Group.of(step, outcome, local, links) for local, links in kinds)
+
+    def steps(self, machines: Machines) -> dict[_Group, float]:
+        """Seconds of the steps of each kind of groups."""
+        carried = {group: _least(partial(self._card_fits, group)) for group in self.counts}
+
+        def of_all(slower: float, crowded: float) -> dict[_Group, float]:
+            return {group: group.step(crowded, slower, carried[group]) for group in self.counts}
+
+        slower = _least(lambda t: self.server_load(of_all(t, 1.0)) <= 1)
+        hosts = machines.hosts_for(self._topology.nprocesses)
+        if hosts == 1 or machines.cores < 1:  # they share cores
+            cores = machines.cores * hosts
+            return of_all(slower, _least(lambda s: self._cores_used(of_all(slower, s), s) <= cores))
+        found = of_all(slower, 1.0)
+        cores = machines.cores * hosts / self._topology.nprocesses * self._step.size
+        for group in sorted(self.counts, key=lambda group: group.local):
+            served = min(group.local * self._served(found), cores / 2)  # processes get equal shares of a core
+
+            def fits(crowded: float, group: _Group = group, left: float = cores - served) -> bool:
+                return self._used(group, group.step(crowded, slower, carried[group]), crowded) <= left
+
+            found[group] = group.step(_least(fits), slower, carried[group])
+        return found
+
+    def server_load(self, steps: Mapping[_Group, float]) -> float:
+        """Share of the time in which a server works."""
+        return self._step.busy_seconds * self._asked(steps)
+
+    def _served(self, steps: Mapping[_Group, float]) -> float:
+        """Cores that the servers of a server group use."""
+        return self._step.served_seconds * self._asked(steps)
+
+    def _asked(self, steps: Mapping[_Group, float]) -> float:
+        """Updates in a second that a server group is sent from other processes."""
+        asked = sum(number * (1 - group.local) / steps[group] for group, number in self.counts.items())
+        return asked / self._topology.nserver_groups
+
+    def _cores_used(self, steps: Mapping[_Group, float], crowded: float) -> float:
+        """By all groups and servers."""
+        used = sum(number * self._used(group, steps[group], crowded) for group, number in self.counts.items())
+        return used + self._topology.nserver_groups * self._served(steps)
+
+    def _used(self, group: _Group, step_s: float, crowded: float) -> float:
+        """Cores that the workers of a group use, and their servers for neighbours."""
+        return group.demand / step_s + group.links * self._neighbours.cores_used(step_s, crowded)
+
+    def _card_fits(self, group: _Group, carried: float) -> bool:
+        step_s = group.step(1.0, 1.0, carried)
+        return group.waits / step_s + group.links * self._neighbours.card_load(step_s) <= 1
+
+
+def _least(fits: Callable[[float], bool]) -> float:
+    """The least number from 1 on that fits, of those up to _MOST."""
+    low, high = 1.0, 1.0
+    while not fits(high) and high < _MOST:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS if high > low else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
 class _Group:
-    """local: the share of its messages that are for servers in its own processes. alone: seconds of its step with the
-    cores and servers to itself. cpu: of them of a core."""
+    """local: the share of its messages that are for servers in its own processes. links: neighbours of each of its
+    servers. Of its step on its own: computes: seconds of a core; waits: for the others of the group and the network;
+    replies: for servers. hides: whether it computes while it waits for these (one_behind). demand: seconds of a core
+    of its workers together."""
 
     local: float
-    alone: float
-    cpu: float
+    links: int
+    computes: float
+    waits: float
+    replies: float
+    hides: bool
+    demand: float
 
     @classmethod
-    def of(cls, step: GroupStep, outcome: Outcome, local: float) -> _Group:
+    def of(cls, step: GroupStep, outcome: Outcome, local: float, links: int) -> _Group:
+        remote = 1 - local
         update = local * step.costs.update(step.work.replicated / step.size)
-        waits = (1 - local) * outcome.parts["servers"]
-        computes = outcome.seconds - outcome.parts["servers"] + update
-        alone = max(computes, (1 - local) * step.reply_seconds) if step.behind else computes + waits
         asking = sum(reply.cpu for reply in step.replies)
-        return cls(local, alone, outcome.cpu - local * asking + update)
+        cpu = outcome.cpu - local * asking + update
+        replies = remote * (step.reply_seconds if step.behind else outcome.parts["servers"])
+        rest = outcome.seconds - outcome.parts["servers"] + update
+        computes = min(cpu, rest)
+        return cls(local, links, computes, rest - computes, replies, step.behind, step.size * cpu)
+
+    def step(self, crowded: float, slower: float, carried: float) -> float:
+        """Seconds of its step where computing takes `crowded`, replies `slower` and waiting `carried` times as long."""
+        alone, replies = self.computes * crowded + self.waits * carried, self.replies * slower
+        return max(alone, replies) if self.hides else alone + replies
 
 
 def _local_shares(topology: ClusterTopology) -> list[float]:
@@ -80,11 +169,37 @@ def _local_shares(topology: ClusterTopology) -> list[float]:
     return shares
 
 
-def exchanged(step: GroupStep) -> float:
-    """Seconds of cores per step of a group in the exchange of server groups, which form a line, with neighbours."""
-    topology = step.costs.topology
-    groups = topology.nserver_groups
-    if groups == 1:
-        return 0.0
-    nbytes = NBYTES * (step.work.replicated + step.work.own * step.size)
-    return (groups - 1) / groups * step.costs.neighbours(nbytes, topology.nprocesses) / topology.sync_freq
+def _links(server_groups: int) -> list[int]:
+    """Neighbours of each server group, which form a line."""
+    return [(k > 0) + (k < server_groups - 1) for k in range(server_groups)]
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """The exchange of a server with its neighbour in the next group: due after so many updates, `every`, once the one
+    before is answered. servers: of a group. exchange: of one of them on idle machines."""
+
+    servers: int
+    every: int
+    exchange: Exchange
+
+    @classmethod
+    def of(cls, step: GroupStep) -> _Neighbours:
+        topology = step.costs.topology
+        if topology.nserver_groups == 1:
+            return cls(0, 1, Exchange(0.0, 0.0, 0.0))
+        servers = topology.nservers_per_group
+        nbytes = NBYTES * (step.work.replicated + step.work.own * step.size) / servers
+        return cls(servers, topology.sync_freq, step.costs.neighbours(nbytes, topology.nprocesses))
+
+    def cores_used(self, step_s: float, crowded: float) -> float:
+        """Cores of one side, of all servers of a group, while steps take so long and computing `crowded` times as long
+        as on its own."""
+        if not self.servers:
+            return 0.0
+        cpu = self.exchange.cpu
+        return self.servers * cpu / 2 / max(self.every * step_s, self.exchange.seconds + cpu * (crowded - 1))
+
+    def card_load(self, step_s: float) -> float:
+        """Share of the time in which the network card of a server is busy."""
+        return self.exchange.card / max(self.every * step_s, self.exchange.seconds) if self.servers else 0.0

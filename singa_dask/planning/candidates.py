@@ -13,6 +13,7 @@ from singa_dask.net import Net
 from singa_dask.ops import Ops
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate, Machines
+from singa_dask.planning.work import planned_nets
 from singa_dask.training.nets import make_nets
 
 DIMS = {"dim 0": 0, "dim 1": 1}
@@ -131,7 +132,7 @@ class _Maker:
         proto = self.candidate(topology, partition).job.neuralnet
         known = size, proto.SerializeToString(deterministic=True)
         if known not in self._forms:
-            net = training_net(self.candidate(topology, partition).job, size)
+            net = planned_nets(self.candidate(topology, partition).job, size).nets[Phase.kTrain]
             self._forms[known] = tuple(
                 (name, str(layer.partition.reads), str(layer.partition.makes)) for name, layer in net.layers.items()
             )

@@ -19,12 +19,24 @@ from singa_dask.planning.work import NBYTES, Work, WorkerStep
 
 @dataclass(frozen=True)
 class Reply:
-    """An update of servers in other processes: seconds until the reply, in which a server is busy for `busy`; `cpu`
-    seconds of a core of the worker."""
+    """An update of servers in other processes: seconds until the reply, in which a server is busy for `busy`, and its
+    network card for `card`; seconds of a core of the worker, `cpu`, and of the server, `served`."""
 
     seconds: float
     busy: float
+    card: float
     cpu: float
+    served: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Of two servers: seconds until it is answered; seconds of cores of both sides together, `cpu`; and seconds in
+    which the network card of either is busy, `card`."""
+
+    seconds: float
+    cpu: float
+    card: float
 
 
 def conditions(job: JobProto, machines: Machines) -> tuple[int, int]:
@@ -114,9 +126,9 @@ class Costs:
             return 0.0
         return self.curve("load", values)
 
-    def loop(self) -> float:
-        """Of what a step does besides its parts."""
-        return self.curve("loop", 0)
+    def loop(self, passes: float) -> float:
+        """Of what a step does besides its parts, and of what interrupts passes that take so many seconds."""
+        return self.curve("loop", passes / self.slower)
 
     def unevenness(self, ranks: int) -> float:
         """By how much the slowest of so many workers exceeds the mean: they wait for it in every step.
@@ -126,17 +138,21 @@ class Costs:
         """
         return self.spread * NormalDist().inv_cdf((ranks - 3 / 8) / (ranks + 1 / 4)) if ranks > 1 else 0.0
 
-    def meeting(self, ranks: int, *, first: bool) -> float:
-        """Of a meeting of ranks that share memory. first: after the passes."""
-        return self.collectives.cost("barrier", 0, ranks).seconds + (self.apart(ranks) if first else 0.0)
+    def meeting(self, ranks: int) -> float:
+        """Of a meeting of ranks of one host that are ready at once."""
+        return self.collectives.cost("barrier", 0, ranks).seconds
 
-    def apart(self, ranks: int) -> float:
-        """How far the ends of the passes of ranks that share memory lie apart. If they share cores too, they take
-        turns in slices of time."""
+    def apart(self, ranks: int, computed: float) -> float:
+        """How far apart ranks are ready that have computed for so many seconds. Those that share cores take turns in
+        slices of time."""
         measured = self.profile.numbers("barrier shared")
-        if ranks <= self.machines.cores or not measured:
-            return self.unevenness(ranks)
-        points = (Point(n, self.profile.curves[f"barrier shared {n}"].seconds(0)) for n in measured)
+        if self.topology.nworker_groups > 1:  # those of other groups take turns with them
+            ranks = max(ranks, self.machines.packed(self.topology))
+        if self.collectives.where(ranks) != "machine" or ranks <= self.machines.cores or not measured:
+            return 0.0
+        curves = ((n, self.profile.curves[f"barrier shared {n}"]) for n in measured)
+        own = computed / self.slower
+        points = (Point(n, curve.seconds(min(own, curve.points[-1].size))) for n, curve in curves)
         return Curve.of(points).seconds(ranks)
 
     def shared(self, elements: float, ranks: int) -> tuple[float, float] | None:
@@ -172,19 +188,29 @@ class Costs:
         largest = max(messages)
         each = (self.nbytes(largest) + NBYTES * largest) / 2
         update = self.update(largest) + self.coding("decode", largest)
-        busy = clients * (serve.cpu(each) + update)
+        busy = served = clients * (serve.cpu(each) + update)
+        card = clients * self._card(max(self.nbytes(largest), NBYTES * largest), where)
         seconds = trip.seconds((out + back) / 2) * more + update
         if self.machines.bandwidth is not None and self.machines.hosts_for(ranks) > 1:
             wire = self.collectives.wire
             seconds += wire(out) + wire(back) + 2 * (self.machines.latency or 0.0)
-            busy = max(busy, clients * wire(NBYTES * largest))
-        return Reply(max(seconds, busy), busy, trip.cpu((out + back) / 2))
+            busy = max(busy, card)
+        return Reply(max(seconds, busy), busy, card, trip.cpu((out + back) / 2), served)
 
-    def neighbours(self, nbytes: float, ranks: int) -> float:
-        """Seconds of cores of an exchange of so many bytes between two server groups, on both sides together."""
+    def _card(self, nbytes: float, where: str) -> float:
+        """Seconds in which a server's network card is busy with so many bytes in each direction."""
+        if self.machines.bandwidth is not None:
+            return self.collectives.wire(nbytes)
+        measured = self.profile.curves.get(f"round_trip {where} 1") if where == "network" else None
+        return measured.seconds(nbytes) / 2 if measured else 0.0
+
+    def neighbours(self, nbytes: float, ranks: int) -> Exchange:
+        """Of an exchange of so many bytes between two server groups."""
         where = self.collectives.where(ranks)
         name = f"exchange_neighbours {where} 2"
+        card = self._card(nbytes, where)
         if name in self.profile.curves:
-            return 2 * self.profile.curves[name].cpu(nbytes)
+            curve = self.profile.curves[name]
+            return Exchange(curve.seconds(nbytes), 2 * curve.cpu(nbytes), card)
         reply = self.reply([int(nbytes / NBYTES)], 1, ranks)
-        return reply.busy + reply.cpu
+        return Exchange(reply.seconds, reply.served + reply.cpu, card)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from singa_dask.job.job_pb2 import AlgProto, JobProto
 from singa_dask.planning.asynchronous import group_rates
@@ -26,7 +27,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
     parts, step_s = dict(outcome.parts), outcome.seconds
     staleness = server_load = 0.0
     if topology.nworker_groups > 1:
-        rates = group_rates(step, outcome)
+        rates = group_rates(step, outcome, machines)
         step_s, staleness, server_load = rates.step_s, rates.staleness, rates.server_load
         parts = _stretched(outcome, step_s)
     return Prediction(
@@ -51,6 +52,7 @@ def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Mach
     topology = Candidate(job).topology
     crowd, _ = conditions(job, machines)
     if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
+        machines = replace(machines, cores=max(1.0, machines.cores))
         crowd = max(1, min(crowd, int(machines.cores)))
     costs = Costs(job, work, profile, machines, crowd)
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
+from statistics import median
 from typing import Any, TypeVar
 
 from singa_dask.errors import ConfigError, Problem
@@ -40,6 +42,16 @@ class Curve:
     def of(cls, points: Iterable[Point]) -> Curve:
         """Of points in any order."""
         return cls(tuple(sorted(points, key=lambda point: point.size)))
+
+    @classmethod
+    def medians(cls, points: Iterable[Point]) -> Curve:
+        """Of points of which several may have the same size: the medians of these."""
+        by_size: dict[float, list[Point]] = defaultdict(list)
+        for point in points:
+            by_size[point.size].append(point)
+        return cls.of(
+            Point(size, median(p.seconds for p in of), median(p.cpu for p in of)) for size, of in by_size.items()
+        )
 
     def seconds(self, size: float) -> float:
         """Elapsed seconds."""
@@ -81,17 +93,20 @@ class Profile:
         "all_gather machine 4"      collective, where the ranks are ("machine": on one host, "network": on a host each)
                                     and their number; the size is that of the whole buffer. Also reduce_scatter,
                                     all_reduce, all_to_all. cpu: of each rank while it waits beside a computing thread
-        "barrier machine 4"         size 0; "barrier shared 4": between two parts of a step in shared memory
+        "barrier machine 4"         size 0
+        "barrier shared 4"          seconds of a core that each rank computes before the barrier: what it takes besides
         "shared 4"                  elements of all parameters: the exchange in shared memory with an update by SGD
         "reread 4"                  the same: by how much longer it then takes to read all values
         "update kNesterov 2"        elements that the rule updates; the last number is the crowd
         "sum 2"                     bytes of another rank's gradient that a rank adds, in shared memory; crowd
         "encode kTopK 0.05 1"       elements; codec, sparsity (or "-") and crowd. Also decode
         "round_trip machine 1"      an update to a server of this many bytes and its reply, without the update itself;
-                                    last the number of clients at once. cpu: of the worker's process
-        "serve machine 1"           the same; seconds and cpu of the server's process
+                                    last the number of clients at once. cpu: of the worker's process,
+                                    on a network of its host
+        "serve machine 1"           the same; seconds and cpu of the server's process or host
         "load 1"                    values of a mini-batch of a worker: seconds of a core in its loading threads; crowd
-        "loop 1"                    size 0: what a step takes besides its parts; crowd
+        "loop 1"                    seconds of the passes of a step: what it takes besides them and the update, and by
+                                    how much longer they take on average where a run interrupts them; crowd
     """
 
     host: str = ""

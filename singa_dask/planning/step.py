@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from singa_dask.exchange.buckets import Bucket
 from singa_dask.exchange.pipeline import Readiness, stages_after
 from singa_dask.job import ClusterTopology
 from singa_dask.planning.costs import Costs, Reply
-from singa_dask.planning.timeline import Act, Arrive, Ask, Compute, Outcome, Send, Submit, Task, Timeline, Wait
+from singa_dask.planning.timeline import Act, Arrive, Ask, Compute, Outcome, Pause, Send, Submit, Task, Timeline, Wait
 from singa_dask.planning.work import NBYTES, Call, Collective, WorkerStep
 
-Script = Iterator[Compute | Submit | Wait]
+Script = Iterator[Compute | Pause | Submit | Wait]
 # Of the message by which all ranks learn the metrics of a step (training/step_metrics.py), before what each reports.
 _METRICS_NBYTES, _RANK_NBYTES = 40, 72
 
@@ -75,7 +75,7 @@ class GroupStep:
     def _script(self, overlaps: bool) -> Script:
         work, costs = self.work, self.costs
         yield Compute(costs.loading(work.rows * work.values), "loading")
-        yield Compute(costs.loop(), "loop")
+        yield Compute(costs.loop(self.passes), "loop")
         yield Compute(costs.passes(work), "layers")
         for call in work.forward:
             yield from self._call(call, self.seconds(call)[0])
@@ -83,6 +83,17 @@ class GroupStep:
         if self.size > 1:
             message = _METRICS_NBYTES + _RANK_NBYTES * self.size
             yield Compute(costs.collectives.cost("all_reduce", message, self.size).seconds, "loop")
+
+    @property
+    def passes(self) -> float:
+        """Seconds of computing of the passes."""
+        calls = sum(self.seconds(call)[0] for call in self.work.forward)
+        return self.costs.passes(self.work) + calls + sum(self.seconds(call)[1] for call in self.work.backward)
+
+    @property
+    def apart(self) -> float:
+        """How far apart the workers' passes end."""
+        return max(self.costs.unevenness(self.size), self.costs.apart(self.size, self.passes))
 
     def seconds(self, call: Call) -> tuple[float, float]:
         """Forward and backward seconds of a layer's calls."""
@@ -119,8 +130,8 @@ class GroupStep:
                 yield from self._call(call, seconds)
             for name in call.completes if overlaps else ():
                 yield from self._leave(readiness.complete(name), overlaps)
-        if self.size > 1 and not self.shares:
-            yield Compute(self.costs.unevenness(self.size), "exchange")
+        if self.size > 1:
+            yield Pause(self.apart, "exchange")
         yield from self._leave(readiness.rest(), overlaps)
         yield Wait("exchange")
         yield from self._finish()
@@ -129,16 +140,18 @@ class GroupStep:
         for bucket in buckets:
             if not self.shares and self.size > 1:
                 others = self.buckets[bucket].size - self._part(bucket)
-                yield Compute(self.costs.coding("encode", others), "codec")
+                encode = self.costs.coding("encode", others)
+                yield Compute(encode, "codec")
+                yield Pause(self.costs.apart(self.size, encode), "exchange")
             stages = stages_after(bucket, len(self.buckets), ahead=not self.shares, overlaps=overlaps)
             for stage, each in stages:
                 acts = tuple(getattr(self, f"_{stage}")(each))
                 yield from (Submit(Task(acts)),) if overlaps else self._inline(acts)
 
-    def _inline(self, acts: tuple[Act, ...]) -> Script:
+    def _inline(self, acts: tuple[Act | Pause, ...]) -> Script:
         """Of the computing thread itself: its own computing is named by part."""
         for act in acts:
-            if isinstance(act, Compute):
+            if isinstance(act, Compute | Pause):
                 yield act
             else:
                 yield Submit(Task((act,)))
@@ -170,11 +183,11 @@ class GroupStep:
         if self._together is not None:
             exchange, reread = self._together
             update = min(self.costs.update(part), exchange)
-            yield Compute(self.costs.apart(self.size) + exchange - update + reread, "exchange")
+            yield Compute(exchange - update + reread, "exchange")
             yield Compute(update, "update")
             return
         if self.shares:
-            yield Compute(self.costs.meeting(self.size, first=bucket == len(self.buckets) - 1), "exchange")
+            yield Compute(self.costs.meeting(self.size), "exchange")
             yield Compute((self.size - 1) * self.costs.add(NBYTES * part), "exchange")
         elif self.size > 1:
             yield Arrive(f"sum {bucket}")
@@ -190,7 +203,7 @@ class GroupStep:
         if not self.in_process or self.size == 1 or self._together is not None:
             return
         if self.shares:
-            yield Compute(self.costs.meeting(self.size, first=False), "exchange")
+            yield Compute(self.costs.meeting(self.size), "exchange")
             return
         yield Arrive(f"values {bucket}")
         others = self.buckets[bucket].size - self._part(bucket)
@@ -225,8 +238,14 @@ class GroupStep:
             yield Ask(key, max(0.0, reply.seconds - reply.cpu), reply.busy)
 
     def _reply(self, slices: list[int]) -> Reply:
-        clients = max(1, round(self.size * len(slices) / self.costs.topology.nservers_per_group))
-        return self.costs.reply(slices, clients, self.processes)
+        servers = self.costs.topology.nservers_per_group
+        clients = max(1, round(self.size * len(slices) / servers))
+        reply = self.costs.reply(slices, clients, self.processes)
+        if self.costs.collectives.where(self.processes) != "machine":
+            return reply
+        # All processes share the cores of one host.
+        computing = (self.size * reply.cpu + servers * reply.served) / self.costs.machines.cores
+        return replace(reply, seconds=max(reply.seconds, computing))
 
     @property
     def replies(self) -> list[Reply]:
@@ -237,10 +256,14 @@ class GroupStep:
         return [self._reply(slices) for slices in messages if sum(slices)]
 
     @property
-    def server_seconds(self) -> float:
+    def busy_seconds(self) -> float:
+        """Seconds in which a server, or its network card, is busy with a step of the group."""
+        return max(sum(reply.busy for reply in self.replies), sum(reply.card for reply in self.replies))
+
+    @property
+    def served_seconds(self) -> float:
         """Seconds of a core that the servers need for a step of the group, together."""
-        servers = self.costs.topology.nservers_per_group
-        return servers * sum(reply.busy for reply in self.replies)
+        return self.costs.topology.nservers_per_group * sum(reply.served for reply in self.replies)
 
     @property
     def reply_seconds(self) -> float:
@@ -260,7 +283,7 @@ class GroupStep:
                 yield from self._inline((Arrive(f"server {bucket}"), Arrive("server own")))
         for bucket in range(len(self.buckets) if self.size > 1 else 0):
             if self.shares:
-                yield Compute(self.costs.meeting(self.size, first=False), "exchange")
+                yield Compute(self.costs.meeting(self.size), "exchange")
                 continue
             yield from self._inline(tuple(self._start_gather(bucket)))
             yield from self._inline((Arrive(f"values {bucket}"),))

@@ -20,6 +20,14 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """So many seconds without computing, for the other workers of a group."""
+
+    seconds: float
+    part: str
+
+
+@dataclass(frozen=True)
 class Send:
     """Start to send: the network is busy for `seconds` with it, after what it was given before."""
 
@@ -97,7 +105,7 @@ class Timeline:
         self._ready: defaultdict[str, float] = defaultdict(float)
         self._queue: list[Act] = []
 
-    def run(self, script: Iterable[Compute | Submit | Wait]) -> Outcome:
+    def run(self, script: Iterable[Compute | Pause | Submit | Wait]) -> Outcome:
         """The outcome of one step."""
         outcome = Outcome()
         for act in script:
@@ -108,24 +116,25 @@ class Timeline:
                 outcome.cpu += self._advance(inf)[1]
                 outcome.parts[act.part] += self._now - began
             else:
-                hidden, cpu = self._advance(act.seconds)
+                computes = isinstance(act, Compute)
+                hidden, cpu = self._advance(act.seconds, self._contention if computes else 1.0)
                 outcome.parts[act.part] += act.seconds
                 outcome.parts["exchange"] += self._now - began - act.seconds
                 outcome.hidden += hidden
-                outcome.cpu += act.seconds + cpu
+                outcome.cpu += cpu + (act.seconds if computes else 0.0)
         outcome.seconds = self._now
         return outcome
 
-    def _advance(self, computing: float) -> tuple[float, float]:
-        """Let the computing thread compute for so long, or with inf wait until the queue is empty. Returns the seconds
-        in which the other thread was busy, or its network, and those of a core that it used."""
+    def _advance(self, computing: float, contention: float = 1.0) -> tuple[float, float]:
+        """Let the computing thread compute for so long, or with inf wait until the queue is empty. contention: the
+        speed of both threads meanwhile. Returns the seconds in which the other thread was busy, or its network, and
+        those of a core that it used."""
         hidden = cpu = 0.0
         while computing > 0 and not (computing == inf and not self._queue):
             act = self._queue[0] if self._queue else None
             if isinstance(act, Compute):
-                speed = 1.0 if computing == inf else self._contention
-                seconds = min(computing, act.seconds) / speed
-                done = seconds * speed
+                seconds = min(computing, act.seconds) / contention
+                done = seconds * contention
                 rest = Compute(act.seconds - done, act.part)
                 self._queue[:1] = [rest] if rest.seconds > _TINY_S else []
                 cpu += done

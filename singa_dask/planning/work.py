@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
-from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job import ClusterTopology, active_phases
+from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.partition import Form, Shape
+from singa_dask.layers.registry import layer_class
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
 from singa_dask.net.flat import Entry, GroupLayout
@@ -124,18 +126,15 @@ def worker_step(job: JobProto) -> WorkerStep:
     """
     topology = ClusterTopology.from_proto(job.cluster)
     size = topology.nworkers_per_group
-    nets = make_nets(job, Ops(), size - 1, size, allocate=False)
-    net = nets[Phase.kTrain]
-    batch = batch_of(net)
-    rows = -(-batch // size)
+    planned = planned_nets(job, size)
+    nets, net = planned.nets, planned.nets[Phase.kTrain]
     layout = GroupLayout.of(net.flat, net.own, size)
-    calls = _Calls(net, batch, rows)
     return WorkerStep(
-        rows=rows,
-        batch=batch,
+        rows=planned.rows,
+        batch=planned.batch,
         values=sum(prod(net.shapes[name]) for name in net.input_layers),
-        forward=tuple(calls.forward()),
-        backward=tuple(calls.backward()),
+        forward=planned.forward,
+        backward=planned.backward,
         entries=tuple(net.flat.entries),
         own=net.own.size,
         partition=parameter_partition(topology, layout),
@@ -144,6 +143,36 @@ def worker_step(job: JobProto) -> WorkerStep:
         need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
         shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
     )
+
+
+@dataclass(frozen=True)
+class PlannedNets:
+    """The nets of the last worker of a group, which has the largest share, without memory. rows, batch, forward,
+    backward: as in WorkerStep."""
+
+    nets: dict[int, Net]
+    rows: int
+    batch: int
+    forward: tuple[Call, ...]
+    backward: tuple[Call, ...]
+
+
+def planned_nets(job: JobProto, size: int) -> PlannedNets:
+    """Of a job whose groups have `size` workers; its cluster block does not matter. Raises ConfigError as Net does."""
+    net = job.neuralnet
+    classes = tuple(layer_class(layer) for layer in net.layer)  # a user may have defined one anew
+    return _planned_nets(net.SerializeToString(deterministic=True), classes, tuple(active_phases(job)), size)
+
+
+@lru_cache(maxsize=32)  # most candidates of a plan differ in their cluster block alone
+def _planned_nets(message: bytes, classes: tuple[type[Layer], ...], phases: tuple[int, ...], size: int) -> PlannedNets:
+    job = JobProto(neuralnet=NetProto.FromString(message))
+    nets = make_nets(job, Ops(), size - 1, size, phases=phases, allocate=False)
+    net = nets[Phase.kTrain]
+    batch = batch_of(net)
+    rows = -(-batch // size)
+    calls = _Calls(net, batch, rows)
+    return PlannedNets(nets, rows, batch, tuple(calls.forward()), tuple(calls.backward()))
 
 
 def server_memory(job: JobProto, step: WorkerStep) -> int:

@@ -6,7 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -21,12 +21,13 @@ from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.profiling.collectives import CollectivesPlan, measure_collectives
 from singa_dask.profiling.facts import by_host, facts_here, facts_of
 from singa_dask.profiling.kernels import measure_kernels
+from singa_dask.profiling.loop import LoopPlan, measure_loop
 from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 
 Progress = Callable[[str], None]
 
 # Shares of the budget. The rest is for starting, forming groups and compiling.
-_KERNELS, _COLLECTIVES, _SERVERS = 0.2, 0.25, 0.15
+_KERNELS, _LOOP, _COLLECTIVES, _SERVERS = 0.2, 0.06, 0.25, 0.15
 # Tasks that are to begin together begin so long after they were sent.
 LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.
@@ -68,16 +69,17 @@ def busy_beside(client: Any) -> list[WorkerInfo]:
 class Missing:
     """What a profile lacks of some workers.
 
-    crowds: of processes that compute. groups, servers: (where, how many ranks, or clients of a server). neighbours:
-    where two servers exchange."""
+    crowds, loops: of processes that compute, and that train. groups, servers: (where, how many ranks, or clients of a
+    server). neighbours: where two servers exchange."""
 
     crowds: list[int]
+    loops: list[int]
     groups: list[tuple[str, int]]
     servers: list[tuple[str, int]]
     neighbours: list[str]
 
     def __bool__(self) -> bool:
-        return bool(self.crowds or self.groups or self.servers or self.neighbours)
+        return bool(self.crowds or self.loops or self.groups or self.servers or self.neighbours)
 
 
 def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
@@ -92,7 +94,7 @@ def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
         return [(where, n) for where in _WHERE for n in reaching(f"{name} {where}", wanted(joining[where]))]
 
     return Missing(
-        reaching("sum", sorted({1, crowd})),
+        *(reaching(name, sorted({1, crowd})) for name in ("sum", "loop")),
         both("all_reduce", rank_numbers),
         both("round_trip", lambda most: range(1, min(3, most))),
         [where for where, _ in both("exchange_neighbours", lambda most: [2] if most > 1 else [])],
@@ -140,6 +142,7 @@ class _Profiling:
 
     def run(self) -> Profile:
         self._measure_kernels()
+        self._measure_loops()
         self._measure_collectives()
         self._measure_servers()
         return self._profile
@@ -160,6 +163,28 @@ class _Profiling:
                 start_at=time.time() + LEAD_S,
             )
             self._profile.merge(medians(measured))
+
+    def _measure_loops(self) -> None:
+        """Workers of one host that train at once, each on its own."""
+        workers = next(iter(by_host(self._free).values()))
+        for crowd in self._missing.loops:
+            self._progress(f"training in {crowd} process{'es' * (crowd > 1)}")
+            self._profile.curves[f"loop {crowd}"] = self._loop(workers[:crowd])
+
+    def _loop(self, workers: Sequence[WorkerInfo]) -> Curve:
+        crowd = len(workers)
+        seconds = _LOOP * self._budget_s / len(self._missing.loops)
+        plan = LoopPlan(max(1, self._profile.cores // crowd), seconds, time.time() + LEAD_S * crowd)
+        with ExitStack() as stack:
+            groups = [
+                stack.enter_context(form_group(self._client, [info.address], measure_loop, plan, name="profile"))
+                for info in workers
+            ]
+            found = [group.results(seconds + PATIENCE_S)[0] for group in groups]
+        return Curve.of(
+            Point(*(median(getattr(point, name) for point in points) for name in ("size", "seconds", "cpu")))
+            for points in zip(*(curve.points for curve in found), strict=True)
+        )
 
     def _measure_collectives(self) -> None:
         groups = self._missing.groups
@@ -288,23 +313,16 @@ def run_group(
 def medians(profiles: Sequence[Profile]) -> Profile:
     """Of profiles that were measured at once: the median of each sample and of each point of a curve."""
     samples: defaultdict[tuple, list[LayerSample]] = defaultdict(list)
-    points: defaultdict[str, defaultdict[float, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    points: defaultdict[str, list[Point]] = defaultdict(list)
     notes: dict[str, Any] = {}
     for profile in profiles:
         notes |= profile.notes
         for sample in profile.layers:
             samples[sample.work, sample.crowd, sample.threads].append(sample)
         for name, curve in profile.curves.items():
-            for point in curve.points:
-                points[name][point.size].append(point)
+            points[name] += curve.points
     layers = [
         replace(of[0], forward=median(s.forward for s in of), backward=median(s.backward for s in of))
         for of in samples.values()
     ]
-    return Profile(layers=layers, curves={name: _curve(by_size) for name, by_size in points.items()}, notes=notes)
-
-
-def _curve(by_size: Mapping[float, Sequence[Point]]) -> Curve:
-    return Curve.of(
-        Point(size, median(p.seconds for p in of), median(p.cpu for p in of)) for size, of in by_size.items()
-    )
+    return Profile(layers=layers, curves={name: Curve.medians(of) for name, of in points.items()}, notes=notes)

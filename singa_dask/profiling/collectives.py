@@ -13,19 +13,21 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.buckets import even_counts
 from singa_dask.planning.profile import Curve, Point
+from singa_dask.profiling.layers import typical
 from singa_dask.profiling.shared import measure_shared
 
 OPERATIONS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
 # Bytes of the whole buffer. The first two tell how time grows, in case that it does not suffice for the others.
 SIZES = tuple(1 << power for power in (8, 20, 16, 24, 12, 22, 18, 14))
 # A size beyond the first two is left out if one call takes longer than this, seconds.
-LONGEST_S = 0.7
-_SERIES_S = 0.04  # for the calls that are timed one after the other
+LONGEST_S = 0.2
+# Each size is measured so often, with all others in between: others may use the machine or the network for a while.
+ROUNDS = 3
+_SERIES_S = 0.03  # for the calls that are timed one after the other
 _MOST_CALLS, _FEWEST_CALLS = 25, 3
 _SHARE_BESIDE = 0.4  # of the calls: repeated beside a computing thread
-_COMPUTE_S = 4e-3  # between two barriers, a few milliseconds as in a small step
-_BARRIERS = 60
-_UNDISTURBED = 0.25  # the quantile of their periods: what else the machine does makes some of them longer
+_COMPUTE_S = 1e-3, 4e-3, 16e-3  # of a core between two barriers, as in small steps and in larger ones
+_BARRIERS_S, _MOST_BARRIERS, _FEWEST_BARRIERS = 0.5, 60, 18  # for each of them
 _ELEMENTS = 1 << 16  # of the arrays that ranks add meanwhile
 
 
@@ -66,18 +68,18 @@ class _Measuring:
     def curves(self) -> dict[str, Curve]:
         curves = {"barrier": Curve((self._point(0, self._comm.barrier),))}
         if self._plan.where == "machine":
-            curves["barrier shared"] = Curve((self._barrier_after_computing(),))
-        for size in SIZES:
+            curves["barrier shared"] = Curve.of(map(self._barrier_after, _COMPUTE_S))
+        for size in SIZES * ROUNDS:
             for operation in self._plan.operations:
                 self._measure(operation, size)
-        curves |= {operation: Curve.of(points) for operation, points in self._points.items() if points}
+        curves |= {operation: Curve.medians(points) for operation, points in self._points.items() if points}
         where, ranks = self._plan.where, self._comm.size
         return {f"{name if ' ' in name else f'{name} {where}'} {ranks}": curve for name, curve in curves.items()}
 
     def _measure(self, operation: str, size: int) -> None:
         """Measure one size, unless it would take too long: a single point may have been slow by chance."""
         points = self._points[operation]
-        expected = Curve.of(points).seconds(size) if points else 0.0
+        expected = Curve.medians(points).seconds(size) if points else 0.0
         left = self._plan.seconds - self._elapsed()
         if len(points) > 1 and (expected > LONGEST_S or (2 * _FEWEST_CALLS + 2) * expected > left):
             return
@@ -107,19 +109,21 @@ class _Measuring:
             stamps.append(clock())
         return self._of_all(np.diff(stamps))
 
-    def _barrier_after_computing(self) -> Point:
-        """What meeting takes that computing does not: from one barrier to the next, less the computing, as if cores
-        were shared evenly.
+    def _barrier_after(self, seconds: float) -> Point:
+        """What meeting takes after so many seconds of a core that computing does not: from one barrier to the next,
+        less the computing, as if cores were shared evenly.
 
-        This is what workers lose that share memory: their gradients are complete at slightly different times.
+        This is what workers lose that share cores: they take turns, and are ready at different times.
         """
         comm, work = self._comm, _Sum()
+        turns = max(1.0, comm.size / self._plan.cores)
         times = self._of_all(np.array([work.seconds()]))
-        repeats = max(1, round(_COMPUTE_S / float(np.median(times))))
+        repeats = max(1, round(seconds / float(np.median(times))))
+        barriers = int(np.clip(_BARRIERS_S / seconds / turns, _FEWEST_BARRIERS, _MOST_BARRIERS))
         computing, period, waiting = [], [], []
         comm.barrier()
         began = time.perf_counter()
-        for _ in range(_BARRIERS):
+        for _ in range(barriers):
             busy = time.thread_time()
             work.run(repeats)
             met = time.thread_time()
@@ -128,12 +132,11 @@ class _Measuring:
             waiting.append(time.thread_time() - met)
             period.append(time.perf_counter() - began)
             began += period[-1]
-        warm = slice(_BARRIERS // 6, None)
-        turns = max(1.0, comm.size / self._plan.cores)
-        computed = np.median(self._of_all(np.array(computing[warm]))) * turns
-        periods = np.quantile(self._of_all(np.array(period[warm])).max(axis=0), _UNDISTURBED)
+        warm = slice(barriers // 6, None)
+        computed = np.median(self._of_all(np.array(computing[warm])))
+        periods = self._of_all(np.array(period[warm])).max(axis=0)
         cpu = np.median(self._of_all(np.array(waiting[warm])))
-        return Point(0, max(0.0, float(periods - computed)), float(cpu))
+        return Point(float(seconds), max(0.0, typical(periods) - turns * float(computed)), float(cpu))
 
     def _elapsed(self) -> float:
         """Seconds since the beginning, on the first rank."""

@@ -1,4 +1,4 @@
-"""What one process can measure besides a job's layers: updates, shared sums, codecs, loading, the training loop."""
+"""What one process can measure besides a job's layers: updates, shared sums, codecs, loading."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ LEAST_CALLS = 3
 LATEST_S = 5.0
 # Samples of the shards that are loaded, values of one, and rows of the mini-batches.
 SAMPLES, VALUES, LOADED_ROWS = 4096, 784, (8, 64, 512)
-LOOP_STEPS, LOOP_ROWS = 150, 64
 # The share of the time that the layers of the grid get.
 LAYERS_SHARE = 0.6
 
@@ -87,7 +86,7 @@ def measure_kernels(
         time.sleep(min(max(0.0, start_at - time.time()), LATEST_S))
     jobs = list(grid_jobs()) if grid else []
     of_curves = seconds * (1 - LAYERS_SHARE if grid else 1)
-    part = of_curves / (len(rules) + len(codings) + (3 if rest else 0))
+    part = of_curves / (len(rules) + len(codings) + (2 if rest else 0))
     with blas_threads(1):
         for rule in rules:
             curves[f"update {rule_name(rule)} {crowd}"] = _updates(rule, threads, part)
@@ -101,8 +100,6 @@ def measure_kernels(
     for job in jobs:  # half of the time is for preparing
         share = seconds * LAYERS_SHARE / len(jobs) / 2
         layers += measure_layers(job, threads=threads, crowd=crowd, seconds=share)
-    if rest:
-        curves[f"loop {crowd}"] = _loop(threads, part)
     distinct = {sample.work: sample for sample in layers}
     return Profile(layers=list(distinct.values()), curves=curves)
 
@@ -214,50 +211,3 @@ def _loaded(manifest: Manifest, batch: int, seconds: float) -> Point:
                 loader.next()
     taken = median(chunks[1:]) / loader.chunk_steps
     return Point(batch * VALUES, taken, taken)
-
-
-class Watched(BP):
-    """Back-propagation that records when each of its steps begins and ends."""
-
-    type: ClassVar[str] = TrainOneBatch.type
-    began: ClassVar[list[float]] = []
-    ended: ClassVar[list[float]] = []
-
-    def train_one_batch(
-        self, net: Net, feed: Mapping[str, Any], step: Step, on_gradient: OnGradient = None
-    ) -> dict[str, Metric]:
-        Watched.began.append(time.perf_counter())
-        metrics = super().train_one_batch(net, feed, step, on_gradient)
-        Watched.ended.append(time.perf_counter())
-        return metrics
-
-
-def _loop(threads: int, seconds: float) -> Curve:
-    """Of a step of the training loop besides its algorithm and its update, in a real run of one worker.
-
-    The net displaces what the loop needs from the caches, as others do.
-    """
-    with TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(close_shards)
-        x = np.random.default_rng(0).random((512, 28, 28, 3), np.float32)
-        write_shards(Path(folder) / "data", x, np.arange(len(x)) % 10, durable=False)
-        chain = [
-            RecordInput(path=f"{folder}/data", batchsize=LOOP_ROWS, shape=[3, 28, 28]),
-            Convolution(num_filters=16, kernel=5, pad=2),
-            ReLU(),
-            Pooling(pool="MAX", kernel=2, stride=2),
-            InnerProduct(num_output=100),
-            InnerProduct(num_output=10),
-            SoftmaxLoss(),
-        ]
-        prepared = prepare(Job(name="loop", train_steps=LOOP_STEPS, layers=chain, updater=SGD(lr=RATE)))
-        job = prepared.job
-        job.train_one_batch.CopyFrom(AlgProto(user_alg=f"{__name__}:{Watched.__name__}"))
-        plan = WorkerPlan(job.SerializeToString(), Path(folder) / "checkpoint", prepared.data)
-        plan.checkpoints.mkdir()
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        Watched.began, Watched.ended = [], []
-        train_rank(SoloCommunicator(), plan, RankServices(pool.submit, cores=threads))
-    gaps = [began - ended for ended, began in zip(Watched.ended[1:-1], Watched.began[2:], strict=True)]
-    rest = median(gaps) - _updates(job.updater, threads, seconds).seconds(prepared.layout.size)
-    return Curve((Point(0, max(0.0, rest), max(0.0, rest)),))

@@ -111,7 +111,7 @@ class _Clock:
 
 
 @dataclass(frozen=True)
-class _Lap:
+class Lap:
     """Seconds of a step without its update, of the update, and of the calls in it."""
 
     seconds: float
@@ -119,7 +119,7 @@ class _Lap:
     calls: dict[Key, float]
 
 
-def _typical(seconds: Sequence[float]) -> float:
+def typical(seconds: Sequence[float]) -> float:
     """The median of the means of PIECES pieces of a series: what interrupts a process counts, what does so rarely
     does not."""
     size = -(-len(seconds) // PIECES)
@@ -150,7 +150,7 @@ def measure_layers(
     with ExitStack() as stack:  # as train_rank
         stack.enter_context(blas_threads(1))
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
-        trial = _Trial(job, threads)
+        trial = Trial(job, threads)
         batches = trial.batches(seconds)
         if start_at is not None:
             time.sleep(max(0.0, start_at - time.time()))
@@ -161,7 +161,7 @@ def measure_layers(
         ]
 
 
-class _Trial:
+class Trial:
     """The worker that is measured: the last one of its group, with its net, its updaters and random data."""
 
     def __init__(self, job: JobProto, threads: int) -> None:
@@ -207,19 +207,25 @@ class _Trial:
         self._run(feed, step)
         return self._run(feed, step).seconds
 
-    def measure(self, batch: int, seconds: float) -> list[tuple[Work, float, float]]:
-        """(work, forward, backward) of each distinct Work with this mini-batch of the group."""
+    def laps(self, batch: int, seconds: float) -> list[Lap]:
+        """Steps with this mini-batch of the group."""
         feed, step = self._feed(batch)
         self._run(feed, step)
         ended = time.perf_counter() + seconds
-        laps: list[_Lap] = []
+        laps: list[Lap] = []
         while not laps or time.perf_counter() < ended or (len(laps) < LEAST_STEPS and 2 * laps[0].seconds < seconds):
             laps.append(self._run(feed, step))
+        return laps
+
+    def measure(self, batch: int, seconds: float) -> list[tuple[Work, float, float]]:
+        """(work, forward, backward) of each distinct Work with this mini-batch of the group."""
+        laps = self.laps(batch, seconds)
         keys = {key for lap in laps for key in lap.calls}
-        spent = {key: _typical([lap.calls.get(key, 0.0) for lap in laps]) for key in keys}
-        rest = _typical([lap.seconds - sum(lap.calls.values()) for lap in laps])
-        update, spread = _typical([lap.update for lap in laps]), _spread([lap.seconds + lap.update for lap in laps])
-        measured = self._with_rows(batch, step.counts[self.rank])
+        spent = {key: typical([lap.calls.get(key, 0.0) for lap in laps]) for key in keys}
+        rest = typical([lap.seconds - sum(lap.calls.values()) for lap in laps])
+        update, spread = typical([lap.update for lap in laps]), _spread([lap.seconds + lap.update for lap in laps])
+        before, after = even_bounds(batch, self.size)[self.rank : self.rank + 2]
+        measured = self._with_rows(batch, after - before)
         by_work: dict[Work, list[str]] = defaultdict(list)
         for call in measured.forward:
             by_work[call.work].append(call.layer)
@@ -250,7 +256,7 @@ class _Trial:
         )
         return replace(self.step, rows=rows, batch=batch, forward=forward, backward=backward)
 
-    def _run(self, feed: dict[str, Batch], step: Step) -> _Lap:
+    def _run(self, feed: dict[str, Batch], step: Step) -> Lap:
         """A step and an update, which leaves the caches as in training."""
         beside, began = self.group.seconds, time.perf_counter()
         self.algorithm.train_one_batch(self.net, feed, replace(step, number=self.number))
@@ -259,7 +265,7 @@ class _Trial:
         for updater, flat in zip(self.updaters, (self.net.flat, self.net.own), strict=True):
             updater.update(self.number, flat.values, flat.grads)
         self.number += 1
-        return _Lap(taken, time.perf_counter() - computed, self.clock.lap())
+        return Lap(taken, time.perf_counter() - computed, self.clock.lap())
 
     def _feed(self, batch: int) -> tuple[dict[str, Batch], Step]:
         """Random data of this worker's rows, and their place in the mini-batch. No state is carried over to it."""

@@ -18,6 +18,7 @@ from singa_dask.cluster.leases import server_key
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 from singa_dask.planning.profile import Curve, Point
+from singa_dask.profiling.processors import core_seconds
 from singa_dask.server import Address, Link, ServerActor, ServerPlan, Slice, Stub, link_to
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Put
@@ -26,8 +27,11 @@ from singa_dask.updaters import SGD
 # Bytes of an update, and as many of its reply.
 SIZES = tuple(1 << power for power in (12, 15, 18, 21, 24))
 # A size is left out if one round trip takes longer than this, seconds.
-LONGEST_S = 0.7
-_SERIES_S, _MOST_CALLS, _FEWEST_CALLS = 0.3, 50, 3
+LONGEST_S = 0.35
+# Each size is measured so often, with all others in between.
+ROUNDS = 2
+# Of calls one after the other: systems count what processors do in hundredths of a second.
+_SERIES_S, _MOST_CALLS, _FEWEST_CALLS = 0.15, 100, 3
 _START_S = 30.0
 _ELEMENTS = [nbytes // 4 for nbytes in SIZES]
 _BOUNDS = list(accumulate(_ELEMENTS, initial=0))
@@ -36,17 +40,18 @@ _SLICES = tuple(Slice(i, start, stop, 0, 0) for i, (start, stop) in enumerate(pa
 
 @dataclass(frozen=True)
 class RoundTripsPlan:
-    """What clients measure. seconds: after which no further size is begun."""
+    """What clients measure. where: "machine" or "network". seconds: after which no further size is begun."""
 
+    where: str
     seconds: float
 
 
 class MeasuredServer(ServerActor):
     """A server that tells what it takes. Its updates leave the parameters as they are, and so take no time."""
 
-    async def busy(self) -> float:
-        """Seconds of a core that this process has taken so far."""
-        return time.process_time()
+    async def busy(self, where: str) -> float:
+        """Seconds of a core that were used here so far; see core_seconds."""
+        return core_seconds(where)
 
     async def set(self) -> None:
         """Set parameters."""
@@ -72,33 +77,33 @@ def measure_round_trips(comm: Communicator, plan: RoundTripsPlan) -> dict[str, C
 
     (address,) = current_task().wait_told("servers", _START_S)
     worker = get_worker()
-    clients = _Clients(comm, worker, address, link_to(address, worker, comm.timeout_s))
-    return clients.curves(plan.seconds)
+    clients = _Clients(comm, worker, address, link_to(address, worker, comm.timeout_s), plan)
+    return clients.curves()
 
 
 class _Clients:
     """The clients of one server. Every decision rests on numbers that all ranks have."""
 
-    def __init__(self, comm: Communicator, worker: Any, address: Address, link: Link) -> None:
-        self._comm, self._worker, self._address = comm, worker, address
+    def __init__(self, comm: Communicator, worker: Any, address: Address, link: Link, plan: RoundTripsPlan) -> None:
+        self._comm, self._worker, self._address, self._plan = comm, worker, address, plan
         waiting: dict[str, Any] = {"patience_s": comm.timeout_s, "aborted": lambda: comm.aborted}
         self._stubs = [Stub([part], {0: link}, group=comm.rank, **waiting) for part in _SLICES]
         self._values, self._gradient = (np.ones(_BOUNDS[-1], np.float32) for _ in range(2))
         self._step = 0  # of the slice
 
-    def curves(self, seconds: float) -> dict[str, Curve]:
+    def curves(self) -> dict[str, Curve]:
         began = time.monotonic()
         round_trips: list[Point] = []
         served: list[Point] = []
-        for stub, size in zip(self._stubs, SIZES, strict=True):
-            left = seconds - self._of_all(time.monotonic() - began).max()
-            expected = Curve.of(round_trips).seconds(size) if round_trips else 0.0
+        for stub, size in zip(self._stubs * ROUNDS, SIZES * ROUNDS, strict=True):
+            left = self._plan.seconds - self._of_all(time.monotonic() - began).max()
+            expected = Curve.medians(round_trips).seconds(size) if round_trips else 0.0
             if round_trips and (expected > LONGEST_S or (2 + _FEWEST_CALLS) * expected > left):
-                break
+                continue
             trip, serve = self._points(stub, size)
             round_trips.append(trip)
             served.append(serve)
-        return {"round_trip": Curve.of(round_trips), "serve": Curve.of(served)}
+        return {"round_trip": Curve.medians(round_trips), "serve": Curve.medians(served)}
 
     def _points(self, stub: Stub, size: int) -> tuple[Point, Point]:
         """Of the worker, and of the server."""
@@ -107,12 +112,12 @@ class _Clients:
         once = self._of_all(self._trip(stub)).max()
         calls = int(np.clip(_SERIES_S / once, _FEWEST_CALLS, _MOST_CALLS))
         busy_before = self._busy()
-        began = time.process_time()
+        began = core_seconds(self._plan.where)
         seconds = np.median([self._trip(stub) for _ in range(calls)])
-        cpu = (time.process_time() - began) / calls
+        cpu = (core_seconds(self._plan.where) - began) / calls
         served = (self._busy() - busy_before) / (calls * self._comm.size)
-        trip = Point(size, float(np.median(self._of_all(seconds))), float(np.mean(self._of_all(cpu))))
-        return trip, Point(size, served, served)
+        trip = Point(size, float(np.median(self._of_all(seconds))), max(0.0, float(np.mean(self._of_all(cpu)))))
+        return trip, Point(size, max(0.0, served), max(0.0, served))
 
     def _trip(self, stub: Stub) -> float:
         """Seconds of an update and its reply."""
@@ -123,7 +128,7 @@ class _Clients:
         return time.perf_counter() - began
 
     def _busy(self) -> float:
-        """Seconds of a core that the server has taken so far, while no client asks it for anything. Collective."""
+        """Seconds of a core that were used at the server so far, while no client asks it. Collective."""
         self._comm.barrier()
         busy = np.zeros(1)
         if self._comm.rank == 0:
@@ -135,7 +140,7 @@ class _Clients:
 
     async def _ask_busy(self) -> float:
         call = self._worker.rpc(self._address.worker).actor_execute(
-            actor=self._address.key, function="busy", args=[], kwargs={}
+            actor=self._address.key, function="busy", args=[self._plan.where], kwargs={}
         )
         answer = await asyncio.wait_for(call, ATTEMPT_S)
         if answer["status"] != "OK":
@@ -158,7 +163,7 @@ def round_trips(client: Any, server: str, clients: Sequence[str], where: str, se
     """
     with _servers(client, [server], [_plan(range(len(clients)))]) as (addresses, actors):
         actors[0].set().result(timeout=_START_S)
-        plan = RoundTripsPlan(seconds)
+        plan = RoundTripsPlan(where, seconds)
         with form_group(client, clients, measure_round_trips, plan, name="profile") as group:
             group.tell("servers", addresses)
             curves = group.results(seconds + _START_S)[0]
@@ -166,7 +171,7 @@ def round_trips(client: Any, server: str, clients: Sequence[str], where: str, se
 
 
 def exchange_neighbours(client: Any, left: str, right: str, where: str, seconds: float) -> dict[str, Curve]:
-    """The curve of two neighbouring servers on two Dask workers: seconds, and those of a core of both processes.
+    """The curve of two neighbouring servers on two Dask workers: seconds, and those of a core on each side.
 
     Raises ClusterError.
     """
@@ -182,17 +187,18 @@ def exchange_neighbours(client: Any, left: str, right: str, where: str, seconds:
             return found
 
         def busy() -> float:
-            return sum(actor.busy().result(timeout=_START_S) for actor in actors)
+            return sum(actor.busy(where).result(timeout=_START_S) for actor in actors)
 
-        for part, size in zip(_SLICES, SIZES, strict=True):
+        for part, size in zip(_SLICES * ROUNDS, SIZES * ROUNDS, strict=True):
+            expected = Curve.medians(points).seconds(size) if points else 0.0
+            if points and (expected > LONGEST_S or time.monotonic() + (2 + _FEWEST_CALLS) * expected > ends):
+                continue
             once = exchanged(part.index, 2)[-1]
-            if points and (once > LONGEST_S or time.monotonic() + _FEWEST_CALLS * once > ends):
-                break
             calls = int(np.clip(_SERIES_S / once, _FEWEST_CALLS, _MOST_CALLS))
             before = busy()
             taken = exchanged(part.index, calls)
-            points.append(Point(size, float(np.median(taken)), (busy() - before) / calls / 2))
-    return {f"exchange_neighbours {where} 2": Curve.of(points)}
+            points.append(Point(size, float(np.median(taken)), max(0.0, busy() - before) / calls / 2))
+    return {f"exchange_neighbours {where} 2": Curve.medians(points)}
 
 
 def _plan(groups: Iterable[int]) -> ServerPlan:

@@ -92,7 +92,7 @@ def test_every_work_of_a_step_is_measured(job):
 
 def test_a_mini_batch_too_large_for_the_time_is_measured_at_two_smaller_ones(monkeypatch):
     job = images(2, batch=512, partition_dim=1)
-    monkeypatch.setattr(profiling._Trial, "_tried", lambda self, batch: 1e-3 * batch)
+    monkeypatch.setattr(profiling.Trial, "_tried", lambda self, batch: 1e-3 * batch)
     samples = measure_layers(job, seconds=0.2)  # 50 rows fit
     products = sorted(s.work.rows for s in samples if s.work.kind == "InnerProduct" and s.work.outputs == 3)
     assert products == [8, 32]  # layers that are split by features have all rows
@@ -101,7 +101,7 @@ def test_a_mini_batch_too_large_for_the_time_is_measured_at_two_smaller_ones(mon
 
 def test_what_an_idle_group_receives_is_finite_and_stays_so():
     job = images(3, batch=9, partition_dim=1)
-    trial = profiling._Trial(job, threads=1)
+    trial = profiling.Trial(job, threads=1)
     feed, step = trial._feed(9)
     for _ in range(20):
         trial._run(feed, step)
@@ -158,7 +158,7 @@ def test_random_symbols_are_known_to_the_layers():
 
 def test_large_parameters_repeat_a_block(monkeypatch):
     monkeypatch.setattr(profiling, "DRAWN", 50)
-    net = profiling._Trial(images(), threads=1).net
+    net = profiling.Trial(images(), threads=1).net
     weight = next(param for param in net.params if param.shape == (36, 8)).value.reshape(-1)
     assert all((weight[a:b] == weight[: b - a]).all() for a, b in pairwise([*range(0, 288, 50), 288]))
     assert 0.5 < np.abs(weight).max() * np.sqrt(36 / 3) <= 1
