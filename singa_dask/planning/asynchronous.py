@@ -5,12 +5,11 @@ for w, for its other workers or the network, and for r, for its servers. Beside 
 
     step = s c + u w + t r,        s, t, u >= 1
 
-where s is the smallest number for which the processors give no more seconds than they have cores,
-sum over groups (seconds of a core that a step takes, of workers, servers and neighbours / step) <= cores, with hosts of
-their own those of each group's; t for
-which a server's updates fit into its time, sum over groups (seconds of the busiest server / step) <= 1; and u for which
-w and the exchanges of servers fit into that of a network card: processor sharing, within the asymptotic bounds of
-operational analysis (Denning & Buzen 1978).
+where s is the smallest number for which the processors, of all groups or of each group's own hosts, give no more
+seconds than they have cores, sum over groups (seconds of a core that a step takes, of workers, servers and neighbours
+/ step) <= cores; t for which a server's updates fit into its time, sum over groups (seconds of the busiest server /
+step) <= 1; and u for which w and the exchanges of servers fit into that of a network card. This is processor sharing,
+within the asymptotic bounds of operational analysis (Denning & Buzen 1978).
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class _Group:
         return cls(local, links, computes, rest - computes, replies, step.behind, step.size * cpu)
 
     def step(self, crowded: float, slower: float, carried: float) -> float:
-        """Seconds of its step where computing takes `crowded`, replies `slower` and waiting `carried` times as long."""
+        """Seconds of its step where computing takes `crowded` times as long, replies `slower`, waiting `carried`."""
         alone, replies = self.computes * crowded + self.waits * carried, self.replies * slower
         return max(alone, replies) if self.hides else alone + replies
 

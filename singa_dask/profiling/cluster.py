@@ -27,7 +27,7 @@ from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 Progress = Callable[[str], None]
 
 # Shares of the budget. The rest is for starting, forming groups and compiling.
-_KERNELS, _LOOP, _COLLECTIVES, _SERVERS = 0.2, 0.06, 0.25, 0.15
+_KERNELS, _LOOP, _COLLECTIVES, _SERVERS = 0.17, 0.05, 0.2, 0.13
 # Tasks that are to begin together begin so long after they were sent.
 LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.
@@ -94,7 +94,8 @@ def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
         return [(where, n) for where in _WHERE for n in reaching(f"{name} {where}", wanted(joining[where]))]
 
     return Missing(
-        *(reaching(name, sorted({1, crowd})) for name in ("sum", "loop")),
+        reaching("sum", sorted({1, crowd})),
+        reaching("loop", sorted({1, crowd})),
         both("all_reduce", rank_numbers),
         both("round_trip", lambda most: range(1, min(3, most))),
         [where for where, _ in both("exchange_neighbours", lambda most: [2] if most > 1 else [])],

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from singa_dask.algorithms import BP, TrainOneBatch
-from singa_dask.algorithms.base import OnGradient
 from singa_dask.comm.codecs import CODECS, Codec, codec
-from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.data import Loader, make_stream, write_shards
 from singa_dask.data.loader import close_shards
 from singa_dask.data.manifest import Manifest
-from singa_dask.job import Job
-from singa_dask.job.job_pb2 import AlgProto, StoreProto, UpdaterProto
-from singa_dask.layers import Convolution, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss
-from singa_dask.layers.context import Metric, Step
-from singa_dask.net import Net
+from singa_dask.job.job_pb2 import StoreProto, UpdaterProto
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
@@ -33,8 +24,6 @@ from singa_dask.planning.profile import Curve, LayerSample, Point, Profile, codi
 from singa_dask.profiling.grid import grid_jobs
 from singa_dask.profiling.layers import RATE, measure_layers
 from singa_dask.server import LocalLink, Server, ServerPlan, Slice, Stub
-from singa_dask.training.prepare import prepare
-from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 from singa_dask.updaters import SGD, AdaDelta, AdaGrad, Adam, AdamMax, Nesterov, RMSProp
 
 RULES = (
