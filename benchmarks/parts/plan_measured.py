@@ -28,7 +28,7 @@ from singa_dask.planning.costs import conditions
 from singa_dask.planning.model import predict
 from singa_dask.planning.partition import choose_partition
 from singa_dask.planning.prediction import Candidate, Machines
-from singa_dask.planning.profile import Profile
+from singa_dask.planning.profile import Curve, Profile
 from singa_dask.profiling.cluster import medians
 from singa_dask.training.prepare import prepare
 
@@ -110,6 +110,9 @@ def merged(profiles: Sequence[Profile]) -> Profile:
     """The medians of profiles of one cluster."""
     made = replace(profiles[0], layers=[], curves={}, notes={})
     made.merge(medians(profiles))
+    for name in made.curves:
+        if name.startswith("loop "):
+            made.curves[name] = Curve.middle(profile.curves[name] for profile in profiles if name in profile.curves)
     return made
 
 

@@ -16,11 +16,10 @@ SMALL = 4096
 
 @dataclass(frozen=True)
 class Cost:
-    """Elapsed seconds, and seconds of a core among them. known: whether they were measured for so many ranks."""
+    """Elapsed seconds, and seconds of a core among them."""
 
     seconds: float
     cpu: float
-    known: bool = True
 
 
 class Collectives:
@@ -63,7 +62,7 @@ class Collectives:
         local = self._measured(operation, "machine", nbytes, here)
         wire = self.wire(Collective(operation, nbytes).sent(ranks))
         latency = _rounds(operation, ranks) * (self._machines.latency or 0.0)
-        return Cost(local.seconds + wire + latency, min(local.cpu, local.seconds), False)
+        return Cost(local.seconds + wire + latency, min(local.cpu, local.seconds))
 
     def _measured(self, operation: str, where: str, nbytes: float, ranks: int) -> Cost:
         numbers = self._profile.numbers(f"{operation} {where}")
@@ -78,7 +77,7 @@ class Collectives:
         alike = nbytes * Collective(operation, 1.0).sent(ranks) / Collective(operation, 1.0).sent(nearest)
         rounds = _rounds(operation, ranks) / _rounds(operation, nearest)
         more = self._latency(curve) * (rounds - 1)
-        return Cost(max(0.0, curve.seconds(alike) + more), max(0.0, curve.cpu(alike)), False)
+        return Cost(max(0.0, curve.seconds(alike) + more), max(0.0, curve.cpu(alike)))
 
     @staticmethod
     def _latency(curve: Curve) -> float:

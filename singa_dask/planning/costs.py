@@ -155,17 +155,12 @@ class Costs:
         points = (Point(n, curve.seconds(min(own, curve.points[-1].size))) for n, curve in curves)
         return Curve.of(points).seconds(ranks)
 
-    def shared(self, elements: float, ranks: int) -> tuple[float, float] | None:
-        """Of the exchange of so many elements in memory that ranks share, with their update, and by how much longer
-        the next pass takes because the values lie in other cores' caches; None where that was not measured."""
+    def shared(self, elements: float, ranks: int) -> float | None:
+        """Of the exchange of so many elements in memory that ranks share, with their update; None where that was not
+        measured."""
         measured = self.profile.numbers("shared")
-        if not measured:
-            return None
-        exchange, reread = (
-            Curve.of(Point(n, self.profile.curves[f"{name} {n}"].seconds(elements)) for n in measured).seconds(ranks)
-            for name in ("shared", "reread")
-        )
-        return exchange, reread
+        points = [Point(n, self.profile.curves[f"shared {n}"].seconds(elements)) for n in measured]
+        return Curve.of(points).seconds(ranks) if points else None
 
     def reply(self, messages: Sequence[int], clients: int, ranks: int) -> Reply:
         """Of an update whose messages have so many elements, each for a server that `clients` workers push to at once.

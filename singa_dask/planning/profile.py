@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
-from statistics import median
+from statistics import median, median_low
 from typing import Any, TypeVar
 
 from singa_dask.errors import ConfigError, Problem
@@ -45,12 +45,22 @@ class Curve:
 
     @classmethod
     def medians(cls, points: Iterable[Point]) -> Curve:
-        """Of points of which several may have the same size: the medians of these."""
+        """Of points of which several may have the same size: the medians of these, of an even number the smaller one
+        of the two in the middle, as what disturbs a measurement makes it longer."""
         by_size: dict[float, list[Point]] = defaultdict(list)
         for point in points:
             by_size[point.size].append(point)
         return cls.of(
-            Point(size, median(p.seconds for p in of), median(p.cpu for p in of)) for size, of in by_size.items()
+            Point(size, median_low(p.seconds for p in of), median_low(p.cpu for p in of))
+            for size, of in by_size.items()
+        )
+
+    @classmethod
+    def middle(cls, curves: Iterable[Curve]) -> Curve:
+        """Of curves with as many points, whose sizes were measured too: the medians of the first points, and so on."""
+        return cls.of(
+            Point(*(median(getattr(point, name) for point in points) for name in ("size", "seconds", "cpu")))
+            for points in zip(*(curve.points for curve in curves), strict=True)
         )
 
     def seconds(self, size: float) -> float:
@@ -96,14 +106,13 @@ class Profile:
         "barrier machine 4"         size 0
         "barrier shared 4"          seconds of a core that each rank computes before the barrier: what it takes besides
         "shared 4"                  elements of all parameters: the exchange in shared memory with an update by SGD
-        "reread 4"                  the same: by how much longer it then takes to read all values
         "update kNesterov 2"        elements that the rule updates; the last number is the crowd
         "sum 2"                     bytes of another rank's gradient that a rank adds, in shared memory; crowd
         "encode kTopK 0.05 1"       elements; codec, sparsity (or "-") and crowd. Also decode
         "round_trip machine 1"      an update to a server of this many bytes and its reply, without the update itself;
-                                    last the number of clients at once. cpu: of the worker's process,
-                                    on a network of its host
-        "serve machine 1"           the same; seconds and cpu of the server's process or host
+                                    last the number of clients at once. cpu: what it takes from a
+                                    thread that computes beside it
+        "serve machine 1"           the same; seconds and cpu are what it takes at the server
         "load 1"                    values of a mini-batch of a worker: seconds of a core in its loading threads; crowd
         "loop 1"                    seconds of the passes of a step: what it takes besides them and the update, and by
                                     how much longer they take on average where a run interrupts them; crowd

@@ -158,7 +158,7 @@ class GroupStep:
                 yield Wait("servers" if act.key.startswith("server") else "exchange")
 
     @property
-    def _together(self) -> tuple[float, float] | None:
+    def _together(self) -> float | None:
         """Of the exchange in shared memory with the update, where that was measured; see Costs.shared."""
         if not (self.shares and self.in_process):
             return None
@@ -181,9 +181,8 @@ class GroupStep:
     def _update(self, bucket: int) -> Iterator[Act]:
         part = self._part(bucket)
         if self._together is not None:
-            exchange, reread = self._together
-            update = min(self.costs.update(part), exchange)
-            yield Compute(exchange - update + reread, "exchange")
+            update = min(self.costs.update(part), self._together)
+            yield Compute(self._together - update, "exchange")
             yield Compute(update, "update")
             return
         if self.shares:

@@ -27,7 +27,7 @@ from singa_dask.profiling.round_trips import exchange_neighbours, round_trips
 Progress = Callable[[str], None]
 
 # Shares of the budget. The rest is for starting, forming groups and compiling.
-_KERNELS, _LOOP, _COLLECTIVES, _SERVERS = 0.17, 0.05, 0.2, 0.13
+_KERNELS, _LOOP, _COLLECTIVES, _SERVERS = 0.15, 0.05, 0.2, 0.18
 # Tasks that are to begin together begin so long after they were sent.
 LEAD_S = 0.5
 # Beyond the time that a task was given: for compiling, and for machines that are busy.
@@ -182,10 +182,7 @@ class _Profiling:
                 for info in workers
             ]
             found = [group.results(seconds + PATIENCE_S)[0] for group in groups]
-        return Curve.of(
-            Point(*(median(getattr(point, name) for point in points) for name in ("size", "seconds", "cpu")))
-            for points in zip(*(curve.points for curve in found), strict=True)
-        )
+        return Curve.middle(found)
 
     def _measure_collectives(self) -> None:
         groups = self._missing.groups

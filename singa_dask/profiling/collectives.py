@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +12,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.buckets import even_counts
 from singa_dask.planning.profile import Curve, Point
 from singa_dask.profiling.layers import typical
+from singa_dask.profiling.processors import Computing, Sum
 from singa_dask.profiling.shared import measure_shared
 
 OPERATIONS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
@@ -28,7 +27,6 @@ _MOST_CALLS, _FEWEST_CALLS = 25, 3
 _SHARE_BESIDE = 0.4  # of the calls: repeated beside a computing thread
 _COMPUTE_S = 1e-3, 4e-3, 16e-3  # of a core between two barriers, as in small steps and in larger ones
 _BARRIERS_S, _MOST_BARRIERS, _FEWEST_BARRIERS = 0.5, 60, 18  # for each of them
-_ELEMENTS = 1 << 16  # of the arrays that ranks add meanwhile
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class _Measuring:
         seconds = np.median(self._series(call, calls).max(axis=0))
         comm.hurried = False
         try:
-            with _computing():
+            with Computing():
                 cpu = self._series(call, max(2, int(calls * _SHARE_BESIDE)), time.thread_time).mean()
         finally:
             comm.hurried = True
@@ -115,7 +113,7 @@ class _Measuring:
 
         This is what workers lose that share cores: they take turns, and are ready at different times.
         """
-        comm, work = self._comm, _Sum()
+        comm, work = self._comm, Sum()
         turns = max(1.0, comm.size / self._plan.cores)
         times = self._of_all(np.array([work.seconds()]))
         repeats = max(1, round(seconds / float(np.median(times))))
@@ -180,40 +178,3 @@ def _zeros(size: int) -> np.ndarray:
     array = np.empty(size, np.float32)
     array.fill(0)
     return array
-
-
-class _Sum:
-    """A sum of arrays that lie in the cache. Not a product: idle threads of BLAS spin, and take a core."""
-
-    def __init__(self) -> None:
-        self._a, self._b, self._out = (np.ones(_ELEMENTS, np.float32) for _ in range(3))
-        self.run(5)
-
-    def run(self, repeats: int) -> None:
-        for _ in range(repeats):
-            np.add(self._a, self._b, out=self._out)
-
-    def seconds(self, repeats: int = 100) -> float:
-        """Of a core, for one."""
-        began = time.thread_time()
-        self.run(repeats)
-        return (time.thread_time() - began) / repeats
-
-
-@contextmanager
-def _computing() -> Iterator[None]:
-    """Inside, another thread of this process computes."""
-    ended = threading.Event()
-
-    def compute() -> None:
-        work = _Sum()
-        while not ended.is_set():
-            work.run(10)
-
-    thread = threading.Thread(target=compute, name="computing", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -18,7 +18,7 @@ from singa_dask.cluster.leases import server_key
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 from singa_dask.planning.profile import Curve, Point
-from singa_dask.profiling.processors import core_seconds
+from singa_dask.profiling.processors import Computing
 from singa_dask.server import Address, Link, ServerActor, ServerPlan, Slice, Stub, link_to
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Put
@@ -27,11 +27,10 @@ from singa_dask.updaters import SGD
 # Bytes of an update, and as many of its reply.
 SIZES = tuple(1 << power for power in (12, 15, 18, 21, 24))
 # A size is left out if one round trip takes longer than this, seconds.
-LONGEST_S = 0.35
+LONGEST_S = 0.5
 # Each size is measured so often, with all others in between.
 ROUNDS = 2
-# Of calls one after the other: systems count what processors do in hundredths of a second.
-_SERIES_S, _MOST_CALLS, _FEWEST_CALLS = 0.15, 100, 3
+_WARM_S, _SERIES_S, _MOST_CALLS, _FEWEST_CALLS = 0.05, 0.1, 50, 3
 _START_S = 30.0
 _ELEMENTS = [nbytes // 4 for nbytes in SIZES]
 _BOUNDS = list(accumulate(_ELEMENTS, initial=0))
@@ -49,9 +48,15 @@ class RoundTripsPlan:
 class MeasuredServer(ServerActor):
     """A server that tells what it takes. Its updates leave the parameters as they are, and so take no time."""
 
-    async def busy(self, where: str) -> float:
-        """Seconds of a core that were used here so far; see core_seconds."""
-        return core_seconds(where)
+    async def compute(self, where: str) -> None:
+        """Compute until `taken`."""
+        self._computing = Computing(where)
+        self._computing.__enter__()
+
+    async def taken(self) -> float:
+        """Seconds of a core that all else took since `compute`."""
+        self._computing.__exit__()
+        return self._computing.taken
 
     async def set(self) -> None:
         """Set parameters."""
@@ -98,7 +103,7 @@ class _Clients:
         for stub, size in zip(self._stubs * ROUNDS, SIZES * ROUNDS, strict=True):
             left = self._plan.seconds - self._of_all(time.monotonic() - began).max()
             expected = Curve.medians(round_trips).seconds(size) if round_trips else 0.0
-            if round_trips and (expected > LONGEST_S or (2 + _FEWEST_CALLS) * expected > left):
+            if round_trips and (expected > LONGEST_S or 2 * _FEWEST_CALLS * expected > left):
                 continue
             trip, serve = self._points(stub, size)
             round_trips.append(trip)
@@ -108,16 +113,18 @@ class _Clients:
     def _points(self, stub: Stub, size: int) -> tuple[Point, Point]:
         """Of the worker, and of the server."""
         self._step = stub.get(self._values, 0)
-        self._trip(stub)
         once = self._of_all(self._trip(stub)).max()
+        for _ in range(int(np.clip(_WARM_S / once, 1, _FEWEST_CALLS))):
+            once = self._of_all(self._trip(stub)).max()
         calls = int(np.clip(_SERIES_S / once, _FEWEST_CALLS, _MOST_CALLS))
-        busy_before = self._busy()
-        began = core_seconds(self._plan.where)
         seconds = np.median([self._trip(stub) for _ in range(calls)])
-        cpu = (core_seconds(self._plan.where) - began) / calls
-        served = (self._busy() - busy_before) / (calls * self._comm.size)
-        trip = Point(size, float(np.median(self._of_all(seconds))), max(0.0, float(np.mean(self._of_all(cpu)))))
-        return trip, Point(size, max(0.0, served), max(0.0, served))
+        self._asked("compute", self._plan.where)
+        with Computing(self._plan.where) as computing:
+            for _ in range(calls):
+                self._trip(stub)
+        served = self._asked("taken") / (calls * self._comm.size)
+        cpu = np.mean(self._of_all(computing.taken)) / calls
+        return Point(size, float(np.median(self._of_all(seconds))), float(cpu)), Point(size, served, served)
 
     def _trip(self, stub: Stub) -> float:
         """Seconds of an update and its reply."""
@@ -127,26 +134,26 @@ class _Clients:
         self._step += 1
         return time.perf_counter() - began
 
-    def _busy(self) -> float:
-        """Seconds of a core that were used at the server so far, while no client asks it. Collective."""
+    def _asked(self, function: str, *args: Any) -> float:
+        """What a method of the server returns, while no client asks it for anything else. Collective."""
         self._comm.barrier()
-        busy = np.zeros(1)
+        found = np.zeros(1)
         if self._comm.rank == 0:
-            busy[0] = asyncio.run_coroutine_threadsafe(self._ask_busy(), self._worker.loop.asyncio_loop).result(
-                2 * ATTEMPT_S
-            )
-        self._comm.broadcast(busy)
-        return float(busy[0])
+            asking = self._ask(function, list(args))
+            loop = self._worker.loop.asyncio_loop
+            found[0] = asyncio.run_coroutine_threadsafe(asking, loop).result(2 * ATTEMPT_S) or 0.0
+        self._comm.broadcast(found)
+        return float(found[0])
 
-    async def _ask_busy(self) -> float:
+    async def _ask(self, function: str, args: list[Any]) -> float | None:
         call = self._worker.rpc(self._address.worker).actor_execute(
-            actor=self._address.key, function="busy", args=[self._plan.where], kwargs={}
+            actor=self._address.key, function=function, args=args, kwargs={}
         )
         answer = await asyncio.wait_for(call, ATTEMPT_S)
         if answer["status"] != "OK":
             raise answer["exception"]
-        busy: float = answer["result"]
-        return busy
+        result: float | None = answer["result"]
+        return result
 
     def _of_all(self, number: float) -> np.ndarray:
         """Every rank's number, by rank."""
@@ -186,18 +193,24 @@ def exchange_neighbours(client: Any, left: str, right: str, where: str, seconds:
             found: list[float] = actors[0].exchange(addresses[1], index, calls).result(timeout=_START_S)
             return found
 
-        def busy() -> float:
-            return sum(actor.busy(where).result(timeout=_START_S) for actor in actors)
+        def compute() -> None:
+            for actor in actors:
+                actor.compute(where).result(timeout=_START_S)
+
+        def taken() -> float:
+            found: float = sum(actor.taken().result(timeout=_START_S) for actor in actors)
+            return found
 
         for part, size in zip(_SLICES * ROUNDS, SIZES * ROUNDS, strict=True):
             expected = Curve.medians(points).seconds(size) if points else 0.0
-            if points and (expected > LONGEST_S or time.monotonic() + (2 + _FEWEST_CALLS) * expected > ends):
+            if points and (expected > LONGEST_S or time.monotonic() + 2 * _FEWEST_CALLS * expected > ends):
                 continue
             once = exchanged(part.index, 2)[-1]
             calls = int(np.clip(_SERIES_S / once, _FEWEST_CALLS, _MOST_CALLS))
-            before = busy()
-            taken = exchanged(part.index, calls)
-            points.append(Point(size, float(np.median(taken)), max(0.0, busy() - before) / calls / 2))
+            seconds = float(np.median(exchanged(part.index, calls)))
+            compute()
+            exchanged(part.index, calls)
+            points.append(Point(size, seconds, taken() / calls / 2))
     return {f"exchange_neighbours {where} 2": Curve.medians(points)}
 
 

@@ -24,7 +24,7 @@ def test_every_rank_has_the_same_curves_under_the_names_of_the_contract(where, m
     curves, comms = measured(3, where, 10.0)
     expected = {f"{name} {where} 3" for name in NAMES}
     if where == "machine":
-        expected |= {"barrier shared 3", "shared 3", "reread 3"}
+        expected |= {"barrier shared 3", "shared 3"}
     assert curves[0].keys() == expected
     assert curves[0] == curves[1] == curves[2]
     assert [point.size for point in curves[0][f"all_to_all {where} 3"].points] == [256, 4096]

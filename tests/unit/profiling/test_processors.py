@@ -1,23 +1,42 @@
-import os
+import threading
 import time
 
-import psutil
 import pytest
 
-from singa_dask.profiling.processors import core_seconds
+from singa_dask.profiling import processors
+from singa_dask.profiling.processors import Computing
 
 
 @pytest.mark.parametrize("where", ["machine", "network"])
-def test_computing_counts(where):
-    began, before = time.process_time(), core_seconds(where)
-    while time.process_time() < began + 0.3:
-        pass
-    assert core_seconds(where) - before >= 0.25
+def test_what_other_threads_compute_is_taken(where):
+    before = threading.active_count()
+    with Computing(where) as computing:
+        began = time.thread_time()
+        while time.thread_time() < began + 0.3:
+            sum(range(1000))
+    assert computing.taken >= 0.25
+    assert threading.active_count() == before
 
 
-def test_only_the_cores_of_this_process_count_for_its_host(monkeypatch):
-    idle = psutil.cpu_times(percpu=True)[0]._replace(idle=0.0, iowait=0.0)
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [idle._replace(idle=float(i)) for i in range(4)])
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3, 9})
-    monkeypatch.setattr(time, "monotonic", lambda: 10.0)
-    assert core_seconds("network") == 2 * 10.0 - (1 + 3)
+class Slow:
+    """Ten times slower than it is on its own."""
+
+    def seconds(self, repeats=1):
+        return 1e-4
+
+    def run(self, repeats):
+        time.sleep(repeats * 1e-3)
+
+
+def test_a_network_takes_what_the_computing_has_lost(monkeypatch):
+    """The system computes outside of processes."""
+    monkeypatch.setattr(processors, "Sum", Slow)
+    with Computing("network") as lost, Computing("machine") as unseen:
+        time.sleep(0.3)
+    assert lost.taken >= 0.2 > unseen.taken
+
+
+def test_waiting_takes_nothing():
+    with Computing("machine") as computing:
+        time.sleep(0.2)
+    assert computing.taken < 0.1
