@@ -72,6 +72,8 @@ def plan_table(advice: Advice, shown: Sequence[Prediction], job: str) -> Table:
     """The predictions, the recommended one marked."""
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     columns = {heading: [cell(each) for each in shown] for heading, cell in _columns(advice).items()}
+    if not any(map(_asynchronous, shown)):
+        del columns["stale"]
     for heading, cells in columns.items():
         if any(cells):
             right = heading in ("samples/s", "eff.", "ms", "sent", "memory", "stale")
@@ -88,11 +90,11 @@ def _columns(advice: Advice) -> dict[str, Callable[[Prediction], str]]:
             f"{'>' if each is advice.recommended else ' '} {framework(each.candidate.topology)}"
         ),
         "workers": lambda each: workers(each.candidate.topology),
-        "partition": lambda each: f"{partition(each.candidate)} {settings(each.candidate.topology)}".strip(),
+        "settings": lambda each: f"{partition(each.candidate)} {settings(each.candidate.topology)}".strip(),
         "samples/s": rate,
         "eff.": lambda each: f"{advice.efficiency(each):.0%}",
         "ms": lambda each: milliseconds(each.step_s),
-        "stale": lambda each: f"{each.staleness:.3g}" if each.staleness else "",
+        "stale": stale,
         "sent": lambda each: format_nbytes(each.sent) if each.sent else "",
         "memory": lambda each: format_nbytes(each.memory) + ("" if advice.fits(each) else "!"),
         TIME: where,
@@ -127,6 +129,15 @@ def partition(candidate: Candidate) -> str:
     if candidate.partition == "job":
         return "as in job"
     return candidate.partition if candidate.topology.nworkers_per_group > 1 else ""
+
+
+def stale(prediction: Prediction) -> str:
+    """Of how many updates ago the parameters of a gradient are, or that every group trains copies of them."""
+    return "copies" if prediction.candidate.topology.nserver_groups > 1 else f"{prediction.staleness:.3g}"
+
+
+def _asynchronous(prediction: Prediction) -> bool:
+    return not prediction.candidate.topology.framework.synchronous
 
 
 def rate(prediction: Prediction) -> str:
@@ -169,10 +180,13 @@ def describe(machines: Machines, memory: float | None) -> str:
 
 def footnotes(advice: Advice, shown: Sequence[Prediction]) -> Iterator[str]:
     """What the table's words and signs mean."""
-    yield "workers: groups x workers + servers. eff.: samples/s per core, against one worker with a host."
+    batch = round(advice.base.samples_per_s * advice.base.step_s)
+    yield f"A mini-batch has {batch:,} samples. The workers of a group divide it; each group takes its own."
+    yield "workers: groups x workers + servers. eff.: samples/s per core; 100 % is one worker with all cores of a host."
     yield "ms: of a step. sent: by a worker in a step. memory: of a worker. time: the largest parts of a step."
-    if any(each.staleness for each in shown):
-        yield "stale: updates by others between reading the parameters and applying the gradient."
+    if any(map(_asynchronous, shown)):
+        yield "stale: updates by others between reading the parameters and applying the gradient; copies: each group"
+        yield "trains a copy of the parameters, and their servers mix them."
     if any(each.extrapolated > EXTRAPOLATED for each in shown):
         yield "~ rests on layers or numbers of rows that were not measured."
     if any(not advice.fits(each) for each in shown):
@@ -202,10 +216,12 @@ def layer_lines(advice: Advice) -> Iterator[str]:
 def _sends(layer: LayerAdvice) -> str:
     gradients = f"{format_nbytes(layer.gradients)} of gradients"
     activations = f"{format_nbytes(layer.activations)} of activations"
-    if not layer.split:
-        return f"not split: {gradients} instead of {activations}"
-    by = "" if layer.partition == "features" else f" by {layer.partition}"
-    return f"split{by}: {activations} instead of {gradients}"
+    if layer.split:
+        by = "output features" if layer.partition == "features" else layer.partition
+        return f"split by {by}: {activations} instead of {gradients}"
+    if layer.gradients > layer.activations:
+        return f"not split: {gradients}; to send {activations} instead would not be faster"
+    return f"not split: {gradients} instead of {activations}"
 
 
 def expectation(prediction: Prediction) -> str:

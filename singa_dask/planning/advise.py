@@ -19,6 +19,8 @@ ALLOW = ("asynchronous", "codec")
 SAME = 0.01  # of the samples/s: closer than this, the simpler candidate is taken
 EXTRAPOLATED = 0.05  # of a step: what rests on more than this is marked
 
+SHOWN = 0.02  # of a step: smaller parts are summed up
+
 WORDS = {
     "layers": "computing in the layers",
     "transitions": "sending activations between split layers",
@@ -28,6 +30,12 @@ WORDS = {
     "servers": "waiting for the servers",
     "loading": "loading the data",
     "loop": "the training loop around the layers",
+}
+# What limits a step, and the parts that it shows in.
+LIMITS = {
+    "computing": ("layers", "codec", "update", "loading", "loop"),
+    "what its workers send each other": ("transitions", "exchange"),
+    "its servers": ("servers",),
 }
 
 
@@ -133,7 +141,7 @@ def advise(
     return Advice(
         predictions=(base, *ordered),
         recommended=chosen,
-        reason=" ".join(_reason(chosen, base, admitted, fitting, predictions, unpredicted)),
+        reason=" ".join(_reason(chosen, base, admitted, fitting, predictions, unpredicted, allow)),
         limit=limit(chosen, machines),
         layers=tuple(layers_of(chosen.candidate)),
         machines=machines,
@@ -224,18 +232,22 @@ def _reason(
     fitting: Sequence[Prediction],
     every: Sequence[Prediction],
     unpredicted: Sequence[str],
+    allow: Collection[str],
 ) -> Iterator[str]:
     """Two sentences: against the next best candidate, and against one worker and what was not admitted."""
     rest = [each for each in admitted if name(each.candidate) != name(chosen.candidate)]
     rival = max(rest, key=lambda each: each.samples_per_s, default=None)
-    text = f"{name(chosen.candidate)} trains {_rate(chosen)} samples/s"
+    among = "Of all candidates that are allowed" if allow else "Of all candidates that compute what one worker computes"
     if rival is None:
-        yield f"{text}, and no other candidate {_absent(fitting, every, unpredicted)}."
+        only = f"{name(chosen.candidate)} trains {_rate(chosen)} samples/s"
+        yield f"{only}, and no other candidate {_absent(fitting, every, unpredicted)}."
     elif _gain(chosen, rival) > SAME:
-        yield f"{text}, {_more(chosen, rival)} the next best: {name(rival.candidate)}."
+        fastest = f"{among}, {name(chosen.candidate)} is the fastest: {_rate(chosen)} samples/s"
+        yield f"{fastest}, {_more(chosen, rival)} {name(rival.candidate)}, the next one."
     else:
         simple = ", but less simple" * (_effort(rival) > _effort(chosen))
-        yield f"{text}; {name(rival.candidate)} is as fast{simple}."
+        none = f"{among}, none is faster than {name(chosen.candidate)}: {_rate(chosen)} samples/s"
+        yield f"{none}; {name(rival.candidate)} is as fast{simple}."
     against = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
     if chosen is base:
         more = any(each.candidate.topology.nworkers > 1 for each in admitted)
@@ -258,7 +270,8 @@ def _absent(fitting: Sequence[Prediction], every: Sequence[Prediction], unpredic
 
 
 def _rate(prediction: Prediction) -> str:
-    return f"{prediction.samples_per_s:,.0f}" if prediction.samples_per_s >= 10 else f"{prediction.samples_per_s:.2g}"
+    text = f"{prediction.samples_per_s:,.0f}" if prediction.samples_per_s >= 10 else f"{prediction.samples_per_s:.2g}"
+    return f"about {text}" if prediction.extrapolated > EXTRAPOLATED else text
 
 
 def _gain(one: Prediction, other: Prediction) -> float:
@@ -266,9 +279,9 @@ def _gain(one: Prediction, other: Prediction) -> float:
 
 
 def _more(one: Prediction, other: Prediction) -> str:
-    """How the rate of one compares with that of another: "25 % more than" or "2.5 times"."""
+    """How the rate of one compares with that of another: "25 % more than" or "2.5 times as many as"."""
     gain = _gain(one, other)
-    return f"{percent(gain)} more than" if gain < 1 else f"{1 + gain:.3g} times"
+    return f"{percent(gain)} more than" if gain < 1 else f"{1 + gain:.3g} times as many as"
 
 
 def _drawback(prediction: Prediction) -> str:
@@ -291,21 +304,17 @@ def percent(share: float) -> str:
 
 
 def limit(prediction: Prediction, machines: Machines) -> str:
-    """What takes most of the step, in a sentence."""
-    (part, seconds), *others = sorted(prediction.parts.items(), key=lambda item: -item[1])
-    text = f"The step of {duration(prediction.step_s)} is limited by {WORDS[part]}: {_share(seconds, prediction)}"
-    own = {layer.name for layer in prediction.candidate.job.neuralnet.layer}
-    layers = {each: ways for each, ways in prediction.layers.items() if each.rpartition("#")[2] in own}
-    if part == "layers" and layers:
-        slow, ways = max(layers.items(), key=lambda item: sum(item[1]))
-        text += f", {_share(sum(ways), prediction)} in {slow!r} alone"
-    elif part == "servers" and prediction.server_load:
-        text += f", in which the busiest server works {percent(prediction.server_load)} of the time"
-    if others and others[0][1] > 0.1 * prediction.step_s:
-        text += f"; {_share(others[0][1], prediction)} is {WORDS[others[0][0]]}"
+    """What takes most of the step, its parts, and what is sent."""
+    parts = {part: s for part, s in prediction.parts.items() if s >= SHOWN * prediction.step_s}
+    sums = {what: sum(parts.get(part, 0.0) for part in of) for what, of in LIMITS.items()}
+    most = max(sums, key=sums.__getitem__)
+    several = f", {_share(sums[most], prediction)} of it" if len(parts.keys() & set(LIMITS[most])) > 1 else ""
+    ordered = sorted(parts, key=lambda part: (part not in LIMITS[most], -parts[part]))
+    text = f"A step takes {duration(prediction.step_s)}. It is limited by {most}{several}: "
+    text += f"{_listed(list(_parts(prediction, ordered)))}."
     topology = prediction.candidate.topology
     if prediction.sent and topology.nworkers_per_group > 1:
-        text += f". A worker sends {format_nbytes(prediction.sent)} per step"
+        text += f" A worker sends {format_nbytes(prediction.sent)} per step"
         hosts = machines.hosts_for(topology.nprocesses)
         if machines.bandwidth and hosts > 1:
             wire = Collectives(Profile(), machines).wire(prediction.sent)
@@ -314,7 +323,33 @@ def limit(prediction: Prediction, machines: Machines) -> str:
         if prediction.hidden_s > SAME * prediction.step_s:
             hidden = percent(prediction.hidden_s / (prediction.hidden_s + seen))
             text += f"; {hidden} of the exchange is hidden behind the backward pass"
-    return f"{text}."
+        text += "."
+    return text
+
+
+def _parts(prediction: Prediction, parts: Sequence[str]) -> Iterator[str]:
+    """Parts of a step in words, and the sum of the others."""
+    for part in parts:
+        text = f"{_share(prediction.parts[part], prediction)} is {WORDS[part]}"
+        own = {layer.name for layer in prediction.candidate.job.neuralnet.layer}
+        layers = {each: ways for each, ways in prediction.layers.items() if each.rpartition("#")[2] in own}
+        if part == "layers" and layers:
+            slow, ways = max(layers.items(), key=lambda item: sum(item[1]))
+            text += f" ({_share(sum(ways), prediction)} in {slow!r} alone)"
+        elif part == "servers" and prediction.server_load:
+            text += f" (the busiest one works {percent(prediction.server_load)} of the time)"
+        yield text
+    rest = prediction.step_s - sum(prediction.parts[part] for part in parts)
+    if rest >= SAME * prediction.step_s:
+        yield f"{_share(rest, prediction)} is the rest"
+
+
+def _listed(items: Sequence[str]) -> str:
+    """
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def _share(seconds: float, prediction: Prediction) -> str:

@@ -34,11 +34,13 @@ _MOST = 1e6  # times slower than on its own
 @dataclass(frozen=True)
 class GroupRates:
     """Of every group. step_s: seconds of its steps. staleness: updates by others between reading the parameters and
-    applying the gradient, on average. server_load: share of the time in which a server works."""
+    applying the gradient, on average. server_load: share of the time in which a server works. sent: bytes that the
+    servers beside a worker send to neighbours in a step, on average."""
 
     step_s: float
     staleness: float
     server_load: float
+    sent: float
 
 
 def group_rates(step: GroupStep, outcome: Outcome, machines: Machines) -> GroupRates:
@@ -49,7 +51,7 @@ def group_rates(step: GroupStep, outcome: Outcome, machines: Machines) -> GroupR
     count = sum(groups.counts.values())
     step_s = count / sum(number / steps[group] for group, number in groups.counts.items())
     staleness = (topology.nworker_groups // topology.nserver_groups - 1.0) * (2 if step.behind else 1)
-    return GroupRates(step_s, staleness, groups.server_load(steps))
+    return GroupRates(step_s, staleness, groups.server_load(steps), groups.sent(step_s))
 
 
 class _Groups:
@@ -58,8 +60,8 @@ class _Groups:
     def __init__(self, step: GroupStep, outcome: Outcome) -> None:
         self._step, topology = step, step.costs.topology
         self._topology, self._neighbours = topology, _Neighbours.of(step)
-        kinds = product(_local_shares(topology), _links(topology.nserver_groups))
-        self.counts = Counter(_Group.of(step, outcome, local, links) for local, links in kinds)
+        kinds = Counter(product(_local_shares(topology), _links(topology.nserver_groups)))
+        self.counts = {_Group.of(step, outcome, *kind): number for kind, number in kinds.items()}
 
     def steps(self, machines: Machines) -> dict[_Group, float]:
         """Seconds of the steps of each kind of groups."""
@@ -87,6 +89,11 @@ class _Groups:
     def server_load(self, steps: Mapping[_Group, float]) -> float:
         """Share of the time in which a server works."""
         return self._step.busy_seconds * self._asked(steps)
+
+    def sent(self, step_s: float) -> float:
+        """Bytes that the servers of a group send to neighbours in a step, per worker of a group."""
+        links = sum(group.links * number for group, number in self.counts.items()) / sum(self.counts.values())
+        return links * self._neighbours.sent(step_s) / self._step.size
 
     def _served(self, steps: Mapping[_Group, float]) -> float:
         """Cores that the servers of a server group use."""
@@ -176,9 +183,10 @@ def _links(server_groups: int) -> list[int]:
 @dataclass(frozen=True)
 class _Neighbours:
     """The exchange of a server with its neighbour in the next group: due after so many updates, `every`, once the one
-    before is answered. servers: of a group. exchange: of one of them on idle machines."""
+    before is answered. servers: of a group. nbytes, exchange: of one of them on idle machines."""
 
     servers: int
+    nbytes: float
     every: int
     exchange: Exchange
 
@@ -186,10 +194,14 @@ class _Neighbours:
     def of(cls, step: GroupStep) -> _Neighbours:
         topology = step.costs.topology
         if topology.nserver_groups == 1:
-            return cls(0, 1, Exchange(0.0, 0.0, 0.0))
+            return cls(0, 0.0, 1, Exchange(0.0, 0.0, 0.0))
         servers = topology.nservers_per_group
         nbytes = NBYTES * (step.work.replicated + step.work.own * step.size) / servers
-        return cls(servers, topology.sync_freq, step.costs.neighbours(nbytes, topology.nprocesses))
+        return cls(servers, nbytes, topology.sync_freq, step.costs.neighbours(nbytes, topology.nprocesses))
+
+    def sent(self, step_s: float) -> float:
+        """Bytes that all servers of a group send to one neighbouring group in a step."""
+        return self.servers * self.nbytes * step_s / max(self.every * step_s, self.exchange.seconds)
 
     def cores_used(self, step_s: float, crowded: float) -> float:
         """Cores of one side, of all servers of a group, while steps take so long and computing `crowded` times as long

@@ -25,17 +25,18 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
     step = group_step(job, work, profile, machines)
     outcome, overlaps = step.outcome()
     parts, step_s = dict(outcome.parts), outcome.seconds
-    staleness = server_load = 0.0
+    staleness = server_load = to_neighbours = 0.0
     if topology.nworker_groups > 1:
         rates = group_rates(step, outcome, machines)
         step_s, staleness, server_load = rates.step_s, rates.staleness, rates.server_load
+        to_neighbours = rates.sent
         parts = _stretched(outcome, step_s)
     return Prediction(
         candidate=candidate,
         step_s=step_s,
         samples_per_s=topology.nworker_groups * work.batch / step_s,
         parts={name: seconds for name, seconds in parts.items() if seconds > 0},
-        sent=step.sent,
+        sent=step.sent + to_neighbours,
         memory=(work.shared_need if step.shares else work.need).total,
         server_memory=server_memory(job, work),
         layers=_layers(step),

@@ -30,7 +30,7 @@ def rows(text):
 
 def test_the_table_marks_what_is_recommended_and_shows_the_best():
     text = plan_text(advise(EVERY, HOST, memory=Memory(1900 * MB)), "points")
-    assert [">", "AllReduce", "2", "dim", "1", "1,800", "180%", "17.8", "2", "MB"] in [row[:10] for row in rows(text)]
+    assert [">", "AllReduce", "2", "dim", "1", "1,800", "180%", "17.8", "0", "2", "MB"] in [row[:11] for row in rows(text)]
     assert [row[:3] for row in rows(text) if row[:1] == ["Sandblaster"]] == [["Sandblaster", "2+3", "dim"]]
     assert "3 other candidates are left out; --all shows them." in text and "AllReduce   2       dim 0" in text
     (stale,) = [row for row in rows(text) if row[:2] == ["Downpour", "16x1+8"]]
@@ -47,10 +47,12 @@ def test_all_candidates_are_shown_on_request():
 def test_each_layer_says_why_it_is_split():
     split = plan_text(advise([ONE, SPLIT], HOST), "points")
     assert "Split over the workers of a group: fc1, fc2." in split
-    assert "fc1  576  split: 1.02 kB of activations instead of 2.3 kB of gradients" in split
+    assert "fc1  576  split by output features: 1.02 kB of activations instead of 2.3 kB of gradients" in split
     assert "fc2  325  split by input features: 640 B of activations instead of 1.3 kB of gradients" in split
     rows = plan_text(advise([ONE, TWO], HOST), "points")
     assert "No layer is split over" in rows and "fc2  325  not split: 1.3 kB of gradients instead of 8.19 kB" in rows
+    assert "fc1  576  not split: 2.3 kB of gradients; to send 1.02 kB of activations instead would not be" in rows
+    assert "A mini-batch has 32 samples." in rows
     assert "No layer is split: the recommended candidate has one worker." in plan_text(advise([ONE], HOST), "points")
 
 
