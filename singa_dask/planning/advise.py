@@ -237,7 +237,9 @@ def _reason(
     """Two sentences: against the next best candidate, and against one worker and what was not admitted."""
     rest = [each for each in admitted if name(each.candidate) != name(chosen.candidate)]
     rival = max(rest, key=lambda each: each.samples_per_s, default=None)
-    among = "Of all candidates that are allowed" if allow else "Of all candidates that compute what one worker computes"
+    among = (
+        "Of all candidates that are allowed" if allow else "Of all candidates that compute what one worker computes"
+    )
     if rival is None:
         only = f"{name(chosen.candidate)} trains {_rate(chosen)} samples/s"
         yield f"{only}, and no other candidate {_absent(fitting, every, unpredicted)}."

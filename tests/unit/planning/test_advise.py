@@ -43,7 +43,10 @@ def test_the_reason_is_two_sentences():
         "(--allow asynchronous)."
     )
     far = predicted(ClusterTopology.allreduce(2), 2500.0)
-    assert "2,500 samples/s, 2.5 times as many as AllReduce with 1 worker, the next one. " in advise([ONE, far], HOST).reason
+    assert (
+        "2,500 samples/s, 2.5 times as many as AllReduce with 1 worker, the next one. "
+        in advise([ONE, far], HOST).reason
+    )
     assert advise([ONE, TWO], HOST).reason.endswith("That is 1.5 times as many as one worker.")
     assert (
         "More workers would not be faster" in advise([ONE, predicted(ClusterTopology.allreduce(2), 800)], HOST).reason
