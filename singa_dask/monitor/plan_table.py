@@ -182,7 +182,7 @@ def footnotes(advice: Advice, shown: Sequence[Prediction]) -> Iterator[str]:
     """What the table's words and signs mean."""
     batch = round(advice.base.samples_per_s * advice.base.step_s)
     yield f"A mini-batch has {batch:,} samples. The workers of a group divide it; each group takes its own."
-    yield "workers: groups x workers + servers. eff.: samples/s per core; 100 % is one worker with all cores of a host."
+    yield "workers: groups x workers + servers. eff.: samples/s per core; 100 %: one worker with all cores of a host."
     yield "ms: of a step. sent: by a worker in a step. memory: of a worker. time: the largest parts of a step."
     if any(map(_asynchronous, shown)):
         yield "stale: updates by others between reading the parameters and applying the gradient; copies: each group"

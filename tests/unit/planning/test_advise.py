@@ -38,9 +38,9 @@ def test_the_simpler_of_equals_is_recommended():
 def test_the_reason_is_two_sentences():
     assert advise(EVERY, HOST).reason == (
         "Of all candidates that compute what one worker computes, AllReduce with 2 workers (partition dim 1) is the "
-        "fastest: 1,800 samples/s, 20 % more than AllReduce with 2 workers (partition dim 0), the next one. That is 1.8 times as many as one worker; Distributed Hogwild with 2 "
-        "workers would train 11 % more than that, but its gradients would be of copies that differ "
-        "(--allow asynchronous)."
+        "fastest: 1,800 samples/s, 20 % more than AllReduce with 2 workers (partition dim 0), the next one. That is "
+        "1.8 times as many as one worker; Distributed Hogwild with 2 workers would train 11 % more than that, "
+        "but its gradients would be of copies that differ (--allow asynchronous)."
     )
     far = predicted(ClusterTopology.allreduce(2), 2500.0)
     assert (
@@ -105,9 +105,9 @@ def test_efficiency_counts_the_cores_that_are_used():
 def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
     slow = predicted(ClusterTopology.allreduce(2), 100.0, parts={"exchange": 0.2, "layers": 0.12}, hidden_s=0.05)
     assert limit(slow, NETWORK) == (
-        "A step takes 320 ms. It is limited by what its workers send each other: 62 % is the exchange of gradients and "
-        "parameters and 38 % is computing in the layers. A worker sends 2 MB per step, which the network carries in "
-        "16 ms; 20 % of the exchange is hidden behind the backward pass."
+        "A step takes 320 ms. It is limited by what its workers send each other: 62 % is the exchange of gradients "
+        "and parameters and 38 % is computing in the layers. A worker sends 2 MB per step, which the network carries "
+        "in 16 ms; 20 % of the exchange is hidden behind the backward pass."
     )
     computing = predicted(
         ClusterTopology(),
@@ -122,9 +122,9 @@ def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
     parts = {"layers": 0.15, "transitions": 0.09, "exchange": 0.075, "loop": 0.005}
     sending = predicted(ClusterTopology.allreduce(2), 100.0, parts=parts, sent=0.0)
     assert limit(sending, HOST) == (
-        "A step takes 320 ms. It is limited by what its workers send each other, 52 % of it: 28 % is sending activations "
-        "between split layers, 23 % is the exchange of gradients and parameters, 47 % is computing in the layers and 2 % "
-        "is the rest."
+        "A step takes 320 ms. It is limited by what its workers send each other, 52 % of it: 28 % is sending "
+        "activations between split layers, 23 % is the exchange of gradients and parameters, 47 % is computing in the "
+        "layers and 2 % is the rest."
     )
     waiting = predicted(ClusterTopology.downpour(2, 1, 1), 100.0, parts={"servers": 0.5}, server_load=0.9)
     assert "78 % is waiting for the servers (the busiest one works 90 % of the time)" in limit(waiting, HOST)
