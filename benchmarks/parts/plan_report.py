@@ -94,12 +94,19 @@ def markdown(figures: Mapping[str, Any]) -> str:
     """The tables for docs/plan.md."""
     rows, machine = figures["points"], figures["machine"]
     total = summary(rows)
-    lines = [f"{total['points']} points on {machine['cpu']}, {machine['cores']} cores.", ""]
+    found = {name: _percent(total[name]) for name in ("median", "p95", "within_25")}
+    lines = [
+        f"{total['points']} points on {machine['cpu']}, {machine['cores']} cores. Median error {found['median']}, "
+        f"95th percentile {found['p95']}, {found['within_25']} within 25 %.",
+        "",
+    ]
     for column in ("framework", "condition"):
         lines += [*_table(by(rows, column), {"median": _percent, "p95": _percent, "bias": _signed, **_SHARES}), ""]
     judged = [{"choice among": name, **total[f"choices_{name}"]} for name in ("all", "synchronous")]
     lines += [*_table(judged, {"near_best": _percent}), ""]
-    lines += [*_table(worst(rows), {"error": _signed}), ""]
+    shown = ("job", "condition", "way", "predicted_ms", "measured_ms", "error")
+    largest = [{name: row[name] for name in shown} for row in worst(rows)]
+    lines += ["The largest errors:", "", *_table(largest, {"error": _signed}), ""]
     missed = [choice for choice in choices(rows) if choice["lost"] > NEAR]
     if missed:
         lines += ["Choices that lose more than 5 %:", "", *_table(missed, {"lost": _percent}), ""]

@@ -182,11 +182,11 @@ def footnotes(advice: Advice, shown: Sequence[Prediction]) -> Iterator[str]:
     """What the table's words and signs mean."""
     batch = round(advice.base.samples_per_s * advice.base.step_s)
     yield f"A mini-batch has {batch:,} samples. The workers of a group divide it; each group takes its own."
-    yield "workers: groups x workers + servers. eff.: samples/s per core; 100 %: one worker with all cores of a host."
+    yield "workers: groups x workers + servers. eff.: samples/s per core; 100 %: one worker with a host."
     yield "ms: of a step. sent: by a worker in a step. memory: of a worker. time: the largest parts of a step."
     if any(map(_asynchronous, shown)):
-        yield "stale: updates by others between reading the parameters and applying the gradient; copies: each group"
-        yield "trains a copy of the parameters, and their servers mix them."
+        yield "stale: updates by others between reading the parameters and applying the gradient."
+        yield "copies: each group trains a copy of the parameters, and neighbouring servers mix the copies."
     if any(each.extrapolated > EXTRAPOLATED for each in shown):
         yield "~ rests on layers or numbers of rows that were not measured."
     if any(not advice.fits(each) for each in shown):
@@ -220,7 +220,7 @@ def _sends(layer: LayerAdvice) -> str:
         by = "output features" if layer.partition == "features" else layer.partition
         return f"split by {by}: {activations} instead of {gradients}"
     if layer.gradients > layer.activations:
-        return f"not split: {gradients}; to send {activations} instead would not be faster"
+        return f"not split: {gradients} ({activations} would not be faster)"
     return f"not split: {gradients} instead of {activations}"
 
 
