@@ -21,7 +21,7 @@ CURVE = Curve((Point(0, 1.0),))
 def cluster(monkeypatch, tmp_path):
     """Of a client whose 2 workers measure a curve in no time."""
     monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
-    measured = replace(MACHINES, curves={"sum 1": CURVE, "sum 2": CURVE})
+    measured = replace(MACHINES, curves=dict.fromkeys(("sum 1", "sum 2", "loop 1", "loop 2"), CURVE))
     monkeypatch.setattr(profiles, "machines_of", lambda client: replace(MACHINES))
     monkeypatch.setattr(profiles, "missing_of", lambda client, known: missing(known, 2, {"machine": 1, "network": 1}))
     monkeypatch.setattr(profiles, "busy_beside", lambda client: [])
@@ -45,8 +45,8 @@ def test_what_is_measured_is_kept_and_serves_the_next_plan():
 def test_a_profile_of_fewer_workers_is_completed():
     store.save(store.key_of(MACHINES), replace(MACHINES, curves={"sum 1": CURVE, "loop 1": CURVE}))
     with Profiler("client", print) as profiler:
-        assert profiler.profile.curves.keys() == {"sum 1", "sum 2", "loop 1"}
-    assert kept().curves.keys() == {"sum 1", "sum 2", "loop 1"}
+        assert profiler.profile.curves.keys() == {"sum 1", "sum 2", "loop 1", "loop 2"}
+    assert kept().curves.keys() == {"sum 1", "sum 2", "loop 1", "loop 2"}
 
 
 def test_what_is_measured_beside_a_run_serves_and_is_not_kept(monkeypatch):
@@ -90,9 +90,10 @@ def test_a_failure_leaves_no_lock_and_no_workers(monkeypatch):
 
 
 def test_missing_is_what_reaches_no_further_than_fewer_workers():
-    two = dict.fromkeys(("sum 1", "sum 2", "all_reduce machine 2", "round_trip machine 1"), CURVE)
+    names = ("sum 1", "sum 2", "loop 1", "loop 2", "all_reduce machine 2", "round_trip machine 1")
+    two = dict.fromkeys(names, CURVE)
     known = Profile(curves=two | {"exchange_neighbours machine 2": CURVE})
     assert not missing(known, 2, {"machine": 2, "network": 1})
     assert missing(known, 4, {"machine": 5, "network": 2}) == Missing(
-        [4], [("machine", 4), ("machine", 5), ("network", 2)], [("machine", 2), ("network", 1)], ["network"]
+        [4], [4], [("machine", 4), ("machine", 5), ("network", 2)], [("machine", 2), ("network", 1)], ["network"]
     )
