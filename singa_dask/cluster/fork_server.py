@@ -13,8 +13,13 @@ from singa_dask.cluster.cores import THREAD_VARIABLES, added_variables
 # What workers need.
 IMPORTED = ["singa_dask.training.forked"]
 # Dask has freed memory given back to the system at once: every large temporary array would be new pages at every step.
-# The C library reads these when a process starts, and forked ones have what it read.
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": "134217728", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+# So would a message of several MB that a thread receives: only the first arena keeps what is freed, so it is the only
+# one. The C library reads these when a process starts, and forked ones have what it read.
+MALLOC = {
+    "MALLOC_TRIM_THRESHOLD_": "134217728",
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+    "MALLOC_ARENA_MAX": "1",
+}
 # How many cores a worker has is not known yet: it is told when it begins (worker_setup). One thread until then, as
 # threads don't survive a fork. Strings have Dask's hashes, those of workers that it starts in any other way.
 _ENVIRONMENT = MALLOC | dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONHASHSEED": "6640"}

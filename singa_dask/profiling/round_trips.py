@@ -25,12 +25,13 @@ from singa_dask.server.messages import Put
 from singa_dask.updaters import SGD
 
 # Bytes of an update, and as many of its reply.
-SIZES = tuple(1 << power for power in (12, 15, 18, 21, 24))
+SIZES = tuple(1 << power for power in (12, 15, 18, 21, 23, 24))
 # A size is left out if one round trip takes longer than this, seconds.
 LONGEST_S = 0.5
 # Each size is measured so often, with all others in between.
 ROUNDS = 2
-_WARM_S, _SERIES_S, _MOST_CALLS, _FEWEST_CALLS = 0.05, 0.1, 50, 3
+_WARM_S, _SERIES_S, _MOST_CALLS, _FEWEST_CALLS = 0.2, 0.2, 50, 3
+_MOST_WARM_CALLS = 7  # until memory for large messages comes from earlier ones
 _START_S = 30.0
 _ELEMENTS = [nbytes // 4 for nbytes in SIZES]
 _BOUNDS = list(accumulate(_ELEMENTS, initial=0))
@@ -114,7 +115,7 @@ class _Clients:
         """Of the worker, and of the server."""
         self._step = stub.get(self._values, 0)
         once = self._of_all(self._trip(stub)).max()
-        for _ in range(int(np.clip(_WARM_S / once, 1, _FEWEST_CALLS))):
+        for _ in range(int(np.clip(_WARM_S / once, 1, _MOST_WARM_CALLS))):
             once = self._of_all(self._trip(stub)).max()
         calls = int(np.clip(_SERIES_S / once, _FEWEST_CALLS, _MOST_CALLS))
         seconds = np.median([self._trip(stub) for _ in range(calls)])
