@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -69,6 +71,16 @@ class Interrupted(KeyboardInterrupt):
 
 def interrupt(number: int, frame: object) -> None:
     """The handler of SIGINT. Raises Interrupted."""
+    raise Interrupted
+
+
+def hang_up(number: int, frame: object) -> None:
+    """The handler of SIGHUP: the terminal was closed, and writing to it would fail. Raises Interrupted."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
     raise Interrupted
 
 

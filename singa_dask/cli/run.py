@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from singa_dask.cli.options import PATH, RUN, connect, interrupt, job_options, load, reports_errors, scheduler_options
+from singa_dask.cli.options import (
+    PATH,
+    RUN,
+    connect,
+    hang_up,
+    interrupt,
+    job_options,
+    load,
+    reports_errors,
+    scheduler_options,
+)
 
 if TYPE_CHECKING:
     from singa_dask.job import Job
@@ -70,6 +80,8 @@ def train(
     # killing the job.
     for number in (signal.SIGTERM, signal.SIGUSR1)[: 2 if mpi else 1]:
         signal.signal(number, interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored with nohup
+        signal.signal(signal.SIGHUP, hang_up)
     auto = cluster == AUTO
     loaded = cache(lambda: load(job, overrides, None if auto else cluster))
     with ExitStack() as stack:

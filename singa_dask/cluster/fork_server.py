@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 
 from singa_dask.cluster.cores import THREAD_VARIABLES, added_variables
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 
 # What workers need.
 IMPORTED = ["singa_dask.training.forked"]
@@ -32,14 +33,14 @@ def fork_server() -> Iterator[None]:
     For the main thread of a process that is ours. Variables that the environment has already stay.
     """
     forkserver.set_forkserver_preload(IMPORTED)
-    # A terminal sends Ctrl-C to it too: half-way through its imports it would die of it, with a traceback.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in FOR_THE_DRIVER}  # as in its workers
     try:
         try:
             with added_variables(_ENVIRONMENT):
                 forkserver.ensure_running()
         finally:
-            signal.signal(signal.SIGINT, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         yield
     finally:
         _end()

@@ -20,6 +20,7 @@ from singa_dask.cluster.cores import THREAD_VARIABLES, equal_share
 from singa_dask.cluster.dask_settings import SETTINGS
 from singa_dask.cluster.fork_server import IMPORTED, MALLOC
 from singa_dask.cluster.segments import unlink_orphans
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.errors import ClusterError
 
 GUARD = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'
@@ -89,11 +90,11 @@ def _whole(**settings: Any) -> LocalCluster:
     started: Future[LocalCluster] = Future()
 
     def start() -> None:
-        # Nor in processes that are started from here: a terminal's Ctrl-C would reach them in the midst of imports.
+        # Nor in processes that are started from here: signals for the driver would reach them in the midst of imports.
         # The tracker of multiprocessing comes before: starting it ends such a mask.
         try:
             resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_DRIVER)
             started.set_result(LocalCluster(**settings))
         except BaseException as error:
             started.set_exception(error)

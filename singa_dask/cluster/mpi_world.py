@@ -24,6 +24,7 @@ from singa_dask.cluster.dask_settings import SETTINGS
 from singa_dask.cluster.join import ended_by_alarm, join_launched
 from singa_dask.cluster.remote import alive, run_each
 from singa_dask.cluster.segments import unlink_segments
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.cluster.workers import wait_workers
 from singa_dask.errors import ClusterError, ConfigError, Problem
 
@@ -65,7 +66,7 @@ def mpi_world(
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(log_level)
     # Launchers and batch systems signal every rank, but only the driver can end a job in order.
-    ignored = [] if world.rank == 0 else [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    ignored = () if world.rank == 0 else (*FOR_THE_DRIVER, signal.SIGUSR1)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     scheduler = ""
     try:

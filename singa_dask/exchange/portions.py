@@ -40,6 +40,16 @@ class Gathered:
         """An array whose portion this rank has in memory: flat, in C order."""
         return cls(comm, portion, shape, array.dtype, lambda first, last: array[first:last])
 
+    @property
+    def own_nbytes(self) -> int:
+        """Bytes of the own portion."""
+        return self._portion.size * self.dtype.itemsize
+
+    def taken(self) -> Gathered:
+        """The same array with a copy of the own portion as it is now."""
+        own = np.array(self._held(0, self._portion.size), self.dtype)
+        return Gathered.of_array(self._comm, self._portion, self.shape, own)
+
     def blocks(self) -> Iterator[np.ndarray]:
         """The blocks of the whole array in order, on the first rank; nothing on the others. Collective."""
         comm, portion = self._comm, self._portion

@@ -40,9 +40,9 @@ _FIELDS: dict[Range, str] = {
     """,
     NOT_NEGATIVE: """
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps
-        validate_after checkpoint_freq checkpoint_after gpu poll_time unroll_index lr_scale wd_scale std weight_decay
-        delta base_lr gamma step_lr LinearProto.final_lr random_skip sequence lookahead cropsize pad pad_x pad_y
-        workspace_byte_limit knorm concate_dim slice_dim min_delta min_lr class_weight
+        validate_after checkpoint_freq checkpoint_after keep gpu poll_time unroll_index lr_scale wd_scale std
+        weight_decay delta base_lr gamma step_lr LinearProto.final_lr random_skip sequence lookahead cropsize pad
+        pad_x pad_y workspace_byte_limit knorm concate_dim slice_dim min_delta min_lr class_weight
     """,
     ABOVE_ZERO: "InverseTProto.final_lr",
     NOT_ZERO: "std_value RGBImageProto.scale",

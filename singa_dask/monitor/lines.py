@@ -69,7 +69,7 @@ class EventLines:
         if kind == "checkpoint":
             head = f"{label}{where}  saved     "
             return [head + _path(event["path"], width - len(head))]
-        if kind == "decision":
+        if kind in ("decision", "unsaved"):
             return [f"{label}{where}  {event['text']}"]
         return [f"{label}{where}  ended"] if kind == "end" and self.several else []
 

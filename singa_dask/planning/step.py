@@ -14,7 +14,7 @@ from singa_dask.planning.work import NBYTES, Call, Collective, WorkerStep
 
 Script = Iterator[Compute | Pause | Submit | Wait]
 # Of the message by which all ranks learn the metrics of a step (training/step_metrics.py), before what each reports.
-_METRICS_NBYTES, _RANK_NBYTES = 40, 72
+_METRICS_NBYTES, _RANK_NBYTES = 48, 72
 
 
 @dataclass(frozen=True)

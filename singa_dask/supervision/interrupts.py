@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
+
 
 @contextmanager
 def interrupts(asked: Callable[[str], None]) -> Iterator[None]:
@@ -26,7 +28,7 @@ def interrupts(asked: Callable[[str], None]) -> Iterator[None]:
             again = True
             asked("Ctrl-C" if args[0] == signal.SIGINT else signal.Signals(args[0]).name)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    numbers = (*FOR_THE_DRIVER, signal.SIGUSR1)
     main = threading.current_thread() is threading.main_thread()
     before = {n: handler for n in numbers if main and callable(handler := signal.getsignal(n))}
     for number, handler in before.items():

@@ -17,7 +17,7 @@ from singa_dask.cluster import WorkerInfo, local_cluster
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import run_key
 from singa_dask.cluster.workers import place
-from singa_dask.errors import CheckpointError, ConfigError, Problem, TrainingError
+from singa_dask.errors import TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
@@ -29,12 +29,13 @@ from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.queue import Queue
+from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.history import row_of
-from singa_dask.training.prepare import Prepared, check_given, training_data
+from singa_dask.training.prepare import Prepared
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
 
@@ -74,7 +75,10 @@ class Run:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
         with self.workspace.locked():
             self.workspace.check_own()
-            found, faults = self._start_point(resume)
+            start = resumed(self.prepared, self.workspace) if resume else fresh(self.prepared, self.workspace)
+            found = start.found
+            if found is not None:
+                self._steps[0], self._checkpoint = found.step, str(found.path)
             with ExitStack() as shown:
                 shown.enter_context(self.display)
                 if client is not None:  # before anything is moved
@@ -84,8 +88,8 @@ class Run:
                 error: BaseException | None = None
                 try:
                     with shown.pop_all() as stack:
-                        for fault in faults:
-                            self.display.note(f"passed over: {fault}")
+                        for note in start.notes:
+                            self.display.say(note)
                         if aside:
                             self.display.note(f"the earlier run in this workspace is now {aside}")
                         if self.processes:
@@ -99,55 +103,6 @@ class Run:
                     summary = self._record(error)
                     self._call_at_end(summary, error)
                 return summary
-
-    # Where it starts
-
-    def _start_point(self, resume: bool) -> tuple[Found | None, list[str]]:
-        if not resume:
-            self._check_given()
-            return None, []
-        found, faults = checkpoints.newest(self.workspace.checkpoints)
-        if found is None:
-            raise CheckpointError(
-                f"{self.workspace.checkpoints}: no valid checkpoint to resume from. "
-                "Run without --resume, or give the --workspace of the earlier run"
-                f"{self.workspace.earlier()}. {' '.join(faults)}".rstrip()
-            )
-        self._check_same(found)
-        if training_data(found.data) != training_data(self.prepared.data):
-            raise CheckpointError(
-                f"{found.path} was made with other data: other shards, batchsize, shuffle or seed, or for another "
-                "number of worker groups. Resume with what "
-                f"{self.workspace.job} says, or start from its parameters in another workspace: "
-                f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
-            )
-        self._steps[0], self._checkpoint = found.step, str(found.path)
-        return found, faults
-
-    def _check_same(self, found: Found) -> None:
-        """A checkpoint of another net or updater, or from beyond the end, is no point to go on from."""
-        prepared, faults = self.prepared, []
-        if found.step > prepared.job.train_steps:
-            faults.append(f"it is from step {found.step}, beyond train_steps, {prepared.job.train_steps}")
-        faults += checkpoints.misfits(found.shapes, prepared.shapes)
-        if set(found.updater_state) != set(prepared.updater_state):
-            names = [", ".join(sorted(state)) or "none" for state in (found.updater_state, prepared.updater_state)]
-            faults.append(f"updater state: {names[0]} in the checkpoint, {names[1]} in this job")
-        if faults:
-            raise CheckpointError(
-                f"{found.path} does not fit this job: {'; '.join(faults)}. Resume with what {self.workspace.job} says."
-            )
-
-    def _check_given(self) -> None:
-        """The checkpoints that a fresh run starts from must be there, must fit, and must stay there."""
-        problems = []
-        for path in self.prepared.job.checkpoint_path:
-            if self.workspace.folder in (where := Path(path).absolute()).parents or where == self.workspace.folder:
-                hint = "Pass another --workspace."
-                problems.append(Problem("checkpoint_path", "lies in the workspace that this run replaces", path, hint))
-        if problems:
-            raise ConfigError(problems)
-        check_given(self.prepared)
 
     # Training
 

@@ -21,8 +21,8 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,34 @@ class Checkpoint:
     code: CodeBundle | None = None
     decisions: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def own_nbytes(self) -> int:
+        """Bytes of this rank's portions of what is gathered."""
+        return sum(array.own_nbytes for array in _arrays(self).values() if isinstance(array, Gathered))
+
+    def taken(self) -> Checkpoint:
+        """The same with copies of this rank's portions as they are now."""
+        copies = {id(array): array.taken() for array in _arrays(self).values() if isinstance(array, Gathered)}
+
+        def taken(found: Any) -> Any:
+            if isinstance(found, Mapping):
+                return {name: taken(each) for name, each in found.items()}
+            return [taken(each) for each in found] if isinstance(found, list) else copies.get(id(found), found)
+
+        kinds = ("parameters", "updater", "carried", "residuals")
+        return replace(self, **{kind: taken(getattr(self, kind)) for kind in kinds})
+
 
 def path_of(folder: Path, step: int) -> Path:
     """The path of the checkpoint after `step` steps."""
     return folder / f"step-{step:08d}.h5"
 
 
-def save(checkpoint: Checkpoint, path: Path) -> Path:
+def save(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda: None) -> Path:
     """Write a checkpoint to a temporary file, sync it, and rename it, so that readers never see a partial file.
 
-    Arrays that are gathered come block by block from the other ranks, which `contribute`.
+    Arrays that are gathered come block by block from the other ranks, which `contribute`. begin: called before that,
+    once the disk has room for the file; if it was called, all blocks are gathered, even if writing fails.
     Raises CheckpointError (disk full, no permission); the temporary file is removed.
     """
     path = Path(path)
@@ -86,14 +104,14 @@ def save(checkpoint: Checkpoint, path: Path) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint_file.write(temporary, attributes, _arrays(checkpoint))
+        checkpoint_file.write(temporary, attributes, _arrays(checkpoint), begin)
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
+    except checkpoint_file.DiskFull as error:
+        raise CheckpointError(f"{path}: {error}. Free space or choose another --workspace.") from error
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: could not be written: {error}. Free space or choose another --workspace."
-        ) from error
+        raise CheckpointError(f"{path}: could not be written: {error}. Choose another --workspace.") from error
     finally:
         temporary.unlink(missing_ok=True)
     return path
@@ -151,6 +169,13 @@ def intact(path: Path) -> bool:
     return True
 
 
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove the checkpoints of the fewest steps until `count` are left, besides the best one."""
+    steps = _numbered(folder)
+    for path in sorted(steps, key=lambda path: steps[path])[:-count]:
+        path.unlink(missing_ok=True)
+
+
 def load_parameters(paths: Iterable[str]) -> dict[str, SavedArray]:
     """The parameters of several checkpoints (files or workspaces). Later ones override earlier ones."""
     parameters: dict[str, SavedArray] = {}
@@ -192,6 +217,7 @@ class Found:
     shapes: Mapping[str, tuple[int, ...]]
     updater_state: tuple[str, ...]
     decisions: Mapping[str, Any] = field(default_factory=dict)
+    job: str = ""
 
 
 def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -205,7 +231,7 @@ def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
     """The valid checkpoint with the most steps in `folder`, maybe the best one, and the faults of newer ones."""
-    steps = {p: int(name[1]) for p in Path(folder).glob("step-*.h5") if (name := _NAME.fullmatch(p.name))}
+    steps = _numbered(folder)
     faults: list[str] = []
     best = Path(folder) / BEST
     found = _found(best, faults) if best.is_file() else None
@@ -217,6 +243,11 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
     return found, faults
 
 
+def _numbered(folder: Path) -> dict[Path, int]:
+    """The checkpoints after so many steps."""
+    return {p: int(name[1]) for p in Path(folder).glob("step-*.h5") if (name := _NAME.fullmatch(p.name))}
+
+
 def _found(path: Path, faults: list[str]) -> Found | None:
     """A checkpoint, unless it is not valid, which is added to `faults`."""
     try:
@@ -225,7 +256,8 @@ def _found(path: Path, faults: list[str]) -> Found | None:
         faults.append(str(error))
         return None
     shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
-    return Found(path, checkpoint.step, checkpoint.data, shapes, tuple(checkpoint.updater), checkpoint.decisions)
+    states = tuple(checkpoint.updater)
+    return Found(path, checkpoint.step, checkpoint.data, shapes, states, checkpoint.decisions, checkpoint.job)
 
 
 def find(where: Path) -> Path:

@@ -6,11 +6,13 @@ is full, HDF5 would crash the process.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
+import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -22,9 +24,14 @@ import numpy as np
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import BLOCK, Gathered
 from singa_dask.layers.partition import Shape
+from singa_dask.training.memory import format_nbytes
 
 _HASHED = ("format", "step", "seed", "data")
 _HEADERS = 1 << 12  # bytes of HDF5's own beside an array, at most
+
+
+class DiskFull(Exception):
+    """The disk has no room for a file."""
 
 
 class SavedArray:
@@ -98,28 +105,49 @@ class _File:
             yield f
 
 
-def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write a file; on a full disk, before anything of it is gathered.
+def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], begin: Callable[[], None]) -> None:
+    """Write a file.
 
-    arrays: NumPy's, saved ones or Gathered, written in this order.
+    arrays: NumPy's, saved ones or Gathered, written in this order. begin: called when the disk has room for all of
+    them; after that all blocks are gathered, even if writing them fails.
+    Raises DiskFull before `begin` is called, OSError where writing fails.
     """
     file = _File(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     nbytes = sum(_nbytes(array) + _HEADERS for array in arrays.values())
-    os.posix_fallocate(file.descriptor, 0, nbytes)
+    _reserve(file, path, nbytes)
     os.ftruncate(file.descriptor, 0)  # HDF5 begins with an empty file
     with file.as_hdf5("w") as hdf5:
         offsets = {name: _create(hdf5, name, array) for name, array in arrays.items()}
         for name, value in {**attributes, "sha256": "0" * hashlib.sha256().digest_size * 2}.items():
             hdf5.attrs[name] = value
-    os.posix_fallocate(file.descriptor, 0, os.fstat(file.descriptor).st_size)
+    _reserve(file, path, os.fstat(file.descriptor).st_size)
+    begin()
+    fault: OSError | None = None
     for name, array in arrays.items():
         offset = offsets[name]
         for block in _blocks(array):
-            file.write(offset, block)
+            try:
+                file.write(offset, block)
+            except OSError as error:
+                fault = fault or error
             offset += block.nbytes
+    if fault is not None:
+        raise fault
     with file.as_hdf5("r+") as hdf5:
         hdf5.attrs.modify("sha256", _digest(hdf5, _saved_arrays(hdf5, file)))
     file.close()
+
+
+def _reserve(file: _File, path: Path, nbytes: int) -> None:
+    """Have the file system set the bytes of a file aside."""
+    try:
+        os.posix_fallocate(file.descriptor, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free = shutil.disk_usage(path.parent).free
+        sizes = f"needs {format_nbytes(nbytes)}, and the disk has {format_nbytes(free)} free"
+        raise DiskFull(f"{sizes} ({error.strerror})") from error
 
 
 def read(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, SavedArray]]:

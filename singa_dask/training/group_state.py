@@ -124,16 +124,18 @@ class GroupState:
             self._take_over(residuals)
         return begin
 
-    def snapshot(self, step: int, job_text: str, data: Mapping[str, str], *, own_values: bool = False) -> Checkpoint:
-        """The group's state, to be saved at once: the first worker saves it while the others contribute.
+    def snapshot(
+        self, step: int, job_text: str, data: Mapping[str, str], comm: Communicator, *, own_values: bool = False
+    ) -> Checkpoint:
+        """The group's state as it is until the next step: the first worker saves it while the others contribute.
 
-        own_values: save the parameters that this group has, not those that its servers have now, which updates by
-        other groups may have changed.
+        comm: of the same workers; it gathers the arrays. own_values: save the parameters that this group has, not
+        those that its servers have now, which updates by other groups may have changed.
         """
-        carried = gather_carried(self._net, self._comm) if self._carries else {}
-        residuals = self._gather_residuals() if self._has_residuals else {}
+        carried = gather_carried(self._net, comm) if self._carries else {}
+        residuals = self._gather_residuals(comm) if self._has_residuals else {}
         servers = _Servers(self._stages.stub, self._net.ops, self._stages.values if own_values else None)
-        parameters, *states = (self._gathered(servers, name) for name in ("", *self._updater_state))
+        parameters, *states = (self._gathered(comm, servers, name) for name in ("", *self._updater_state))
         updater = dict(zip(self._updater_state, states, strict=True))
         return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals)
 
@@ -170,21 +172,20 @@ class GroupState:
         self._comm.barrier()  # memory that workers share is written by all of them
         self._stages.stub.put(self._stages.values, states, step, reductions)
 
-    def _gathered(self, servers: _Servers, name: str) -> dict[str, Gathered]:
+    def _gathered(self, comm: Communicator, servers: _Servers, name: str) -> dict[str, Gathered]:
         """The parameters of all servers, or the updater's state `name`."""
         dtype = self._net.flat.values.dtype
         return {
-            h.name: Gathered(self._comm, h.portion, h.shape, dtype, partial(servers.elements, h, name))
-            for h in self._held
+            h.name: Gathered(comm, h.portion, h.shape, dtype, partial(servers.elements, h, name)) for h in self._held
         }
 
-    def _gather_residuals(self) -> dict[str, dict[str, Gathered]]:
+    def _gather_residuals(self, comm: Communicator) -> dict[str, dict[str, Gathered]]:
         stub, pushes = self._stages.stub, self._zeros(self._size)
         for i, part in stub.residual.items():
             pushes[stub.slices[i].start : stub.slices[i].stop] = part
         flat = self._net.flat
         values = self._net.ops.to_host(flat.values)
-        return gather_residuals(self._stages.exchange, self._comm, flat, self._held, values, pushes)
+        return gather_residuals(self._stages.exchange, comm, flat, self._held, values, pushes)
 
     def _take_over(self, residuals: ResidualState) -> None:
         """Adopt the residuals. What no codec here can keep becomes part of the next step's gradients."""

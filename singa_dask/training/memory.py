@@ -213,6 +213,19 @@ def check_memory(
     raise ConfigError(Problem("neuralnet", text, hint=_way_out(job, ops, comm.size, left, in_process_servers)))
 
 
+def has_room(comm: Communicator, nbytes: int, dask_limit: int | None = None) -> bool:
+    """Whether every worker could allocate so many bytes, its own number, and leave half of what is free. Collective.
+
+    dask_limit: see free_here.
+    """
+    free = free_here(dask_limit)
+    own = [nbytes, free.space, free.memory, *(number for owner in free.owners for number in owner)]
+    table = np.zeros((comm.size, len(own)), np.int64)
+    table[comm.rank] = own
+    comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
+    return bool((2 * table[:, 0] <= np.minimum(table[:, 1], divided(table[:, 2:]))).all())
+
+
 def divided(table: np.ndarray) -> np.ndarray:
     """The memory of each worker. table: by worker, `memory` and `owners` of its Free."""
     memory = table[:, 0].copy()

@@ -82,6 +82,10 @@ class Reporter:
         self._checkpoint = checkpoint
         self.emit("checkpoint", step=step, path=str(checkpoint))
 
+    def unsaved(self, step: int, why: str) -> None:
+        """Emit that a checkpoint could not be written, after `step` steps."""
+        self.emit("unsaved", step=step, text=f"not saved: {why} Training goes on.")
+
     def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
         """Emit which evaluation is the best so far, after `step` steps."""
         self._best = {**(best or {}), "checkpoint": str(checkpoint)}

@@ -1,16 +1,12 @@
-"""How a worker group begins, and the checkpoints that it leaves."""
+"""How a worker group begins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from singa_dask.errors import CheckpointError
-from singa_dask.job import job_to_text
-from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.replica import Replica
 
@@ -54,31 +50,3 @@ def must_save(replica: Replica, path: Path, step: int) -> bool:
     with comm.patiently(MEETING_TIMEOUT_S):
         comm.broadcast(there)
     return not there[0]
-
-
-def save_checkpoint(
-    replica: Replica,
-    path: Path,
-    step: int,
-    data: Mapping[str, str],
-    *,
-    described: Mapping[str, str],
-    code: CodeBundle | None,
-    decisions: Mapping[str, Any],
-    own_values: bool = False,
-) -> None:
-    """Save the group's state. Collective.
-
-    data, described, code: as `Prepared` has them. decisions: their state, on the first rank. own_values: see
-    GroupState.snapshot.
-    """
-    comm = replica.comm
-    replica.drain()
-    snapshot = replica.group_state.snapshot(step, job_to_text(replica.job), data, own_values=own_values)
-    snapshot.described, snapshot.code, snapshot.decisions = described, code, decisions
-    with comm.patiently(MEETING_TIMEOUT_S):
-        if comm.rank == 0:
-            checkpoints.save(snapshot, path)
-        else:
-            checkpoints.contribute(snapshot)
-        comm.barrier()

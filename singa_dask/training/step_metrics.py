@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,32 +17,34 @@ _PER_RANK = ("wait", "loading", "updates", "stall", "update_s", "staleness", "st
 
 def sum_over_ranks(
     comm: Communicator,
-    stop: bool,
+    wishes: Sequence[bool],
     metrics: Mapping[str, Metric],
     wait_s: float,
     loading_s: float,
     sent: ServerTraffic,
     reductions: int = 0,
-) -> tuple[bool, dict[str, Metric], np.ndarray]:
+) -> tuple[list[bool], dict[str, Metric], np.ndarray]:
     """One small all-reduce after a step, so that all ranks know the same. Collective.
 
-    stop: whether this rank was asked to stop. sent: its traffic with servers. reductions: of the learning rate, as its
-    servers told it. Returns whether any rank was asked to
-    stop, the metrics of the group's mini-batch, and what each rank reports: (len(_PER_RANK), ranks).
+    wishes: what this rank wants of the group. sent: its traffic with servers. reductions: of the learning rate, as its
+    servers told it. Returns which wishes any rank has, the metrics of the group's mini-batch, and what each rank
+    reports: (len(_PER_RANK), ranks).
     """
-    names = list(metrics)
-    message = np.zeros(1 + 2 * len(names) + len(_PER_RANK) * comm.size)
-    message[0] = stop
-    totals = message[1 : 1 + 2 * len(names)].reshape(-1, 2)
+    names, first = list(metrics), len(wishes)
+    last = first + 2 * len(names)
+    message = np.zeros(last + len(_PER_RANK) * comm.size)
+    message[:first] = wishes
+    totals = message[first:last].reshape(-1, 2)
     for row, metric in zip(totals, metrics.values(), strict=True):
         row[:] = metric.total, metric.count
-    ranks = message[1 + 2 * len(names) :].reshape(-1, comm.size)
+    ranks = message[last:].reshape(-1, comm.size)
     ranks[:, comm.rank] = (
         wait_s, loading_s, sent.updates, sent.stall_s, sent.update_s, sent.staleness, sent.staleness_max, sent.nbytes,
         reductions,
     )  # fmt: skip
     comm.all_reduce(message)
-    return bool(message[0]), {name: Metric(*row.tolist()) for name, row in zip(names, totals, strict=True)}, ranks
+    summed = {name: Metric(*row.tolist()) for name, row in zip(names, totals, strict=True)}
+    return (message[:first] > 0).tolist(), summed, ranks
 
 
 def most_reductions(ranks: np.ndarray) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.errors import TrainingError
-from singa_dask.job import active_phases
+from singa_dask.job import active_phases, job_to_text
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.schedule import checkpoint_seconds
 from singa_dask.layers.context import Metric
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
@@ -33,7 +35,8 @@ from singa_dask.training.memory import check_memory
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
-from singa_dask.training.resume import MEETING_TIMEOUT_S, must_save, put_parameters, save_checkpoint
+from singa_dask.training.resume import MEETING_TIMEOUT_S, must_save, put_parameters
+from singa_dask.training.saver import Saver
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
 # For the other worker groups to end, once all were asked to stop.
@@ -164,6 +167,10 @@ class _TrainingLoop:
         self._job, self._comm, self._group = replica.job, replica.comm, plan.group
         self._step = 0
         self._decisions = Decisions(replica.job)  # made by the first rank of the group that leads
+        self._saver = Saver(replica.comm, replica.job.keep, self._unsaved, services.memory_limit)
+        stack.push(lambda kind, error, trace: self._saver.close(failed=kind is not None))
+        self._saves_every_s = checkpoint_seconds(replica.job)
+        self._saved_at, self._saves_now = time.monotonic(), False
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
@@ -194,9 +201,10 @@ class _TrainingLoop:
                     ended, why = True, self._decisions.reason
                     interrupted = self._end_early(why)
             ended = ended or interrupted
-            if group.leads and (ended or due(self._step, job.checkpoint_freq, job.checkpoint_after)):
+            if ended or self._saves_now or due(self._step, job.checkpoint_freq, job.checkpoint_after):
                 self._save_step()
             if ended:
+                self._saver.wait(must=True)
                 return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
 
@@ -217,9 +225,10 @@ class _TrainingLoop:
         began = time.perf_counter()
         waited, loading = self._replica.wait_s, self._feed.wait_s
         metrics = self._replica.train_step(*self._feed.next(self._step))
-        stopping, summed, ranks = sum_over_ranks(
+        saves = self._comm.rank == 0 and time.monotonic() - self._saved_at >= self._saves_every_s
+        (stopping, self._saves_now), summed, ranks = sum_over_ranks(
             self._comm,
-            self._services.stop_requested(),
+            (self._services.stop_requested(), saves),
             metrics,
             self._replica.wait_s - waited,
             self._feed.wait_s - loading,
@@ -230,6 +239,7 @@ class _TrainingLoop:
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
         self._step += 1
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
+        self._saver.look()
         return stopping
 
     def _leave(self) -> None:
@@ -274,8 +284,7 @@ class _TrainingLoop:
             self._reporter.reduced(self._step, decisions.rate(self._step))
         if improved:
             path = self._plan.checkpoints / checkpoints.BEST
-            self._save(path, own_values=True)
-            self._reporter.best(self._step, decisions.best, path)
+            self._save(path, partial(self._reporter.best, self._step, decisions.best, path), own_values=True)
         return bool(ends)
 
     def _end_early(self, why: str) -> bool:
@@ -301,23 +310,27 @@ class _TrainingLoop:
             self._reporter.best(self._step, decisions.best, folder / checkpoints.BEST)
 
     def _save_step(self) -> None:
+        if not self._group.leads:
+            return
+        self._saver.wait()  # it may be this step's
+        self._saved_at = time.monotonic()
         path = checkpoints.path_of(self._plan.checkpoints, self._step)
         if must_save(self._replica, path, self._step):
-            self._save(path)
-            self._reporter.saved(path, self._step)
+            self._save(path, partial(self._reporter.saved, path, self._step))
 
-    def _save(self, path: Path, *, own_values: bool = False) -> None:
-        plan = self._plan
-        save_checkpoint(
-            self._replica,
-            path,
-            self._step,
-            plan.data,
-            described=plan.described,
-            code=plan.code,
-            decisions=self._decisions.state,
-            own_values=own_values,
+    def _save(self, path: Path, saved: Callable[[], None], *, own_values: bool = False) -> None:
+        """Begin to save a checkpoint. saved, own_values: see Saver.save, GroupState.snapshot."""
+        self._replica.drain()
+        self._saver.wait()
+        found = self._replica.group_state.snapshot(
+            self._step, job_to_text(self._job), self._plan.data, self._saver.comm, own_values=own_values
         )
+        found.described, found.code = self._plan.described, self._plan.code
+        found.decisions = self._decisions.state
+        self._saver.save(found, path, saved)
+
+    def _unsaved(self, why: str) -> None:
+        self._reporter.unsaved(self._step, why)
 
     def _open(self, net: Net, start: int, stop: int | None = None) -> Feed:
         comm, number = self._comm, self._group.number

@@ -49,8 +49,9 @@ def ends_with_a_checkpoint(process, tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_a_run_that_a_batch_system_stops_ends_with_a_checkpoint(running, tmp_path, no_leaks):
-    running.terminate()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_a_batch_system_or_a_closed_terminal_stops_saves(running, tmp_path, number, no_leaks):
+    os.killpg(running.pid, number)  # reaches the workers too
     ends_with_a_checkpoint(running, tmp_path)
 
 

@@ -8,7 +8,7 @@ from singa_dask.training.checkpoint import contribute, load, save
 
 def snapshot(replica, step):
     """The checkpoint of a group, on its first worker; None on the others. Collective."""
-    found = replica.group_state.snapshot(step, "", {})
+    found = replica.group_state.snapshot(step, "", {}, replica.comm)
     if replica.comm.rank:
         return contribute(found)
     with TemporaryDirectory() as folder:

@@ -27,13 +27,17 @@ class Child:
         self.killed = True
 
 
+def handlers():
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
 @pytest.fixture
 def started(monkeypatch):
     """What the fork server found when it started; `fails`: what its start raises; `children` of this process."""
-    started = SimpleNamespace(environment=None, handler=None, preload=None, fails=None, children=[], waited=[])
+    started = SimpleNamespace(environment=None, handlers=None, preload=None, fails=None, children=[], waited=[])
 
     def ensure_running():
-        started.environment, started.handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+        started.environment, started.handlers = dict(os.environ), handlers()
         if started.fails:
             raise started.fails
 
@@ -52,21 +56,21 @@ def started(monkeypatch):
 
 def test_it_starts_with_variables_of_its_own_and_without_ctrl_c(started, monkeypatch):
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    before, found = dict(os.environ), handlers()
     with fork_server():
-        assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is handler
+        assert dict(os.environ) == before and handlers() == found
     there = started.environment
     assert [there[name] for name in THREAD_VARIABLES] == ["1", "1", "7", "1"] and there["PYTHONHASHSEED"] == "6640"
-    assert MALLOC.items() <= there.items() and started.preload == IMPORTED and started.handler is signal.SIG_IGN
+    assert MALLOC.items() <= there.items() and started.preload == IMPORTED and started.handlers == [signal.SIG_IGN] * 3
     assert dict(os.environ) == before
 
 
 def test_a_start_that_fails_leaves_the_process_as_it_was(started):
-    before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    before, found = dict(os.environ), handlers()
     started.fails = OSError("no more processes")
     with pytest.raises(OSError, match="no more"), fork_server():
         pytest.fail("it has not started")
-    assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is handler
+    assert dict(os.environ) == before and handlers() == found
 
 
 def test_it_is_killed_at_the_end_and_no_other_child(started):
@@ -80,10 +84,10 @@ def test_it_is_killed_at_the_end_and_no_other_child(started):
 
 def test_a_worker_sets_what_its_environment_says(monkeypatch):
     told: list = []
-    handlers: list = []
+    told_signals: list = []
     monkeypatch.setattr(worker_setup, "set_blas_threads", told.append)
-    monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: handlers.append(given))
-    monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: handlers.append("numba"))
+    monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: told_signals.append(given))
+    monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: told_signals.append("numba"))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     monkeypatch.setenv("MKL_NUM_THREADS", "many")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -93,5 +97,6 @@ def test_a_worker_sets_what_its_environment_says(monkeypatch):
         assert not np.array_equal(np.random.get_state()[1], state[1]), "not the numbers of the worker forked before"
     finally:
         np.random.set_state(state)
-    assert handlers == [(signal.SIGINT, signal.SIG_IGN), "numba"]
+    ignored = [(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert told_signals == [*ignored, "numba"]
     assert told == [{"openblas": 3}]

@@ -10,6 +10,7 @@ import pytest
 
 from singa_dask.cluster import mpi_world as module
 from singa_dask.cluster.mpi_world import _fault, _packed, _unpacked, check_size, mpi_world
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.errors import ClusterError, ConfigError
 
 
@@ -140,8 +141,8 @@ class Served:
         pass
 
     async def finished(self):
-        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
-        assert handlers == [signal.SIG_IGN] * 3, "only the driver ends a job in order"
+        handlers = [signal.getsignal(number) for number in (*FOR_THE_DRIVER, signal.SIGUSR1)]
+        assert handlers == [signal.SIG_IGN] * 4, "only the driver ends a job in order"
         self.world.log.append(self.said)
 
 

@@ -11,7 +11,7 @@ import pytest
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
-from singa_dask.job import Job
+from singa_dask.job import Job, job_to_text
 from singa_dask.supervision import queue
 from singa_dask.supervision import run as module
 from singa_dask.supervision.callbacks import Callbacks
@@ -65,6 +65,8 @@ class Display:
 
     def note(self, text):
         self.notes.append(text)
+
+    say = note
 
     def handle(self, event):
         assert self.open
@@ -134,7 +136,14 @@ class Played:
 
     def save(self, step=4, **more):
         values = {name: np.zeros(shape, np.float32) for name, shape in self.prepared.shapes.items()}
-        whole = {"seed": 5, "job": "", "parameters": values, "updater": {"velocity": values}, "data": {}, **more}
+        whole = {
+            "seed": 5,
+            "job": job_to_text(self.prepared.job),
+            "parameters": values,
+            "updater": {"velocity": values},
+            "data": {},
+            **more,
+        }
         return checkpoints.save(
             checkpoints.Checkpoint(step, **whole), checkpoints.path_of(self.workspace.checkpoints, step)
         )

@@ -288,7 +288,9 @@ def test_ctrl_c_at_any_moment_stops_the_run_in_order(made, monkeypatch, moment):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize(("number", "by"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1")])
+@pytest.mark.parametrize(
+    ("number", "by"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"), (signal.SIGUSR1, "SIGUSR1")]
+)
 def test_a_signal_that_stops_the_run_is_named(made, number, by):
     before = signal.signal(number, signal.default_int_handler)
     try:

@@ -52,7 +52,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 def test_a_checkpoint_without_description_and_code_is_loaded(tmp_path):
     attributes = {"format": "singa_dask checkpoint 1", "step": 3, "seed": np.uint64(1), "data": "{}"}
     arrays = {"parameters/w": np.ones(2, np.float32), "job": np.frombuffer(b'name: "x"', np.uint8)}
-    checkpoint_file.write(tmp_path / "early.h5", attributes, arrays)
+    checkpoint_file.write(tmp_path / "early.h5", attributes, arrays, lambda: None)
     loaded = load(tmp_path / "early.h5")
     assert (loaded.step, loaded.job, loaded.described, loaded.code) == (3, 'name: "x"', {}, None)
 
@@ -178,6 +178,25 @@ def test_a_full_disk_leaves_the_old_one(tmp_path, monkeypatch):
         save(example(8), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_named_with_what_is_needed(tmp_path, monkeypatch):
+    begun = []
+
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_file.os, "posix_fallocate", no_space)
+    with pytest.raises(CheckpointError, match=r"c\.h5: needs 2\d\d kB, and the disk has .* free .*Free space"):
+        save(example(), tmp_path / "c.h5", lambda: begun.append(1))
+    assert not begun and not list(tmp_path.iterdir())
+
+
+def test_only_the_newest_are_kept_and_the_best(tmp_path):
+    for path in (*(path_of(tmp_path, step) for step in (5, 40, 100, 100_000_000)), tmp_path / checkpoints.BEST):
+        save(example(), path)
+    checkpoints.keep_newest(tmp_path, 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.h5", "step-00000100.h5", "step-100000000.h5"]
 
 
 def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):

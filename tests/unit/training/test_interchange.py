@@ -261,7 +261,7 @@ def test_no_worker_holds_the_whole_model_to_save_or_restore_it(tmp_path, monkeyp
         path = tmp_path / "c.h5"
         replica = formed(job, comm)
         measured("initialise", comm, replica.group_state.initialise)
-        found = replica.group_state.snapshot(0, "", {})
+        found = replica.group_state.snapshot(0, "", {}, replica.comm)
         measured("save", comm, lambda: contribute(found) if comm.rank else save(found, path))
         comm.barrier()
         saved = measured("load", comm, lambda: None if comm.rank else load(path))

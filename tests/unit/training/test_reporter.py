@@ -42,7 +42,7 @@ def group(comm, *, in_process=True):
 
 def one_step(made, comm, number, seconds=0.5):
     traffic = ServerTraffic(1, 0.1, 0.02, staleness=2, staleness_max=2, nbytes=100)
-    _, metrics, ranks = sum_over_ranks(comm, False, {"loss": Metric(6.0, 2.0)}, 0.1, 0.2, traffic)
+    _, metrics, ranks = sum_over_ranks(comm, (False,), {"loss": Metric(6.0, 2.0)}, 0.1, 0.2, traffic)
     made.add_step(number, seconds, metrics, ranks)
 
 

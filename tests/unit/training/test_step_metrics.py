@@ -8,18 +8,18 @@ from singa_dask.server import ServerTraffic
 from singa_dask.training.step_metrics import StepMetrics, sum_over_ranks
 
 
-def _told(comm, stops=(False, False)):
+def _told(comm, wishes=((False, False), (False, False))):
     """A step in which rank 1 has waited .2 s and its server has answered two updates at once, as after a stop."""
     loss = Metric(3.0 + comm.rank, 2 + comm.rank)
     sent = ServerTraffic(2, 0.1, 0.04, staleness=3, staleness_max=2, nbytes=100) if comm.rank else ServerTraffic()
-    return sum_over_ranks(comm, stops[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent)
+    return sum_over_ranks(comm, wishes[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent)
 
 
 def test_all_ranks_know_the_same():
-    for stopping, metrics, ranks in run_threads(2, _told, (False, True)):
-        assert stopping and metrics == {"loss": Metric(7.0, 5.0)}
+    for wishes, metrics, ranks in run_threads(2, _told, ((False, False), (True, False))):
+        assert wishes == [True, False] and metrics == {"loss": Metric(7.0, 5.0)}
         assert ranks[:, 0].tolist() == [0.0] * 9
-    assert not run_threads(2, _told)[0][0]
+    assert run_threads(2, _told)[0][0] == [False, False]
 
 
 def test_a_window_has_sums_and_means_of_its_steps():

@@ -113,7 +113,7 @@ def test_the_command_measures_the_whole_set_too(tmp_path):
     def trained(comm):
         replica = Replica.form(proto, comm, get_ops("cpu"))
         put_parameters(replica, None, carry=True, servers_are_new=True)
-        snapshot = replica.group_state.snapshot(0, "", {})
+        snapshot = replica.group_state.snapshot(0, "", {}, replica.comm)
         return checkpoints.save(snapshot, tmp_path / "first.h5")
 
     (path,) = run_threads(1, trained)

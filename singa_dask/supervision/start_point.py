@@ -1,0 +1,103 @@
+"""Where a run begins: at step 0, or at a checkpoint, which a run with other workers may have made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import text_format
+
+from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import JobProto, Phase
+from singa_dask.job.phases import graph_phase
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.checkpoint import Found
+from singa_dask.training.prepare import Prepared, check_given, training_data
+from singa_dask.training.resolve_data import resolve_data
+from singa_dask.training.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """found: the checkpoint from which a run goes on; None for step 0. notes: what its user must know of it."""
+
+    found: Found | None = None
+    notes: tuple[str, ...] = ()
+
+
+def fresh(prepared: Prepared, workspace: Workspace) -> StartPoint:
+    """The start of a new run. The checkpoints with its first parameters must be there, must fit, and must stay there.
+
+    Raises ConfigError or CheckpointError otherwise.
+    """
+    problems = []
+    for path in prepared.job.checkpoint_path:
+        if workspace.folder in (where := Path(path).absolute()).parents or where == workspace.folder:
+            hint = "Pass another --workspace."
+            problems.append(Problem("checkpoint_path", "lies in the workspace that this run replaces", path, hint))
+    if problems:
+        raise ConfigError(problems)
+    check_given(prepared)
+    return StartPoint()
+
+
+def resumed(prepared: Prepared, workspace: Workspace) -> StartPoint:
+    """The newest valid checkpoint of the run in the workspace, whatever workers it had.
+
+    Raises CheckpointError if there is none, or if it is of another net, updater or data.
+    """
+    found, faults = checkpoints.newest(workspace.checkpoints)
+    if found is None:
+        raise CheckpointError(
+            f"{workspace.checkpoints}: no valid checkpoint to resume from. "
+            "Run without --resume, or give the --workspace of the earlier run"
+            f"{workspace.earlier()}. {' '.join(faults)}".rstrip()
+        )
+    _check_same(prepared, workspace, found)
+    before = text_format.Parse(found.job, JobProto()).cluster
+    notes = [f"passed over: {fault}" for fault in faults]
+    if training_data(found.data) != training_data(prepared.data):
+        same = before.nworker_groups == prepared.topology.nworker_groups
+        if same or not _dealt_alike(prepared, before.nworker_groups, found):
+            raise CheckpointError(
+                f"{found.path} was made with other data: other shards, batchsize, shuffle or seed. Resume with what "
+                f"{workspace.job} says, or start from its parameters in another workspace: "
+                f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
+            )
+        notes.append(
+            f"{_groups(prepared.topology.nworker_groups)} instead of {_groups(before.nworker_groups)}: "
+            f"the training data are dealt anew, and each group goes on with mini-batch {found.step} of its own share"
+        )
+    was, now = ClusterTopology.from_proto(before).describe(), prepared.topology.describe()
+    if found.job and was != now:
+        notes.append(f"resumed with another cluster. Before: {was}. Now: {now}.")
+    return StartPoint(found, tuple(notes))
+
+
+def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
+    """A checkpoint of another net or updater, or from beyond the end, is no point to go on from."""
+    faults = []
+    if found.step > prepared.job.train_steps:
+        faults.append(f"it is from step {found.step}, beyond train_steps, {prepared.job.train_steps}")
+    faults += checkpoints.misfits(found.shapes, prepared.shapes)
+    if set(found.updater_state) != set(prepared.updater_state):
+        names = [", ".join(sorted(state)) or "none" for state in (found.updater_state, prepared.updater_state)]
+        faults.append(f"updater state: {names[0]} in the checkpoint, {names[1]} in this job")
+    if faults:
+        raise CheckpointError(
+            f"{found.path} does not fit this job: {'; '.join(faults)}. Resume with what {workspace.job} says."
+        )
+
+
+def _dealt_alike(prepared: Prepared, groups: int, found: Found) -> bool:
+    """Whether the checkpoint's data are this job's, if these are dealt to so many worker groups."""
+    job = JobProto()
+    job.CopyFrom(prepared.job)
+    job.cluster.nworker_groups = groups
+    fingerprints, _ = resolve_data(job, [graph_phase(job.neuralnet.layer, Phase.kTrain)])
+    return training_data(fingerprints) == training_data(found.data)
+
+
+def _groups(count: int) -> str:
+    return f"{count} worker group{'s' * (count > 1)}"

@@ -1,0 +1,105 @@
+"""Checkpoints are written beside training: a copy of the group's state is taken in a moment, and a thread saves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.comm.communicator import Communicator
+from singa_dask.errors import CheckpointError
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.checkpoint import Checkpoint
+from singa_dask.training.memory import has_room
+
+# Writing a large checkpoint takes minutes on a slow disk.
+WRITING_TIMEOUT_S = 300.0
+
+
+class Saver:
+    """Saves the checkpoints of a worker group, one at a time.
+
+    Where the memory of any rank has no room for a copy, training waits until the checkpoint is written. keep: how many
+    stay, the newest; 0 for all. failed: on the first rank, is told why one could not be written.
+
+    All methods but `look` are collective.
+    """
+
+    def __init__(
+        self, comm: Communicator, keep: int, failed: Callable[[str], None], dask_limit: int | None = None
+    ) -> None:
+        self._parent, self._keep, self._failed, self._dask_limit = comm, keep, failed, dask_limit
+        self._own: Communicator | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._under_way: tuple[Future[None], Callable[[], None]] | None = None
+
+    @property
+    def comm(self) -> Communicator:
+        """What carries the gathered arrays of its checkpoints."""
+        if self._own is None:
+            self._own = self._parent.split(0)
+            self._own.hurried = False
+        return self._own
+
+    def save(self, checkpoint: Checkpoint, path: Path, saved: Callable[[], None]) -> None:
+        """Begin to save a checkpoint whose arrays are gathered by `comm`. saved: called by a later
+        method, once it is written."""
+        self.wait()
+        beside = has_room(self._parent, checkpoint.own_nbytes, self._dask_limit)
+        self._under_way = self._pool.submit(self._write, checkpoint.taken() if beside else checkpoint, path), saved
+        if not beside:
+            self.wait()
+
+    def look(self) -> None:
+        """Report a checkpoint that has been written since."""
+        if self._under_way is not None and self._under_way[0].done():
+            self._report()
+
+    def wait(self, *, must: bool = False) -> None:
+        """Return when everything is written. Raises CheckpointError on the first rank if the last one `must` be there
+        and could not be written; ClusterError where another rank is lost."""
+        if self._under_way is not None:
+            self._report(must=must)
+
+    def close(self, *, failed: bool) -> None:
+        """End the thread. failed: whether other ranks may not take part any more."""
+        if failed and self._own is not None:
+            self._own.abort("the worker failed")
+        self._pool.shutdown(wait=True)
+        if self._own is not None:
+            self._own.close()
+
+    def _report(self, *, must: bool = False) -> None:
+        assert self._under_way is not None
+        (written, saved), self._under_way = self._under_way, None
+        try:
+            written.result()
+        except CheckpointError as error:
+            if must:
+                raise
+            self._failed(str(error))
+        else:
+            saved()
+
+    def _write(self, checkpoint: Checkpoint, path: Path) -> None:
+        comm, begins = self.comm, np.zeros(1)
+        with comm.patiently(WRITING_TIMEOUT_S):
+            if comm.rank > 0:
+                comm.broadcast(begins)
+                if begins[0]:
+                    checkpoints.contribute(checkpoint)
+                return
+
+            def begin() -> None:
+                begins[0] = 1
+                comm.broadcast(begins)
+
+            try:
+                checkpoints.save(checkpoint, path, begin)
+            finally:
+                if not begins[0]:
+                    comm.broadcast(begins)
+        if self._keep:
+            checkpoints.keep_newest(path.parent, self._keep)
