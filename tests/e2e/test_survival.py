@@ -16,9 +16,13 @@ LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, 
 def running(environment, tmp_path):
     """A long run in a process group of its own, as a terminal would start it, that has made its first 50 steps."""
     options = ("train", example(), "--cluster", cluster(), "--workspace", tmp_path / "run", *LONG)
-    with started(*options, folder=tmp_path, env=environment) as process:
-        wait_for_step(process, tmp_path, 50)
-        yield process
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run below nohup
+    try:
+        with started(*options, folder=tmp_path, env=environment) as process:
+            wait_for_step(process, tmp_path, 50)
+            yield process
+    finally:
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def last_step(folder):
