@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench storm clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -98,6 +98,9 @@ peers: setup  ## install the peers that the benchmarks compare with (PyTorch and
 
 bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|loader|startup|shard|predict|plan|accuracy
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
+
+storm: setup  ## train while processes are killed and stopped at random (ARGS="--seconds 1800")
+	$(BIN)/python benchmarks/storm.py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
 	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

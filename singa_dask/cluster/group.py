@@ -85,6 +85,7 @@ class Group(AbstractContextManager["Group", None]):
         self.replaced = {} if replaced is None else replaced
         self._client = client
         self._server = server
+        self._own_world = plans[0].endpoint is not None
         self._checked_at = 0.0
         self._listened_at = 0.0
         self._heard: dict[str, tuple[float, float]] = {}
@@ -170,6 +171,14 @@ class Group(AbstractContextManager["Group", None]):
             there = dict.fromkeys(alive(self._client, self.addresses), (self._server.endpoint.kvsname,))
             run_each(self._client, clean_segments, there, _ANSWER_S)
         self._client.cancel(list(self.futures), force=True)
+
+    def replace_processes(self) -> None:
+        """Have nannies replace the processes of a failed group, if they can enter no other MPI world."""
+        if self.failure is not None and self._own_world:
+            there = alive(self._client, self.addresses)
+            spent = {w.address: w.pid for w in self.workers if w.nanny and w.address in there}
+            self.replaced |= spent
+            kill_processes(self._client, spent)
 
     def close(self) -> None:
         """End the ranks that still run, and let Dask forget the results."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from typing import Any
 
 from singa_dask.cluster.segments import unlink_segments
@@ -30,6 +31,27 @@ def run_each(
         calls = client._run(function, *args[address], workers=[address], nanny=on_nanny)
         return (await asyncio.wait_for(calls, timeout_s))[address]
 
+    return _each(client, one, args, timeout_s)
+
+
+def ask_nannies(
+    client: Any, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float
+) -> dict[str, Any | Exception]:
+    """As run_each, on nannies, by the nanny's address: also those whose workers are just being restarted."""
+
+    async def one(address: str) -> Any:
+        call = client.rpc(address).run(function=pickle.dumps(function), args=pickle.dumps(args[address]))
+        answer = await asyncio.wait_for(call, timeout_s)
+        if answer["status"] != "OK":
+            raise answer["exception"]
+        return answer["result"]
+
+    return _each(client, one, args, timeout_s)
+
+
+def _each(
+    client: Any, one: Callable[[str], Coroutine[Any, Any, Any]], args: Mapping[str, tuple], timeout_s: float
+) -> dict[str, Any | Exception]:
     async def every() -> list[Any]:
         return await asyncio.gather(*map(one, args), return_exceptions=True)
 

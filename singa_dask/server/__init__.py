@@ -3,6 +3,7 @@
 from singa_dask.server.actor import ServerActor
 from singa_dask.server.link import Address, Link, LocalLink, link_to
 from singa_dask.server.server import Server, ServerPlan
+from singa_dask.server.shadow import Shadow, ShadowAddress, SliceShadow
 from singa_dask.server.slices import Partition, Slice, partition
 from singa_dask.server.stub import ServerTraffic, Stub
 
@@ -15,7 +16,10 @@ __all__ = [
     "ServerActor",
     "ServerPlan",
     "ServerTraffic",
+    "Shadow",
+    "ShadowAddress",
     "Slice",
+    "SliceShadow",
     "Stub",
     "link_to",
     "partition",

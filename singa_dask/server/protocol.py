@@ -31,6 +31,7 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.neighbours import Account
+from singa_dask.server.shadow import SliceShadow
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater
 
@@ -78,7 +79,7 @@ class ServerProtocol:
     groups: the expected worker groups; max_staleness: how many updates a group may be ahead of the slowest one, None
     for no bound (Downpour), 0 for lock-step. sync_freq: updates between two exchanges with the right neighbour.
     accounts: by side ("left", "right"), the generations of existing neighbours. copy: False to update the arrays of
-    Put in place.
+    Put in place. shadows: by slice, of those that get a copy of every new version.
 
     Not thread-safe. Replies hold live arrays, valid until the next message.
     """
@@ -94,9 +95,13 @@ class ServerProtocol:
         sync_freq: int = 1,
         accounts: Mapping[str, tuple[int, int]] | None = None,
         copy: bool = True,
+        shadows: Mapping[int, SliceShadow] | None = None,
     ) -> None:
         shared = ops, tuple(groups), max_staleness, sync_freq, dict(accounts or {}), copy
-        self.slices = {s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared) for s in slices}
+        self.slices = {
+            s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, shadow=(shadows or {}).get(s.index))
+            for s in slices
+        }
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """Take a message. Returns all replies that are now possible, to this or earlier messages."""
@@ -118,6 +123,7 @@ class SliceProtocol:
     sync_freq: int
     generations: dict[str, tuple[int, int]]
     copy: bool
+    shadow: SliceShadow | None = None
     values: Array = None
     version: int = 0
     members: dict[int, _GroupClock] = field(default_factory=dict)
@@ -206,6 +212,7 @@ class SliceProtocol:
             self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
             self.version, self.reductions = put.version, put.reductions
             self.members = {group: _GroupClock(-1, put.step) for group in self.groups}
+            self._save()
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
         return Done()
@@ -258,7 +265,12 @@ class SliceProtocol:
             self.version += 1
             member.next += 1
             self.untold += 1
+            self._save()
         return Fresh(self.values, self.version, staleness=entry.staleness)
+
+    def _save(self) -> None:
+        if self.shadow is not None:
+            self.shadow.save(self.version, self.values, self.updater.state)
 
     def _must_fit(self, name: str, array: Array) -> None:
         if array.shape != (self.size,):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +20,7 @@ from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
 from singa_dask.server.messages import Fresh, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol
+from singa_dask.server.shadow import SliceShadow
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
@@ -42,8 +43,11 @@ class ServerPlan:
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
     code: CodeBundle | None = None
 
-    def protocol(self, ops: Ops | None = None, *, copy: bool = True) -> ServerProtocol:
-        """The server's protocol, which computes on `ops` (by default the CPU's)."""
+    def protocol(
+        self, ops: Ops | None = None, *, copy: bool = True, shadows: Mapping[int, SliceShadow] | None = None
+    ) -> ServerProtocol:
+        """The server's protocol, which computes on `ops` (by default the CPU's). copy, shadows: as in
+        ServerProtocol."""
         ops = ops or get_ops("cpu")
 
         def updater(of: Slice) -> Updater:
@@ -58,6 +62,7 @@ class ServerPlan:
             sync_freq=self.sync_freq,
             accounts=self.accounts,
             copy=copy,
+            shadows=shadows,
         )
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
     from singa_dask.training.checkpoint import Found
+    from singa_dask.training.shadows import RankAddress
     from singa_dask.training.worker import GroupPlan
 
 
@@ -18,12 +19,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Surveyed(Event):
-    """The answer to a Survey. at: when, by a monotonic clock; found: the newest checkpoint, if it was asked for."""
+    """The answer to a Survey. at: when, by a monotonic clock; found: the newest checkpoint, and left: by worker group,
+    the shadows that its ranks have left in memory, if these were asked for."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
     at: float = 0.0
     found: Found | None = None
+    left: Mapping[int, tuple[RankAddress, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Survey(Command):
-    """Ask all Dask workers to describe themselves. checkpoint: look for the newest one too."""
+    """Ask all Dask workers to describe themselves. checkpoint: look for the newest one too, and for what these nannies
+    hold of lost processes."""
 
     number: int
     checkpoint: bool = False
     delay_s: float = 0.0
+    nannies: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

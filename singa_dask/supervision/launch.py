@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from singa_dask.cluster import Group, GroupFailed, form_group
+from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.server import ServerPlan
 from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
@@ -15,6 +17,7 @@ from singa_dask.supervision.servers import Servers, make_servers
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
+from singa_dask.training.shadows import RankAddress
 from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
@@ -67,6 +70,15 @@ class GroupLauncher:
             workers = [worker for group in launched.groups.values() for worker in group.workers if worker.nanny]
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers})
         return launched
+
+    def left_behind(self, nannies: Iterable[str]) -> dict[int, tuple[RankAddress, ...]]:
+        """The shadows that the ranks of each worker group have left, by group."""
+        return {int(group): ranks for group, ranks in left_behind(self.client, nannies, self.topic).items()}
+
+    def let_go(self, nannies: Iterable[str]) -> None:
+        """Have nobody hold anything of this run any more."""
+        with suppress(ClusterError):  # Dask is gone, and so is what was held
+            let_go(self.client, nannies, self.topic)
 
     def _form_worker_group(self, request: WorkerGroupRequest, launched: Launched) -> None:
         group = form_group(
@@ -125,6 +137,7 @@ def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]
         try:
             group.abort("the driver re-forms it, or goes on without it")
             group.close()
+            group.replace_processes()
         except ClusterError as error:  # the others must be closed too
             logger.warning("a worker group could not be closed: %s", error)
         replaced |= group.replaced

@@ -18,6 +18,7 @@ from singa_dask.training.worker import GroupPlan
 if TYPE_CHECKING:
     from singa_dask.cluster.workers import Placement, WorkerInfo
     from singa_dask.training.checkpoint import Found
+    from singa_dask.training.shadows import RankAddress
 
 logger = logging.getLogger(__name__)
 
@@ -91,13 +92,15 @@ class WorkerGroup(Member):
     """Workers that share mini-batches.
 
     server_group: that it uses. cores: of each process. resume: checkpoint that its servers began with. first: step to
-    begin with where nothing later is known. joined: it joined a running job; leaving: it was asked to end.
+    begin with where nothing later is known. left: shadows of its lost ranks, from which it goes on. joined: it joined
+    a running job; leaving: it was asked to end.
     """
 
     server_group: int
     cores: tuple[int, ...]
     resume: Path | None = None
     first: int = 0
+    left: tuple[RankAddress, ...] = ()
     joined: bool = False
     leaving: bool = False
 
@@ -226,6 +229,8 @@ class Members:
             return f"{names}, from the servers' parameters"
         if self.serving():
             return f"{names}, from the parameters of a neighbouring server group"
+        if all(group.left for group in workers):
+            return f"{names}, from the state that its processes have left in memory"
         return f"{names}, from step {found.step if found else 0}"
 
     # Forming
@@ -254,6 +259,7 @@ class Members:
             fresh=fresh,
             in_process_servers=self.topology.in_process_servers,
             cores=group.cores,
+            left=group.left if fresh else (),
         )
         return WorkerGroupRequest(plan, group.where, group.server_group)
 

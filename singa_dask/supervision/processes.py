@@ -37,6 +37,11 @@ class Processes:
         restarted = {self._nannies.get(address) for address in forming} - {None}
         return [i for i in there if i.address not in used and not i.group and i.nanny not in restarted]
 
+    @property
+    def nannies(self) -> frozenset[str]:
+        """All nannies that were ever seen."""
+        return frozenset(self._nannies.values())
+
     def stuck(self, missing: Iterable[str], *, again: bool) -> dict[str, int]:
         """Processes to replace among those that do not answer: a process that was stopped lives, and its nanny is
         content with it. again: also those that are being replaced."""

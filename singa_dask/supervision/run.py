@@ -209,6 +209,8 @@ class Run:
 
     def _handle(self, event: dict[str, Any]) -> None:
         self._heard = True
+        if event["kind"] == "start" and event["group"] in self._steps:  # what comes after this step is measured again
+            self.workspace.rewind(event["step"] or None, [event["group"]])
         self._steps[event["group"]] = event["step"]
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))

@@ -122,7 +122,8 @@ class Supervision:
             checkpoint = wanted and self._checkpoint is None and self._pending()
             delay_s = 0.0 if self._replaced_by is None else _SURVEY_AGAIN_S
             self._surveys += 1
-            self._survey = ev.Survey(self._surveys, checkpoint, delay_s)
+            nannies = self.processes.nannies if checkpoint else frozenset()
+            self._survey = ev.Survey(self._surveys, checkpoint, delay_s, nannies)
             self._do(self._survey)
 
     def _pending(self) -> bool:
@@ -227,6 +228,8 @@ class Supervision:
             return
         if survey.checkpoint:
             self._checkpoint = (event.found,)
+            for group in self.members.worker_groups:
+                group.left = event.left.get(group.number, ())
             self._needs_checkpoint = False
         there, back = self.processes.there(event.workers)
         self._kill(back)
@@ -339,8 +342,9 @@ class Supervision:
         fresh, found = not self.members.serving(), self._found
         if fresh and any(group.generation for group in workers):
             numbers = tuple(group.number for group in workers)
-            self.steps |= dict.fromkeys(numbers, found.step if found else 0)
-            self._do(ev.Rewind(numbers, found.step if found else None))
+            if not all(group.left for group in workers):  # else they tell where they begin
+                self.steps |= dict.fromkeys(numbers, found.step if found else 0)
+                self._do(ev.Rewind(numbers, found.step if found else None))
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1

@@ -180,9 +180,11 @@ class Supervisor:
 
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
-        found = self.newest() if command.checkpoint else None
+        found, left = None, {}
+        if command.checkpoint:
+            found, left = self.newest(), self.launcher.left_behind(command.nannies)
         workers, _ = answering(self.client, _ANSWER_S)
-        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found)
+        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found, left)
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):
@@ -199,6 +201,7 @@ class Supervisor:
                 logger.warning("a worker group could not be closed: %s", error)
         for servers in self._servers.values():
             servers.stop()
+        self.launcher.let_go(self.state.processes.nannies)
 
 
 def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +26,29 @@ def gather_carried(net: Net, comm: Communicator) -> dict[str, list[Gathered]]:
     return {
         name: [_gathered(comm, partitions[name], net.ops.to_host(array)) for array in arrays]
         for name, arrays in net.state.items()
+    }
+
+
+def own_carried(net: Net) -> dict[str, list[tuple[np.ndarray, int | None]]]:
+    """This rank's share of the state, by layer: arrays, and the axis that is divided over the group; None if none
+    is."""
+    partitions = _partitions(net)
+    return {
+        name: [(net.ops.to_host(array), _SPLIT.get(partitions[name].makes)) for array in arrays]
+        for name, arrays in net.state.items()
+    }
+
+
+def joined_carried(shares: Sequence[Mapping[str, list[tuple[np.ndarray, int | None]]]]) -> dict[str, list[np.ndarray]]:
+    """The whole state of a group from the shares of all its ranks."""
+
+    def joined(parts: Sequence[tuple[np.ndarray, int | None]]) -> np.ndarray:
+        first, axis = parts[0]
+        return first if axis is None else np.concatenate([array for array, _ in parts], axis)
+
+    return {
+        name: [joined([share[name][i] for share in shares]) for i in range(len(arrays))]
+        for name, arrays in shares[0].items()
     }
 
 

@@ -12,6 +12,8 @@ from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 # Servers are made once all worker groups that are formed with them have formed.
 SERVERS_S = 120.0
+# For so long the memory of a run stays after its driver was lost, for another driver to go on from.
+ORPHAN_S = 600.0
 
 
 def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> dict[str, Any]:
@@ -19,6 +21,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     from distributed import get_client, get_worker
 
     from singa_dask.cluster import current_task
+    from singa_dask.cluster.held import holder
     from singa_dask.data import dask_submit
 
     worker, task = get_worker(), current_task()
@@ -35,6 +38,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
+        hold=holder(worker, topic, str(plan.group.number), plan.group.generation, ORPHAN_S),
     )
     return train_rank(comm, plan, services)
 

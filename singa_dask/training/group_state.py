@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,14 @@ from singa_dask.net.init import initial_value
 from singa_dask.ops import Ops
 from singa_dask.server import Stub
 from singa_dask.server.messages import State
-from singa_dask.training.carried import gather_carried, share_carried
+from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
 from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
 from singa_dask.training.decisions import reductions_in
+from singa_dask.training.shadows import RankAddress, all_gather_objects, provider_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import updater_class
+
+_LATEST = 2**62
 
 
 class GroupState:
@@ -101,6 +104,72 @@ class GroupState:
         self._residuals = share_residuals(comm, kept, parameters, flat, self._net.own, self._held)
         if self._carries:
             share_carried(self._net, comm, None if checkpoint is None else checkpoint.carried)
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is a moving state, which changes at every step."""
+        return self._carries or self._has_residuals
+
+    def moving(self) -> dict[str, Any]:
+        """This rank's moving state between steps (see shadows.py)."""
+        state: dict[str, Any] = {"carried": own_carried(self._net) if self._carries else {}}
+        if self._has_residuals:
+            stub, exchange = self._stages.stub, self._stages.exchange
+            state["residual"] = exchange.residual
+            state["pushes"] = {stub.slices[i].start: part for i, part in stub.residual.items()}
+            state["values"] = self._net.ops.to_host(self._net.flat.values) if self._comm.rank == 0 else None
+        return state
+
+    def recover(self, addresses: Sequence[RankAddress]) -> dict[str, Any] | None:
+        """Put on the servers what the ranks of a lost group have left in memory: the newest step that all of it knows.
+        Returns the first rank's moving state, on every rank; None, and nothing has changed, if something is missing.
+
+        addresses: by lost rank. A group of another size divides the state anew, unless layers are split.
+        """
+        comm = self._comm
+        providers, mine = provider_of(comm, addresses)
+        straight = len(addresses) == comm.size and providers == list(range(comm.size))
+        if min(providers) < 0 or (self._net.own.size and not straight):
+            return None
+        steps = [found.step for found in mine.values() if found.step is not None]
+        step = int(comm.all_gather_number(min(steps, default=_LATEST)).min())
+        copies = [(s, found.slices.slices[index].at(step)) for found in mine.values() for index, *s in found.pieces]
+        if comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
+            return None
+        values, own = self._zeros(self._net.flat.size), self._own_on_host()
+        states = {name: self._zeros(self._size) for name in self._updater_state}
+        for (start, stop), copy in copies:
+            assert copy is not None
+            if start >= values.size:
+                own[start - values.size : stop - values.size] = copy.values
+            else:
+                values[start:stop] = copy.values
+            for name, state in states.items():
+                state[start:stop] = copy.states[name]
+        for array in (values, *(state[: values.size] for state in states.values())):
+            comm.all_reduce(array)  # what a rank does not bring is zero there
+        moving = all_gather_objects(comm, {lost: found.moving(step) for lost, found in mine.items()})
+        told = dict(item for each in moving for item in each.items())
+        ranks = [told[lost] or {} for lost in range(len(addresses))]
+        self._put(values, own, states, step, int((ranks[0].get("decisions") or {}).get("reductions", 0)))
+        self._restored_step = step
+        if self._carries:
+            share_carried(self._net, comm, joined_carried([rank["carried"] for rank in ranks]))
+        self._residuals = self._left_residuals(ranks, straight=straight)
+        return ranks[0]
+
+    def _left_residuals(self, ranks: Sequence[Mapping[str, Any]], *, straight: bool) -> ResidualState | None:
+        """The residuals that lost ranks have left. In a group of another size the first rank takes over all."""
+        rank, dtype, flat = self._comm.rank, self._net.flat.values.dtype, self._net.flat.size
+        if any("values" not in each for each in ranks):
+            return None
+        residual, pushes = np.zeros(flat, dtype), np.zeros(self._size, dtype)
+        taken = [ranks[rank]] if straight else ranks if rank == 0 else []
+        for each in taken:
+            residual += 0 if each["residual"] is None else each["residual"]
+            for start, part in each["pushes"].items():
+                pushes[start : start + part.size] += part
+        return ResidualState(residual, ranks[0]["values"], pushes, np.zeros(self._net.own.size, dtype))
 
     def fetch(self, first: int = 0) -> int:
         """Take the servers' parameters and reductions of the learning rate. Returns the step with which the group

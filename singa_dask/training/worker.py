@@ -37,6 +37,7 @@ from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, must_save, put_parameters
 from singa_dask.training.saver import Saver
+from singa_dask.training.shadows import RankAddress
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
 # For the other worker groups to end, once all were asked to stop.
@@ -51,6 +52,7 @@ class GroupPlan:
     parameters, from the checkpoint `resume` if there is one. first: step to begin with, unless the servers know a
     later one. fresh: whether the servers are new, and have no parameters. in_process_servers: whether every server is
     in the process of the only worker that uses it. cores: of each worker's process.
+    left: the shadows of the ranks that it replaces, from which it goes on if they are still there.
     """
 
     number: int = 0
@@ -61,6 +63,7 @@ class GroupPlan:
     fresh: bool = True
     in_process_servers: bool = True
     cores: tuple[int, ...] = ()
+    left: tuple[RankAddress, ...] = ()
 
     @property
     def leads(self) -> bool:
@@ -91,7 +94,8 @@ class RankServices:
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
     asked for an early, clean end. links: to the servers of the group; None where these are in the workers' processes.
     others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit: bytes from which on
-    the Dask worker loads no more data; None for no limit.
+    the Dask worker loads no more data; None for no limit. hold: has a shadow outlive the process; None where nothing
+    can.
     """
 
     submit: Callable[..., Any]
@@ -101,6 +105,7 @@ class RankServices:
     others_ended: Callable[[], bool] = lambda: True
     cores: int = 1
     memory_limit: int | None = None
+    hold: Callable[..., bool] | None = None
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:
@@ -150,6 +155,7 @@ def _form_replica(
         device_comm,
         group=group.number,
         generation=group.generation,
+        hold=services.hold,
         patience_s=MEETING_TIMEOUT_S,
         aborted=lambda: comm.aborted,
     )
@@ -174,10 +180,7 @@ class _TrainingLoop:
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
-        decided: Mapping[str, Any] = {}
-        if group.puts:
-            found = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
-            decided = found.decisions if found else {}
+        decided = self._put() if group.puts else {}
         start = self._step = group_state.fetch(group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
@@ -187,6 +190,9 @@ class _TrainingLoop:
         self._reporter.start(start)
         if group.leads:
             self._recall(decided)
+        self._shadow_state()
+        if self._replica.shadow is not None:
+            self._replica.shadow.hold()
         stopping, why = False, ""
         while True:
             ended = stopping or self._step >= job.train_steps
@@ -207,6 +213,25 @@ class _TrainingLoop:
                 self._saver.wait(must=True)
                 return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
+            if self._step == start + 1 and self._replica.shadow is not None:
+                self._replica.shadow.settle()
+
+    def _put(self) -> Mapping[str, Any]:
+        """Give the servers what lost ranks have left, or else a checkpoint, or the initial parameters; returns what
+        evaluations had decided by then."""
+        group = self._group
+        if group.left:
+            found = self._replica.group_state.recover(group.left)
+            if found is not None:
+                return found.get("decisions") or {}
+        checkpoint = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
+        return checkpoint.decisions if checkpoint else {}
+
+    def _shadow_state(self, *, decided: bool = True) -> None:
+        """Leave the moving state in memory, if it has changed. decided: whether decisions may have."""
+        state, shadow = self._replica.group_state, self._replica.shadow
+        if shadow is not None and (state.moves or decided):
+            shadow.save_moving(self._step, {**state.moving(), "decisions": self._decisions.state})
 
     def _warm_up(self) -> None:
         """Compile what a step needs, check what the decisions of a run rest on, and wait until all ranks have."""
@@ -225,6 +250,8 @@ class _TrainingLoop:
         began = time.perf_counter()
         waited, loading = self._replica.wait_s, self._feed.wait_s
         metrics = self._replica.train_step(*self._feed.next(self._step))
+        self._step += 1
+        self._shadow_state(decided=False)
         saves = self._comm.rank == 0 and time.monotonic() - self._saved_at >= self._saves_every_s
         (stopping, self._saves_now), summed, ranks = sum_over_ranks(
             self._comm,
@@ -235,9 +262,8 @@ class _TrainingLoop:
             self._replica.stub.take_traffic(),
             self._replica.stub.known_reductions,
         )
-        _check_finite(summed, self._step)
+        _check_finite(summed, self._step - 1)
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
-        self._step += 1
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
         self._saver.look()
         return stopping
@@ -269,6 +295,7 @@ class _TrainingLoop:
                 return True, False
             self._reporter.evaluated(phase, self._step, measured.numbers, measured.details)
             ends = self._decide(phase, measured.numbers) or ends
+            self._shadow_state()
         return False, ends
 
     def _decide(self, phase: int, means: Mapping[str, float]) -> bool:

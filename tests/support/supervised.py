@@ -45,6 +45,9 @@ class Group:
     def close(self):
         self.run.groups = [group for group in self.run.groups if group is not self]
 
+    def replace_processes(self):
+        self.replaced |= {}
+
 
 @dataclass(eq=False)
 class Servers:
@@ -119,7 +122,7 @@ class Run:
         self.replies: dict[Any, str] = {}
         self.ranks: dict[int, Group] = {}
         self.servers: dict[int, Servers] = {}
-        self.clock, self.found = 0.0, None
+        self.clock, self.found, self.left = 0.0, None, {}
         self.generations: dict[Any, int] = {}
 
     # What happens
@@ -194,7 +197,8 @@ class Run:
             case ev.Survey(number, checkpoint):
                 busy = {address for group in self.groups for address in group.addresses}
                 workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
-                return ev.Surveyed(number, tuple(workers), self.clock, self.found if checkpoint else None)
+                known = (self.found, self.left) if checkpoint else (None, {})
+                return ev.Surveyed(number, tuple(workers), self.clock, *known)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers))
                 self.ranks |= launched.groups

@@ -79,7 +79,7 @@ def test_the_synchronous_group_goes_back_to_the_newest_checkpoint(monkeypatch):
         ev.Note("its process died (step 77). Restart 1 of 3, from step 50."),
         ev.Close((0,), ()),
     ]
-    assert run.answer() == [ev.Survey(3, checkpoint=True)]
+    assert run.answer() == [ev.Survey(3, checkpoint=True, nannies=frozenset({"n1", "n2", "n3"}))]
     rewind, request = run.answer()
     assert rewind == ev.Rewind((0,), 50) and run.state.steps == {0: 50}
     (group,) = request.worker_groups
@@ -97,6 +97,24 @@ def test_without_a_checkpoint_it_goes_back_to_the_start(start):
     assert ev.Rewind((0,), None) in run.commands and run.state.steps == {0: 0}
     assert run.notes == ["its process died (step 77). Restart 1 of 3, from step 0."]
     assert run.ranks[0].plan.group.first == 0
+
+
+def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
+    run = Run(monkeypatch, spare=2, **ALLREDUCE).begin()
+    run.found, run.left = checkpoint(50), {0: ("rank 0's", "rank 1's")}
+    run.handle(ev.Progress(0, 77))
+    run.lose(0, "w2")
+    run.settle()
+    assert run.notes == [
+        "its process died (step 77). Restart 1 of 3, from the state that its processes have left in memory."
+    ]
+    assert not any(isinstance(c, ev.Rewind) for c in run.commands)
+    plan = run.ranks[0].plan.group
+    assert (plan.left, plan.resume, plan.first) == (("rank 0's", "rank 1's"), "step-50.h5", 50)
+    run.left = {}
+    run.lose(0)
+    run.settle()
+    assert run.ranks[0].plan.group.left == () and ev.Rewind((0,), 50) in run.commands
 
 
 def test_a_group_of_downpour_goes_on_from_the_servers(start):

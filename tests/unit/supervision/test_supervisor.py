@@ -47,6 +47,9 @@ class Ranks:
     def close(self):
         self.log.append("close")
 
+    def replace_processes(self):
+        self.log.append("replace")
+
 
 class Servers:
     def __init__(self, number):
@@ -71,6 +74,13 @@ class Launcher:
     def __init__(self):
         self.all_servers: list[Servers] = []
         self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
+        self.released = 0
+
+    def left_behind(self, nannies):
+        return {}
+
+    def let_go(self, nannies):
+        self.released += 1
 
     def form(self, request, running):
         self.before(request)
@@ -155,7 +165,7 @@ def test_a_group_that_fails_is_closed_and_formed_anew_with_the_servers_that_run(
     made.launcher.form = fail_once
     made.run()
     assert [list(running) for _, running, _ in made.launcher.made] == [[], [0]]
-    assert made.launcher.old.log == ["abort", "close"]
+    assert made.launcher.old.log == ["abort", "close", "replace"]
     ((groups, note),) = made.told_restarts
     assert groups == (1,) and "Restart 1 of 3" in note
     assert made.state.restarts[0].groups == (1,) and ("w1", 7) in made.state.processes.replaced

@@ -22,6 +22,7 @@ def played(monkeypatch):
     worker = SimpleNamespace(
         log_event=lambda topic, event: played.logged.append((topic, event)),
         memory_manager=SimpleNamespace(memory_limit=10**9, memory_pause_fraction=0.5),
+        nanny="",
     )
     monkeypatch.setattr(distributed, "get_worker", lambda: worker)
     monkeypatch.setattr(distributed, "get_client", lambda: None)

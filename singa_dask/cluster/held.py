@@ -1,0 +1,145 @@
+"""Memory that outlives a Dask worker's process: its nanny holds it too, until the run ends.
+
+So the memory of a killed process is still there for the process that the nanny starts in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psutil  # type: ignore[import-untyped]
+
+from singa_dask.cluster.leases import parts_of_run
+from singa_dask.cluster.remote import ask_nannies
+from singa_dask.comm.shared_memory import Memory, MemoryAddress
+
+logger = logging.getLogger(__name__)
+
+_HOLD_S = 10.0
+_ANSWER_S = 2.0
+
+
+class Held(Protocol):
+    """What describes memory to a successor."""
+
+    rank: int
+    size: int
+
+    @property
+    def memories(self) -> tuple[MemoryAddress, ...]:
+        """All memory that it takes."""
+
+    def moved(self, memories: Sequence[MemoryAddress]) -> Any:
+        """The same, held by another process."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose memory it is: of process `rank` of `size` of a group that was formed for the `generation`th time.
+
+    run: its key; pid: of the process.
+    """
+
+    run: str
+    group: str
+    generation: int
+    rank: int
+    size: int
+    pid: int
+
+
+_held: defaultdict[str, dict[Owner, tuple[bytes, list[Memory]]]] = defaultdict(dict)  # by nanny
+
+
+def holder(worker: Any, run: str, group: str, generation: int, orphan_s: float) -> Callable[..., bool] | None:
+    """What makes this Dask worker's nanny hold memory: hold(described, only=False); None where there is no nanny.
+
+    It returns whether that worked. only: let go what former generations of the group have left. orphan_s: for how long
+    the memory is held after its process has ended and nobody has said that the run is over.
+    """
+    if not worker.nanny:
+        return None
+    loop = worker.loop.asyncio_loop
+
+    def hold(described: Held, *, only: bool = False) -> bool:
+        owner = Owner(run, group, generation, described.rank, described.size, os.getpid())
+        args = owner, pickle.dumps(described), described.memories, only, orphan_s
+        call = worker.rpc(worker.nanny).run(function=pickle.dumps(_hold), args=pickle.dumps(args))
+        try:
+            answer = asyncio.run_coroutine_threadsafe(call, loop).result(_HOLD_S)
+        except (OSError, TimeoutError) as error:
+            logger.warning("the nanny %s does not hold memory: %r", worker.nanny, error)
+            return False
+        return answer["status"] == "OK" and bool(answer["result"])
+
+    return hold
+
+
+def left_behind(client: Any, nannies: Iterable[str], run: str) -> dict[str, tuple[Any, ...]]:
+    """What the last complete generation of each group of the run has left, by group, in the order of its processes."""
+    answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
+    found: defaultdict[tuple[str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
+    for answer in answers.values():
+        for owner, described, memories in () if isinstance(answer, Exception) else answer:
+            known = found[owner.group, owner.generation]
+            known[owner.rank] = owner, pickle.loads(described).moved(memories)  # what a rank of this run has written
+    left: dict[str, tuple[Any, ...]] = {}
+    for (group, _), members in sorted(found.items(), key=lambda item: item[0][1]):
+        size = next(iter(members.values()))[0].size
+        if len(members) == size:
+            left[group] = tuple(members[rank][1] for rank in range(size))
+    return left
+
+
+def let_go(client: Any, nannies: Iterable[str], run: str) -> None:
+    """Hold nothing of the run any more."""
+    ask_nannies(client, _let_go, dict.fromkeys(nannies, (run,)), _ANSWER_S)
+
+
+def _hold(
+    owner: Owner, described: bytes, memories: Sequence[MemoryAddress], only: bool, orphan_s: float, dask_worker: Any
+) -> bool:
+    """Hold memory of this nanny's worker. A worker is of one run at a time, so what other runs have left goes."""
+    opened = [memory for address in memories if (memory := Memory.open(address, mapped=False)) is not None]
+    if len(opened) < len(memories):
+        return False
+    kept = _held[dask_worker.address]
+    for other in list(kept):
+        former = other.group == owner.group and other.generation < owner.generation
+        if other.run != owner.run or (former and only):
+            del kept[other]
+    kept[owner] = described, opened
+    asyncio.get_running_loop().call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
+    return True
+
+
+def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
+    """Let go the memory of a process that has ended long ago."""
+    if owner in _held[nanny]:
+        if not psutil.pid_exists(owner.pid):
+            del _held[nanny][owner]
+        else:
+            asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, owner, orphan_s)
+
+
+def _list_held(run: str, dask_worker: Any) -> list[tuple[Owner, bytes, list[MemoryAddress]]]:
+    """What this nanny holds of a run: of any start of the same job in the same workspace."""
+    of = parts_of_run(run)
+    kept: Mapping[Owner, tuple[bytes, list[Memory]]] = _held[dask_worker.address]
+    return [
+        (owner, described, [memory.address for memory in memories])
+        for owner, (described, memories) in kept.items()
+        if parts_of_run(owner.run) == of
+    ]
+
+
+def _let_go(run: str, dask_worker: Any) -> None:
+    kept = _held.pop(dask_worker.address, {})
+    _held[dask_worker.address] = {owner: held for owner, held in kept.items() if owner.run != run}

@@ -1,0 +1,94 @@
+"""Copies of slices that outlive their process."""
+
+import numpy as np
+import pytest
+
+from singa_dask.comm.shared_memory import Memory
+from singa_dask.server import Shadow, Slice
+
+SLICES = [Slice(0, 0, 32, 0, 0), Slice(3, 32, 48, 0, 0)]
+
+
+def shadow_of(slices=SLICES, states=("v", "h")):
+    made = Shadow.create(slices, states, np.float32)
+    assert made is not None
+    return made
+
+
+def save(shadow, index, version, note=b""):
+    size = next(stop - start for i, start, stop in shadow.address.slices if i == index)
+    states = {"v": np.full(size, version + 0.25, np.float32), "h": np.full(size, version + 0.5, np.float32)}
+    shadow.slices[index].save(version, np.full(size, version, np.float32), states, note)
+
+
+def holds(copy, version):
+    return (
+        (copy.values == version).all()
+        and (copy.states["v"] == version + 0.25).all()
+        and (copy.states["h"] == version + 0.5).all()
+    )
+
+
+def test_the_last_two_versions_are_here():
+    shadow = shadow_of()
+    assert shadow.version is None and shadow.slices[0].newest is None and shadow.slices[0].at(0) is None
+    for version in range(7, 12):
+        save(shadow, 0, version, b"note %d" % version)
+        newest = shadow.slices[0].newest
+        assert holds(newest, version) and newest.note == b"note %d" % version
+        before = shadow.slices[0].at(version - 1)
+        assert (before is None) == (version == 7)
+        assert before is None or holds(before, version - 1)
+    assert shadow.slices[0].at(9) is None
+
+
+def test_a_process_knows_the_version_that_all_its_slices_have():
+    shadow = shadow_of()
+    save(shadow, 0, 5)
+    assert shadow.version is None
+    save(shadow, 3, 4)
+    assert shadow.version == 4
+    save(shadow, 3, 5)
+    assert shadow.version == 5
+
+
+def test_others_see_it_where_its_memory_is_held():
+    shadow = shadow_of()
+    save(shadow, 0, 1)
+    save(shadow, 3, 1, b"x" * 4088)
+    held = Memory.open(shadow.memory.address, mapped=False)
+    address = shadow.address
+    moved = type(address)(held.address, address.slices, address.states, address.dtype)
+    del shadow
+    again = Shadow.open(moved)
+    assert again.version == 1 and holds(again.slices[3].newest, 1) and again.slices[3].newest.note == b"x" * 4088
+    del held
+    assert Shadow.open(moved) is None
+
+
+class Torn(Exception):
+    """The process is killed."""
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3])
+def test_a_process_that_is_killed_while_it_saves_leaves_the_version_before(saved):
+    shadow = shadow_of()
+    for version in range(saved):
+        save(shadow, 0, version)
+    slice_shadow = shadow.slices[0]
+
+    class States(dict):
+        def items(self):
+            yield "v", np.zeros(32, np.float32)
+            raise Torn
+
+    with pytest.raises(Torn):
+        slice_shadow.save(saved, np.full(32, -1, np.float32), States())
+    assert slice_shadow.at(saved) is None and holds(slice_shadow.newest, saved - 1)
+    save(shadow, 0, saved)
+    assert holds(slice_shadow.newest, saved)
+
+
+def test_a_note_has_a_limit():
+    with pytest.raises(ValueError, match=r"at most 4088 bytes\. Received: 4089"):
+        save(shadow_of(), 0, 0, b"x" * 4089)
