@@ -9,6 +9,8 @@ import signal
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.errors import ClusterError
 
@@ -73,6 +75,19 @@ def _kill(pid: int, dask_worker: Any = None) -> None:
     if dask_worker.pid == pid:  # else the nanny has started another one already
         unlink_segments(process=pid)  # of an MPI that the process started by itself
         os.kill(pid, signal.SIGKILL)
+
+
+def stopped_processes(client: Any, pids: Mapping[str, int]) -> set[str]:
+    """The nannies, of those given (nanny -> pid of its worker), whose worker's process is stopped (SIGSTOP)."""
+    answers = ask_nannies(client, _is_stopped, {nanny: (pid,) for nanny, pid in pids.items()}, 1.0)
+    return {nanny for nanny, answer in answers.items() if answer is True}
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:

@@ -77,7 +77,7 @@ class Member:
     """A worker group or a server group.
 
     where: the Dask worker of each worker or server. generation: grows whenever it is formed. restarts: how often it
-    was lost.
+    was lost since its worker groups last were beyond `reached`, the step that they had then.
     """
 
     where: tuple[str, ...]
@@ -85,6 +85,7 @@ class Member:
     phase: Phase = field(default=Phase.DOWN, kw_only=True)
     generation: int = field(default=0, kw_only=True)
     restarts: int = field(default=0, kw_only=True)
+    reached: int = field(default=-1, kw_only=True)
 
 
 @dataclass(eq=False)

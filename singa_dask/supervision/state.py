@@ -280,14 +280,16 @@ class Supervision:
     def _restart(
         self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
-        member.restarts, self._replaced_by = member.restarts + 1, None  # replacements get the full patience again
+        self._replaced_by = None  # replacements get the full patience again
         numbers = tuple(group.number for group in workers)
+        step = min((self.steps.get(number, 0) for number in numbers), default=0)
+        member.restarts = 1 if step > member.reached else member.restarts + 1
+        member.reached = max(member.reached, step)
         for other in (*workers, *servers):
             self.members.move(other, "take down")
         self.lead_told = False
         if member.restarts > self.max_restarts:
             return self._end(error)
-        step = min((self.steps.get(number, 0) for number in numbers), default=0)
         self.restarts.append(Restart(numbers, step, str(error)))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
         way_out = self.members.way_out(workers, servers, self._found)

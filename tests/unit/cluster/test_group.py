@@ -41,12 +41,13 @@ class Cluster:
     def __init__(self, monkeypatch, nannies=(True, True, True), **options):
         self.now, self.dead, self.mute, self.stubborn = 1000.0, set(), set(), set()
         self.left: set[str] = set()
+        self.stopped: set[str] = set()
         self.seen = {f"w{i}": 1.0 for i in range(3)}
         self.calls, self.killed, self.cancelled, self.looks = [], [], [], 0
-        self.workers = [WorkerInfo(f"w{i}", pid=10 + i, nanny="n" if nannies[i] else "") for i in range(3)]
+        self.workers = [WorkerInfo(f"w{i}", pid=10 + i, nanny=f"n{i}" if nannies[i] else "") for i in range(3)]
         self.futures = [Future() for _ in range(3)]
         monkeypatch.setattr(grouping, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
-        for name in ("alive", "run_each", "kill_processes", "last_seen"):
+        for name in ("alive", "run_each", "kill_processes", "last_seen", "stopped_processes"):
             monkeypatch.setattr(grouping, name, getattr(self, name))
         client = SimpleNamespace(cancel=lambda futures, force: self.cancelled.append((len(futures), force)))
         plans = [RankPlan("job-1", rank, 3) for rank in range(3)]
@@ -74,6 +75,9 @@ class Cluster:
                 if self.futures[int(address[1])].status == "pending":
                     self.futures[int(address[1])].fail(ClusterError(given[1]))
         return answers
+
+    def stopped_processes(self, client, pids):
+        return {nanny for nanny, pid in pids.items() if f"w{pid - 10}" in self.stopped}
 
     def kill_processes(self, client, pids):
         self.killed.append(dict(pids))
@@ -251,6 +255,30 @@ def test_a_worker_that_sends_no_heartbeats_is_asked_and_then_named(cluster):
     assert failure.rank == 1
     assert failure.cause.startswith("does not answer (stopped, or cut off) for 1") and failure.cause.endswith(" s")
     assert played.killed == [{"w1": 11}]
+
+
+def test_a_process_that_stays_stopped_is_lost_after_a_second(cluster):
+    played = cluster()
+    for stopped in ({"w2"}, set(), {"w1"}, {"w2"}):
+        played.stopped = stopped
+        assert not played.group.poll(), "it was continued"
+        played.now += 1.1
+    played.mute.add("w2")
+    failure = played.failure()
+    assert (failure.rank, failure.cause) == (2, "its process is stopped (SIGSTOP)")
+    assert played.killed == [{"w2": 12}]
+
+
+def test_the_processes_of_a_failed_group_are_replaced_if_mpi_cannot_start_again_in_them(monkeypatch):
+    for ours, killed in ((True, [{"w0": 10, "w2": 12}]), (False, [])):
+        played = Cluster(monkeypatch, nannies=(True, True, True))
+        played.group._own_world = ours
+        played.group.replace_processes()
+        assert played.killed == [], "it has not failed"
+        played.dead.add("w1")
+        played.failure()
+        played.group.replace_processes()
+        assert played.killed == killed
 
 
 def test_a_rank_that_has_returned_is_not_asked_whether_it_lives(cluster):
