@@ -256,7 +256,9 @@ class Group(AbstractContextManager["Group", None]):
         before, self._stopped = self._stopped, stopped_processes(self._client, pids)
         again = before & self._stopped
         ranks = (rank for rank, worker in enumerate(self.workers) if worker.nanny in again)
-        return next((RankFailure(rank, self.workers[rank], "its process is stopped (SIGSTOP)") for rank in ranks), None)
+        return next(
+            (RankFailure(rank, self.workers[rank], "its process is stopped (SIGSTOP)") for rank in ranks), None
+        )
 
     def _mute(self) -> RankFailure | None:
         """A rank whose worker sends no heartbeats and does not answer. TCP misses a cut network after minutes only."""

@@ -12,7 +12,7 @@ The numbers alone decide the framework. The training loop is the same for all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -48,6 +48,7 @@ class ClusterTopology:
     one_behind: whether a group computes its next gradient while its last update is under way.
     bucket_size: gradient elements that are sent together, once the backward pass has completed them.
     codec: how gradients are compressed on their way; sparsity: the share of elements that kPartial and kTopK send.
+    min_workers: the fewest workers with which a synchronous group goes on while replacements are missing.
 
     Raises ConfigError with a problem for every impossible number.
     """
@@ -64,6 +65,7 @@ class ClusterTopology:
     bucket_size: int = 1 << 18
     codec: str = "kFull"
     sparsity: float | None = None
+    min_workers: int = 1
 
     def __post_init__(self) -> None:
         problems = list(self._wrong_values()) or list(self._wrong_divisions()) or list(self._useless_codec())
@@ -109,6 +111,9 @@ class ClusterTopology:
             message = "needs several worker groups: a single one is synchronous"
             hint = "Use nworker_groups: 2, or leave it out."
             yield Problem(f"cluster.{name}", message, received, hint)
+        if self.min_workers > self.nworkers_per_group:
+            message = f"must not exceed nworkers_per_group, which is {self.nworkers_per_group}"
+            yield Problem("cluster.min_workers", message, str(self.min_workers), "Leave it out for 1.")
         yield from self._wrong_packing()
 
     def _wrong_packing(self) -> Iterator[Problem]:
@@ -241,6 +246,11 @@ class ClusterTopology:
             and self.nserver_groups == self.nworker_groups
             and self.nservers_per_procs == self.nservers_per_group
         )
+
+    def of_workers(self, count: int) -> ClusterTopology:
+        """The same, with groups of `count` workers whose servers are in their processes."""
+        servers, least = min(self.nservers_per_group, count), min(self.min_workers, count)
+        return replace(self, nworkers_per_group=count, nservers_per_group=servers, min_workers=least)
 
     def server_group_of(self, worker_group: int) -> int:
         """The server group that holds this worker group's parameters."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.errors import ClusterError, SingaError
+from singa_dask.job.job_pb2 import JobProto
 from singa_dask.server import ServerPlan
 from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
 from singa_dask.supervision.servers import Servers, make_servers
@@ -85,7 +86,7 @@ class GroupLauncher:
             self.client,
             request.where,
             train_on_dask_worker,
-            replace(self.worker_plan, group=request.plan),
+            replace(self.worker_plan, group=request.plan, job=self._job_of(len(request.where))),
             self.topic,
             comm_timeout_s=self.patience_s,
             name=f"train-{self.prepared.job.name}",
@@ -95,6 +96,16 @@ class GroupLauncher:
         )
         launched.groups[request.plan.number] = group
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}
+
+    def _job_of(self, workers: int) -> bytes:
+        """The serialised job, for groups of so many workers."""
+        job, topology = self.prepared.job, self.prepared.topology
+        if workers == topology.nworkers_per_group:
+            return self.worker_plan.job
+        resized = JobProto()
+        resized.CopyFrom(job)
+        resized.cluster.MergeFrom(topology.of_workers(workers).to_proto())
+        return resized.SerializeToString()
 
     def _make_servers(self, request: FormRequest, running: Mapping[int, Servers], launched: Launched) -> None:
         """Make the server groups: for the workers' parameters, or each from a neighbour that is up, the nearest first.

@@ -92,9 +92,9 @@ class Member:
 class WorkerGroup(Member):
     """Workers that share mini-batches.
 
-    server_group: that it uses. cores: of each process. resume: checkpoint that its servers began with. first: step to
-    begin with where nothing later is known. left: shadows of its lost ranks, from which it goes on. joined: it joined
-    a running job; leaving: it was asked to end.
+    server_group: that it uses. cores: of each process, also of those that it lacks at the moment. resume: checkpoint
+    that its servers began with. first: step to begin with where nothing later is known. left: shadows of its lost
+    ranks, from which it goes on. joined: it joined a running job; leaving: it was asked to end.
     """
 
     server_group: int
@@ -259,7 +259,7 @@ class Members:
             first=group.first if fresh else steps.get(group.number, group.first),
             fresh=fresh,
             in_process_servers=self.topology.in_process_servers,
-            cores=group.cores,
+            cores=group.cores[: len(group.where)],
             left=group.left if fresh else (),
         )
         return WorkerGroupRequest(plan, group.where, group.server_group)

@@ -145,12 +145,14 @@ class Run:
     def _supervise(self, launcher: GroupLauncher, free: Sequence[WorkerInfo]) -> None:
         topology = self.prepared.topology
         groups, size = topology.nworker_groups, topology.nworkers_per_group
+        split = any(self.prepared.layout.own_sizes)  # their portions are of so many workers
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
         state = Supervision(
             Members.placed(topology, place(topology, free)),
             steps=self._steps,
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
+            least=topology.min_workers if topology.in_process_servers and not split else None,
         )
         supervisor = self._supervisor = Supervisor(
             state,

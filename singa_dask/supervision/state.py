@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
 # Between two surveys while a replacement is missing.
 _SURVEY_AGAIN_S = 0.05
+# A group goes on with fewer workers when no replacement has come for so long, and looks for more workers this often.
+_LAST_CAME_S = 1.0
+_GROW_EVERY_S = 2.0
 
 
 class Supervision:
     """The state of one run. One thread owns it and calls `handle`.
 
+    least: the fewest workers with which the synchronous group goes on while replacements are missing; None: it waits.
     steps: last known step of every worker group. busy: the operation under way, of which there is one at a time.
     stopped: by whom it was asked to stop. over: the run has ended, with `error` if it failed.
     """
@@ -48,9 +52,10 @@ class Supervision:
         steps: Mapping[int, int] | None = None,
         max_restarts: int = 3,
         patience_s: float = 30.0,
+        least: int | None = None,
     ) -> None:
         self.members, self.processes = members, Processes()
-        self.max_restarts, self.patience_s = max_restarts, patience_s
+        self.max_restarts, self.patience_s, self.least = max_restarts, patience_s, least
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.stopped, self.over, self.lead_told = "", False, False
@@ -65,6 +70,7 @@ class Supervision:
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
         self._needs_checkpoint = False
         self._replaced_by: float | None = None  # when replacements must have come
+        self._came = 0, 0.0  # how many processes were there for the group being formed, and since when
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
         """Take an event (None: the start); returns what to do about it, in this order."""
@@ -117,10 +123,12 @@ class Supervision:
             elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
-        if self._survey is None and (self._pending() or self._askers):
+        growing = self._lacks() > 0 and not self._pending()
+        if self._survey is None and (self._pending() or self._askers or growing):
             wanted = self._needs_checkpoint or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
-            delay_s = 0.0 if self._replaced_by is None else _SURVEY_AGAIN_S
+            waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
+            delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
             self._surveys += 1
             nannies = self.processes.nannies if checkpoint else frozenset()
             self._survey = ev.Survey(self._surveys, checkpoint, delay_s, nannies)
@@ -240,6 +248,8 @@ class Supervision:
                 self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
                 self._do_alone(ev.TellLead(True))
             self._flush_fault = ""
+            if self._lacks() and self.busy is None:
+                self._grow(there)
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
@@ -311,6 +321,9 @@ class Supervision:
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return self._form(batch)
         first, self._replaced_by = self._replaced_by is None, self._replaced_by or at + self.patience_s
+        if at < self._replaced_by and self._shrink(batch, [a for a in batch[0].where if a in answer] + free, at):
+            self._replaced_by = None
+            return self._form(batch)
         if at < self._replaced_by:
             return self._kill(self.processes.stuck(missing, again=first))
         self._replaced_by = None
@@ -322,6 +335,41 @@ class Supervision:
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
         else:
             self._end(error)
+
+    def _shrink(self, batch: Sequence[Member], there: Sequence[str], at: float) -> bool:
+        """Whether the synchronous group goes on with fewer workers: those that are there, if no more are coming."""
+        if self.least is None:
+            return False
+        if self._came[0] != len(there):
+            self._came = len(there), at
+        if len(there) < self.least or at - self._came[1] < _LAST_CAME_S:
+            return False
+        (group,) = batch
+        group.where = tuple(there)
+        self._do(ev.Note(f"{group} goes on with {self._size(len(there))}"))
+        return True
+
+    def _grow(self, there: Sequence[WorkerInfo]) -> None:
+        """Form the synchronous group again if Dask workers are free that can take the place of lost ones."""
+        (group,), free = self.members.worker_groups, self.processes.free(there, self.members)
+        if not free:
+            return
+        group.where += tuple(info.address for info in free[: self._lacks()])
+        self._do(ev.Note(f"{group} goes on with {self._size(len(group.where))}"))
+        self.members.move(group, "take down")
+        self._checkpoint = None
+        self._outdated = self._surveys
+
+    def _lacks(self) -> int:
+        """How many workers the synchronous group could take in, if it runs with fewer than it should."""
+        (group, *others) = self.members.worker_groups
+        if self.least is None or others or self.stopped or group.phase is not Phase.RUNNING:
+            return 0
+        return self.members.topology.nworkers_per_group - len(group.where)
+
+    def _size(self, count: int) -> str:
+        whole = self.members.topology.nworkers_per_group
+        return f"{count} of {whole} workers" if count < whole else f"all {whole} workers"
 
     def _newcomer(self, there: Sequence[WorkerInfo]) -> str:
         """Take in one more worker group on free Dask workers, if they suffice; returns what to answer."""

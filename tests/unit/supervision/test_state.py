@@ -7,6 +7,7 @@ import pytest
 from support.supervised import Run, failed
 
 from singa_dask.errors import ClusterError, DataError
+from singa_dask.job.job_pb2 import JobProto
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
 from singa_dask.training.worker import GroupPlan
@@ -379,6 +380,62 @@ def test_a_replacement_that_comes_is_taken(start):
     came = run.start()
     run.settle()
     assert run.worker_groups[0].where == (came, "w2") and run.worker_groups[0].phase is Phase.RUNNING
+
+
+def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
+    run = start(least=1, nworkers_per_group=3, nservers_per_group=3)
+    assert not run.open, "it has all its workers"
+    run.left = {0: ("0", "1", "2")}
+    run.lose(0, "w2")
+    run.answer(), run.answer()
+    for run.clock in (10.0, 10.9):
+        run.answer()
+        assert run.worker_groups[0].phase is Phase.DOWN
+    run.clock = 11.1
+    note, request = run.answer()
+    assert note == ev.Note("worker group 0 goes on with 2 of 3 workers")
+    (group,) = request.worker_groups
+    assert group.where == ("w1", "w3") and len(group.plan.cores) == 2
+    run.answer()
+    cluster = JobProto.FromString(run.ranks[0].plan.job).cluster
+    assert (cluster.nworkers_per_group, cluster.nservers_per_group) == (2, 2)
+    run.answer(ev.TellLead)
+    assert run.open == [ev.Survey(6, delay_s=2.0)]
+    assert run.answer() == [ev.Survey(7, delay_s=2.0)], "nobody is free"
+    came = run.start()
+    assert run.answer() == [ev.Note("worker group 0 goes on with all 3 workers"), ev.Close((0,), ())]
+    run.settle()
+    assert run.worker_groups[0].where == ("w1", "w3", came) and len(run.state.restarts) == 1
+    assert run.ranks[0].plan.job == b"" and len(run.ranks[0].plan.group.cores) == 3
+
+
+def test_fewer_workers_than_the_least_are_too_few(start):
+    run = start(least=2, **ALLREDUCE)
+    run.lose(0)
+    run.answer(), run.answer()
+    for run.clock in range(10, 39):
+        run.answer()
+        assert run.worker_groups[0].phase is Phase.DOWN
+    run.clock = 41.0
+    run.answer()
+    assert isinstance(run.state.error, NoReplacement)
+
+
+def test_a_run_that_makes_progress_may_be_restarted_any_number_of_times(start):
+    run = start(spare=9, max_restarts=2, **ALLREDUCE)
+    for step in (10, 20, 20, 30, 31, 32):
+        run.handle(ev.Progress(0, step))
+        run.lose(0)
+        run.settle()
+        assert run.worker_groups[0].phase is Phase.RUNNING
+    assert [note.split(". ")[1].split(",")[0] for note in run.notes] == [
+        f"Restart {n} of 2" for n in (1, 1, 2, 1, 1, 1)
+    ]
+    for _ in range(2):
+        run.handle(ev.Progress(0, 32))
+        run.lose(0)
+        run.settle()
+    assert isinstance(run.state.error, GroupLost)
 
 
 def test_processes_without_a_nanny_are_not_killed(start):
