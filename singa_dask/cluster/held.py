@@ -10,12 +10,13 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
+from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.leases import parts_of_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
@@ -58,32 +59,46 @@ class Owner:
 _held: defaultdict[str, dict[Owner, tuple[bytes, list[Memory]]]] = defaultdict(dict)  # by nanny
 
 
-def holder(worker: Any, run: str, group: str, generation: int, orphan_s: float) -> Callable[..., bool] | None:
-    """What makes this Dask worker's nanny hold memory: hold(described, only=False); None where there is no nanny.
+class NannyHolder:
+    """Has the nanny of a Dask worker hold memory of the worker's process.
 
-    It returns whether that worked. only: let go what former generations of the group have left. orphan_s: for how long
-    the memory is held after its process has ended and nobody has said that the run is over.
+    run, group, generation: whose memory it is. place: the worker's machine, and its nanny. orphan_s: for how long
+    memory is held after its process has ended, if nobody has said that the run is over.
     """
-    if not worker.nanny:
-        return None
-    loop = worker.loop.asyncio_loop
 
-    def hold(described: Held, *, only: bool = False) -> bool:
-        owner = Owner(run, group, generation, described.rank, described.size, os.getpid())
-        args = owner, pickle.dumps(described), described.memories, only, orphan_s
-        call = worker.rpc(worker.nanny).run(function=pickle.dumps(_hold), args=pickle.dumps(args))
+    def __init__(self, worker: Any, run: str, group: str, generation: int, orphan_s: float) -> None:
+        self.place = this_node(), worker.nanny
+        self._worker, self._owner, self._orphan_s = worker, (run, group, generation), orphan_s
+
+    @classmethod
+    def of(cls, worker: Any, *owner: Any, **options: Any) -> NannyHolder | None:
+        """None for a worker without a nanny."""
+        return cls(worker, *owner, **options) if worker.nanny else None
+
+    def hold(self, described: Held, *, only: bool = False, also: str = "") -> bool:
+        """Have memory held; returns whether it is.
+
+        only: let go what former generations of the group have left. also: another nanny of the machine that holds it,
+        as a nanny may be lost with its worker.
+        """
+        owner = Owner(*self._owner, described.rank, described.size, os.getpid())
+        args = pickle.dumps((owner, pickle.dumps(described), described.memories, only, self._orphan_s))
+        asked = [self._ask(nanny, args) for nanny in (self.place[1], also) if nanny]
+        return any(asked)
+
+    def _ask(self, nanny: str, args: bytes) -> bool:
+        call = self._worker.rpc(nanny).run(function=pickle.dumps(_hold), args=args)
         try:
-            answer = asyncio.run_coroutine_threadsafe(call, loop).result(_HOLD_S)
+            answer = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop).result(_HOLD_S)
         except (OSError, TimeoutError) as error:
-            logger.warning("the nanny %s does not hold memory: %r", worker.nanny, error)
+            logger.warning("the nanny %s does not hold memory: %r", nanny, error)
             return False
         return answer["status"] == "OK" and bool(answer["result"])
 
-    return hold
 
-
-def left_behind(client: Any, nannies: Iterable[str], run: str) -> dict[str, tuple[Any, ...]]:
-    """What the last complete generation of each group of the run has left, by group, in the order of its processes."""
+def left_behind(client: Any, nannies: Iterable[str], run: str) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
+    """What the last complete generation of each group of the run has left, by group, in the order of its processes;
+    and the nannies that answer."""
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     found: defaultdict[tuple[str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
     for answer in answers.values():
@@ -95,7 +110,7 @@ def left_behind(client: Any, nannies: Iterable[str], run: str) -> dict[str, tupl
         size = next(iter(members.values()))[0].size
         if len(members) == size:
             left[group] = tuple(members[rank][1] for rank in range(size))
-    return left
+    return left, frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
 
 
 def let_go(client: Any, nannies: Iterable[str], run: str) -> None:

@@ -19,14 +19,15 @@ class Event:
 
 @dataclass(frozen=True)
 class Surveyed(Event):
-    """The answer to a Survey. at: when, by a monotonic clock; found: the newest checkpoint, and left: by worker group,
-    the shadows that its ranks have left in memory, if these were asked for."""
+    """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
+    newest checkpoint, if it was asked for; left: by worker group, the shadows that its ranks have left in memory."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
     at: float = 0.0
     found: Found | None = None
     left: Mapping[int, tuple[RankAddress, ...]] = field(default_factory=dict)
+    nannies: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,10 @@ class Command:
 
 @dataclass(frozen=True)
 class Survey(Command):
-    """Ask all Dask workers to describe themselves. checkpoint: look for the newest one too, and for what these nannies
-    hold of lost processes."""
+    """Ask all Dask workers to describe themselves, and these nannies what they hold of lost processes.
+
+    checkpoint: look for the newest one too.
+    """
 
     number: int
     checkpoint: bool = False

@@ -72,9 +72,10 @@ class GroupLauncher:
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers})
         return launched
 
-    def left_behind(self, nannies: Iterable[str]) -> dict[int, tuple[RankAddress, ...]]:
-        """The shadows that the ranks of each worker group have left, by group."""
-        return {int(group): ranks for group, ranks in left_behind(self.client, nannies, self.topic).items()}
+    def left_behind(self, nannies: Iterable[str]) -> tuple[dict[int, tuple[RankAddress, ...]], frozenset[str]]:
+        """The shadows that the ranks of each worker group have left, by group; and the nannies that answer."""
+        left, answer = left_behind(self.client, nannies, self.topic)
+        return {int(group): ranks for group, ranks in left.items()}, answer
 
     def let_go(self, nannies: Iterable[str]) -> None:
         """Have nobody hold anything of this run any more."""

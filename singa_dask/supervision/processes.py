@@ -42,6 +42,11 @@ class Processes:
         """All nannies that were ever seen."""
         return frozenset(self._nannies.values())
 
+    def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
+        """The nannies, of those that answer, that are starting a process in the place of a missing one."""
+        restarting = {self._nannies[address] for address in missing if address in self._nannies}
+        return (restarting & nannies) - {info.nanny for info in there}
+
     def stuck(self, missing: Iterable[str], *, again: bool) -> dict[str, int]:
         """Processes to replace among those that do not answer: a process that was stopped lives, and its nanny is
         content with it. again: also those that are being replaced."""

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 # Between two surveys while a replacement is missing.
 _SURVEY_AGAIN_S = 0.05
-# A group goes on with fewer workers when no replacement has come for so long, and looks for more workers this often.
-_LAST_CAME_S = 1.0
+# Between two surveys of a group that goes on with fewer workers.
 _GROW_EVERY_S = 2.0
 
 
@@ -70,7 +69,6 @@ class Supervision:
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
         self._needs_checkpoint = False
         self._replaced_by: float | None = None  # when replacements must have come
-        self._came = 0, 0.0  # how many processes were there for the group being formed, and since when
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
         """Take an event (None: the start); returns what to do about it, in this order."""
@@ -130,7 +128,7 @@ class Supervision:
             waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
             delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
             self._surveys += 1
-            nannies = self.processes.nannies if checkpoint else frozenset()
+            nannies = self.processes.nannies if self._pending() else frozenset()
             self._survey = ev.Survey(self._surveys, checkpoint, delay_s, nannies)
             self._do(self._survey)
 
@@ -236,14 +234,14 @@ class Supervision:
             return
         if survey.checkpoint:
             self._checkpoint = (event.found,)
-            for group in self.members.worker_groups:
-                group.left = event.left.get(group.number, ())
             self._needs_checkpoint = False
+        for group in self.members.worker_groups:
+            group.left = event.left.get(group.number, ())
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
         if self.busy is None and not self._take_losses(silent):
-            self._place(there, event.at)
+            self._place(there, event.at, event.nannies)
             if self._flush_fault and self.busy is None and not silent:  # else the loss is dealt with first
                 self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
                 self._do_alone(ev.TellLead(True))
@@ -307,7 +305,7 @@ class Supervision:
 
     # Places
 
-    def _place(self, there: Sequence[WorkerInfo], at: float) -> None:
+    def _place(self, there: Sequence[WorkerInfo], at: float, nannies: frozenset[str]) -> None:
         """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
         under other addresses."""
         batch = self.members.batch(self._may_be_dropped)
@@ -321,10 +319,12 @@ class Supervision:
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return self._form(batch)
         first, self._replaced_by = self._replaced_by is None, self._replaced_by or at + self.patience_s
-        if at < self._replaced_by and self._shrink(batch, [a for a in batch[0].where if a in answer] + free, at):
-            self._replaced_by = None
-            return self._form(batch)
-        if at < self._replaced_by:
+        late = at >= self._replaced_by
+        if late or not self.processes.coming(missing, there, nannies):
+            here = [address for address in batch[0].where if address in answer] + free
+            if self.least is not None and len(here) >= self.least:
+                return self._form(self._shrunk(batch, here))
+        if not late:
             return self._kill(self.processes.stuck(missing, again=first))
         self._replaced_by = None
         error = NoReplacement(
@@ -336,18 +336,12 @@ class Supervision:
         else:
             self._end(error)
 
-    def _shrink(self, batch: Sequence[Member], there: Sequence[str], at: float) -> bool:
-        """Whether the synchronous group goes on with fewer workers: those that are there, if no more are coming."""
-        if self.least is None:
-            return False
-        if self._came[0] != len(there):
-            self._came = len(there), at
-        if len(there) < self.least or at - self._came[1] < _LAST_CAME_S:
-            return False
-        (group,) = batch
-        group.where = tuple(there)
-        self._do(ev.Note(f"{group} goes on with {self._size(len(there))}"))
-        return True
+    def _shrunk(self, batch: Sequence[Member], here: Sequence[str]) -> Sequence[Member]:
+        """The synchronous group with these workers, which are fewer than it had."""
+        (group,), self._replaced_by = batch, None
+        group.where = tuple(here)
+        self._do(ev.Note(f"{group} goes on with {self._size(len(here))}"))
+        return batch
 
     def _grow(self, there: Sequence[WorkerInfo]) -> None:
         """Form the synchronous group again if Dask workers are free that can take the place of lost ones."""

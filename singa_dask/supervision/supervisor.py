@@ -180,11 +180,10 @@ class Supervisor:
 
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
-        found, left = None, {}
-        if command.checkpoint:
-            found, left = self.newest(), self.launcher.left_behind(command.nannies)
+        found = self.newest() if command.checkpoint else None
+        left, nannies = self.launcher.left_behind(command.nannies) if command.nannies else ({}, frozenset())
         workers, _ = answering(self.client, _ANSWER_S)
-        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found, left)
+        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found, left, nannies)
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):

@@ -21,7 +21,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     from distributed import get_client, get_worker
 
     from singa_dask.cluster import current_task
-    from singa_dask.cluster.held import holder
+    from singa_dask.cluster.held import NannyHolder
     from singa_dask.data import dask_submit
 
     worker, task = get_worker(), current_task()
@@ -38,7 +38,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        hold=holder(worker, topic, str(plan.group.number), plan.group.generation, ORPHAN_S),
+        holder=NannyHolder.of(worker, topic, str(plan.group.number), plan.group.generation, orphan_s=ORPHAN_S),
     )
     return train_rank(comm, plan, services)
 

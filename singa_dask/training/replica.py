@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from singa_dask.server import Link, LocalLink, Server, Shadow, Slice, Stub
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
-from singa_dask.training.shadows import RankShadow
+from singa_dask.training.shadows import Holder, RankShadow
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import updater_class
 
@@ -56,7 +56,7 @@ class Replica:
         threaded: bool,
         in_process_servers: bool,
         shadow: Shadow | None = None,
-        hold: Callable[..., bool] | None = None,
+        holder: Holder | None = None,
     ) -> None:
         self.job, self.comm, self.device_comm = job, comm, device_comm
         self.nets, self.net, self.exchange, self.stub = nets, nets[Phase.kTrain], exchange, stub
@@ -82,8 +82,8 @@ class Replica:
         )
         self.group_state = GroupState(job, comm, self.net, self.stages, carries=self.algorithm.carries)
         self.shadow: RankShadow | None = None
-        if shadow is not None and hold is not None:
-            self.shadow = RankShadow(comm.rank, comm.size, shadow, hold, every_step=self.group_state.moves)
+        if shadow is not None and holder is not None:
+            self.shadow = RankShadow(comm, shadow, holder, every_step=self.group_state.moves)
         entries, ahead = self.net.flat.entries, exchange.comm.goes_on
         self.pipeline = GradientPipeline(self.executor, exchange.buckets, entries, ahead=ahead)
 
@@ -95,15 +95,15 @@ class Replica:
         ops: Ops,
         links: Mapping[int, Link] | None = None,
         device_comm: Communicator | None = None,
-        hold: Callable[..., bool] | None = None,
+        holder: Holder | None = None,
         **stub: Any,
     ) -> Replica:
         """The replica of every worker of the group. Collective.
 
         links: to the servers, by number; None makes a server in each worker's process, which works on the worker's
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
-        buckets, if the job `suits_device_comm`, and `comm` the rest. hold: has what the rank leaves in memory outlive
-        its process; None to leave nothing. stub: keyword arguments of Stub.
+        buckets, if the job `suits_device_comm`, and `comm` the rest. holder: has what the rank leaves in memory
+        outlive its process; None to leave nothing. stub: keyword arguments of Stub.
         """
         topology, nets = ClusterTopology.from_proto(job.cluster), make_nets(job, ops, comm.rank, comm.size)
         flat = nets[Phase.kTrain].flat
@@ -128,7 +128,7 @@ class Replica:
                 frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
             )
         states = updater_class(job.updater).states
-        keeps = hold is not None and links is None and ops.device == "cpu"
+        keeps = holder is not None and links is None and ops.device == "cpu"
         shadow = Shadow.create(slices, states, flat.values.dtype) if keeps else None
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(
@@ -141,7 +141,7 @@ class Replica:
             threaded=comm.size > 1 and not one_machine and (len(cut.buckets) > 1 or nets[Phase.kTrain].partitioned),
             in_process_servers=links is None,
             shadow=shadow,
-            hold=hold,
+            holder=holder,
         )
 
     @property

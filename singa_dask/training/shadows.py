@@ -7,9 +7,9 @@ what evaluations have decided.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,29 +44,40 @@ class RankAddress:
         return replace(self, slices=slices, moving=self.moving and replace(self.moving, memory=memories[1]))
 
 
-class RankShadow:
-    """The shadow of a rank. every_step: see RankAddress. hold: has it outlive this process; called whenever there is
-    more to hold."""
+class Holder(Protocol):
+    """Has memory outlive this process. place: the machine, and what holds it there (see cluster.held)."""
 
-    def __init__(self, rank: int, size: int, slices: Shadow, hold: Callable[..., bool], *, every_step: bool) -> None:
-        self._rank, self._size, self.slices, self._hold, self._every_step = rank, size, slices, hold, every_step
+    place: tuple[str, str]
+
+    def hold(self, described: Any, *, only: bool = False, also: str = "") -> bool:
+        """Have the memory of a RankAddress held; returns whether it is."""
+
+
+class RankShadow:
+    """The shadow of a rank. every_step: see RankAddress."""
+
+    def __init__(self, comm: Communicator, slices: Shadow, holder: Holder, *, every_step: bool) -> None:
+        self._comm, self.slices, self._holder, self._every_step = comm, slices, holder, every_step
         self._moving: Shadow | None = None
-        self._held = False
+        self._also: str | None = None  # once it is held
 
     @property
     def address(self) -> RankAddress:
         """Where other processes find it."""
         moving = None if self._moving is None else self._moving.address
-        return RankAddress(self._rank, self._size, self.slices.address, self._every_step, moving)
+        return RankAddress(self._comm.rank, self._comm.size, self.slices.address, self._every_step, moving)
 
     def hold(self) -> None:
-        """Have it outlive this process from now on, beside what former ranks of the group have left."""
-        self._hold(self.address)
-        self._held = True
+        """Have it outlive this process from now on, beside what former ranks of the group have left. Collective."""
+        node, own = self._holder.place
+        places = all_gather_objects(self._comm, (node, own))
+        behind = places[self._comm.rank + 1 :] + places[: self._comm.rank]
+        self._also = next((other for where, other in behind if where == node and other != own), "")
+        self._holder.hold(self.address, also=self._also)
 
     def settle(self) -> None:
         """Let go what former ranks have left: all ranks of the group hold theirs."""
-        self._hold(self.address, only=True)
+        self._holder.hold(self.address, only=True, also=self._also or "")
 
     def save_moving(self, step: int, state: Any) -> None:
         """Copy the moving state after `step` steps."""
@@ -77,8 +88,8 @@ class RankShadow:
                 return
             self._moving = moving
             self._save(step, data)
-            if self._held:
-                self._hold(self.address)
+            if self._also is not None:
+                self._holder.hold(self.address, also=self._also)
             return
         self._save(step, data)
 

@@ -37,7 +37,7 @@ from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, must_save, put_parameters
 from singa_dask.training.saver import Saver
-from singa_dask.training.shadows import RankAddress
+from singa_dask.training.shadows import Holder, RankAddress
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
 # For the other worker groups to end, once all were asked to stop.
@@ -94,7 +94,7 @@ class RankServices:
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
     asked for an early, clean end. links: to the servers of the group; None where these are in the workers' processes.
     others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit: bytes from which on
-    the Dask worker loads no more data; None for no limit. hold: has a shadow outlive the process; None where nothing
+    the Dask worker loads no more data; None for no limit. holder: has a shadow outlive the process; None where nothing
     can.
     """
 
@@ -105,7 +105,7 @@ class RankServices:
     others_ended: Callable[[], bool] = lambda: True
     cores: int = 1
     memory_limit: int | None = None
-    hold: Callable[..., bool] | None = None
+    holder: Holder | None = None
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _form_replica(
         device_comm,
         group=group.number,
         generation=group.generation,
-        hold=services.hold,
+        holder=services.holder,
         patience_s=MEETING_TIMEOUT_S,
         aborted=lambda: comm.aborted,
     )

@@ -95,6 +95,7 @@ class Run:
         topology = ClusterTopology(**numbers)
         self.there: dict[str, WorkerInfo] = {}
         self.stuck: set[str] = set()
+        self.lost_nannies: set[str] = set()
         self.groups: list[Group] = []
         self.hears, self.fault, self.nannies = True, None, nannies
         self.pids = 0
@@ -195,11 +196,11 @@ class Run:
 
     def answer_to(self, command: ev.Command) -> ev.Event:
         match command:
-            case ev.Survey(number, checkpoint):
+            case ev.Survey(number, checkpoint, nannies=nannies):
                 busy = {address for group in self.groups for address in group.addresses}
                 workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
-                known = (self.found, self.left) if checkpoint else (None, {})
-                return ev.Surveyed(number, tuple(workers), self.clock, *known)
+                known = self.found if checkpoint else None, self.left if nannies else {}
+                return ev.Surveyed(number, tuple(workers), self.clock, *known, nannies - self.lost_nannies)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers))
                 self.ranks |= launched.groups

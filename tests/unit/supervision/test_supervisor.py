@@ -77,7 +77,7 @@ class Launcher:
         self.released = 0
 
     def left_behind(self, nannies):
-        return {}
+        return {}, frozenset()
 
     def let_go(self, nannies):
         self.released += 1

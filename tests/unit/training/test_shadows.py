@@ -18,11 +18,12 @@ UNSPLIT = [name for name, (_, dims) in PLANS.items() if dims == "000"]
 def formed(job, comm, held):
     """A replica whose rank's shadow is in `held`, by rank."""
 
-    def hold(address, *, only=False):
+    def hold(address, *, only=False, also=""):
         held[comm.rank] = address
         return True
 
-    return Replica.form(job, comm, get_ops("cpu"), hold=hold)
+    holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold)
+    return Replica.form(job, comm, get_ops("cpu"), holder=holder)
 
 
 def begun(job, comm, held, steps=HALF):
