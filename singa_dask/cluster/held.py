@@ -96,17 +96,25 @@ class NannyHolder:
         return answer["status"] == "OK" and bool(answer["result"])
 
 
-def left_behind(client: Any, nannies: Iterable[str], run: str) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
+def left_behind(
+    client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False
+) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
     """What the last complete generation of each group of the run has left, by group, in the order of its processes;
-    and the nannies that answer."""
+    and the nannies that answer.
+
+    earlier: where this start of the run has left nothing, what an earlier one has left: of the same job in the same
+    workspace.
+    """
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
-    found: defaultdict[tuple[str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
+    found: defaultdict[tuple[str, str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
     for answer in answers.values():
         for owner, described, memories in () if isinstance(answer, Exception) else answer:
-            known = found[owner.group, owner.generation]
+            if owner.run != run and not earlier:
+                continue
+            known = found[owner.group, owner.run, owner.generation]
             known[owner.rank] = owner, pickle.loads(described).moved(memories)  # what a rank of this run has written
     left: dict[str, tuple[Any, ...]] = {}
-    for (group, _), members in sorted(found.items(), key=lambda item: item[0][1]):
+    for (group, _, _), members in sorted(found.items(), key=lambda item: (item[0][1] == run, item[0][2])):
         size = next(iter(members.values()))[0].size
         if len(members) == size:
             left[group] = tuple(members[rank][1] for rank in range(size))

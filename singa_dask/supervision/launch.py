@@ -44,13 +44,21 @@ class Launched:
 class GroupLauncher:
     """Forms the worker groups and server groups of one run.
 
-    topic: of the run's events, and its name (leases.server_key).
+    topic: of the run's events, and its name (leases.server_key). resumes: whether it may go on from what an earlier
+    start of the run has left in memory.
     """
 
     def __init__(
-        self, client: Client, prepared: Prepared, worker_plan: WorkerPlan, *, topic: str, patience_s: float
+        self,
+        client: Client,
+        prepared: Prepared,
+        worker_plan: WorkerPlan,
+        *,
+        topic: str,
+        patience_s: float,
+        resumes: bool = False,
     ) -> None:
-        self.client, self.prepared = client, prepared
+        self.client, self.prepared, self.resumes = client, prepared, resumes
         self.worker_plan, self.topic, self.patience_s = worker_plan, topic, patience_s
 
     def form(self, request: FormRequest, running: Mapping[int, Servers]) -> Launched:
@@ -74,7 +82,7 @@ class GroupLauncher:
 
     def left_behind(self, nannies: Iterable[str]) -> tuple[dict[int, tuple[RankAddress, ...]], frozenset[str]]:
         """The shadows that the ranks of each worker group have left, by group; and the nannies that answer."""
-        left, answer = left_behind(self.client, nannies, self.topic)
+        left, answer = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
         return {int(group): ranks for group, ranks in left.items()}, answer
 
     def let_go(self, nannies: Iterable[str]) -> None:

@@ -75,7 +75,10 @@ class Run:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
         with self.workspace.locked():
             self.workspace.check_own()
-            start = resumed(self.prepared, self.workspace) if resume else fresh(self.prepared, self.workspace)
+            if resume:
+                start = resumed(self.prepared, self.workspace, lives=client is not None)
+            else:
+                start = fresh(self.prepared, self.workspace)
             found = start.found
             if found is not None:
                 self._steps[0], self._checkpoint = found.step, str(found.path)
@@ -93,7 +96,7 @@ class Run:
                         if aside:
                             self.display.note(f"the earlier run in this workspace is now {aside}")
                         if self.processes:
-                            self._train(client or self._local_client(stack))
+                            self._train(client or self._local_client(stack), resume)
                         else:
                             self._train_in_process(found)
                 except BaseException as caught:
@@ -126,9 +129,11 @@ class Run:
         with self._calling():
             self._reports = {0: self._in_process.run()}
 
-    def _train(self, client: Client) -> None:
+    def _train(self, client: Client, resume: bool) -> None:
         topic = run_key(self.prepared.job.name, str(self.workspace.folder))
-        launcher = GroupLauncher(client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s)
+        launcher = GroupLauncher(
+            client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s, resumes=resume
+        )
         with self._calling(), _events(client, topic, self._handle):
             while True:
                 free = self._free_workers(client)
@@ -154,6 +159,7 @@ class Run:
             patience_s=self.patience_s,
             least=topology.min_workers if topology.in_process_servers and not split else None,
         )
+        state.processes.there(free)
         supervisor = self._supervisor = Supervisor(
             state,
             launcher,

@@ -42,12 +42,20 @@ def fresh(prepared: Prepared, workspace: Workspace) -> StartPoint:
     return StartPoint()
 
 
-def resumed(prepared: Prepared, workspace: Workspace) -> StartPoint:
+def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) -> StartPoint:
     """The newest valid checkpoint of the run in the workspace, whatever workers it had.
 
+    lives: whether Dask workers may still have the run's state in memory; then no checkpoint is needed.
     Raises CheckpointError if there is none, or if it is of another net, updater or data.
     """
     found, faults = checkpoints.newest(workspace.checkpoints)
+    if found is None and lives and workspace.job.exists():
+        return StartPoint(
+            notes=(
+                "there is no checkpoint: the run goes on from the memory of its Dask workers, if they "
+                "still have it, else from step 0",
+            )
+        )
     if found is None:
         raise CheckpointError(
             f"{workspace.checkpoints}: no valid checkpoint to resume from. "

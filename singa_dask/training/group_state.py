@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -31,12 +32,23 @@ _LATEST = 2**62
 class GroupState:
     """Parameters and updater state on the servers, residuals of codecs, and the state that recurrent layers carry.
 
-    All methods are collective. carries: whether recurrent layers carry state from one mini-batch to the next.
+    All methods are collective. carries: whether recurrent layers carry state from one mini-batch to the next. data:
+    fingerprints of the training data.
 
     In flat arrays, a worker's portions of split parameters (`net.own`) follow the replicated ones (`net.flat`).
     """
 
-    def __init__(self, job: JobProto, comm: Communicator, net: Net, stages: ServerStages, *, carries: bool) -> None:
+    def __init__(
+        self,
+        job: JobProto,
+        comm: Communicator,
+        net: Net,
+        stages: ServerStages,
+        *,
+        carries: bool,
+        data: Mapping[str, str],
+    ) -> None:
+        self._data = data
         self._job, self._comm, self._net, self._stages, self._carries = job, comm, net, stages, carries
         self._held = holdings(net.flat, net.own, stages.exchange)
         self._size = net.flat.size + net.own.size
@@ -106,6 +118,12 @@ class GroupState:
             share_carried(self._net, comm, None if checkpoint is None else checkpoint.carried)
 
     @property
+    def fingerprint(self) -> int:
+        """The same for groups of any size that can go on from each other's state."""
+        parameters = [(h.name, h.shape) for h in self._held]
+        return crc32(repr((parameters, self._updater_state, sorted(self._data.items()))).encode())
+
+    @property
     def moves(self) -> bool:
         """Whether there is a moving state, which changes at every step."""
         return self._carries or self._has_residuals
@@ -120,21 +138,23 @@ class GroupState:
             state["values"] = self._net.ops.to_host(self._net.flat.values) if self._comm.rank == 0 else None
         return state
 
-    def recover(self, addresses: Sequence[RankAddress]) -> dict[str, Any] | None:
+    def recover(self, addresses: Sequence[RankAddress], least: int = 0) -> dict[str, Any] | None:
         """Put on the servers what the ranks of a lost group have left in memory: the newest step that all of it knows.
-        Returns the first rank's moving state, on every rank; None, and nothing has changed, if something is missing.
+        Returns the first rank's moving state, on every rank; None, and nothing has changed, if something is missing or
+        of another net, or the step is before `least`.
 
         addresses: by lost rank. A group of another size divides the state anew, unless layers are split.
         """
         comm = self._comm
         providers, mine = provider_of(comm, addresses)
         straight = len(addresses) == comm.size and providers == list(range(comm.size))
-        if min(providers) < 0 or (self._net.own.size and not straight):
+        alien = any(address.net != self.fingerprint for address in addresses)
+        if alien or min(providers) < 0 or (self._net.own.size and not straight):
             return None
         steps = [found.step for found in mine.values() if found.step is not None]
         step = int(comm.all_gather_number(min(steps, default=_LATEST)).min())
         copies = [(s, found.slices.slices[index].at(step)) for found in mine.values() for index, *s in found.pieces]
-        if comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
+        if step < least or comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
             return None
         values, own = self._zeros(self._net.flat.size), self._own_on_host()
         states = {name: self._zeros(self._size) for name in self._updater_state}

@@ -57,6 +57,7 @@ class Replica:
         in_process_servers: bool,
         shadow: Shadow | None = None,
         holder: Holder | None = None,
+        data: Mapping[str, str] | None = None,
     ) -> None:
         self.job, self.comm, self.device_comm = job, comm, device_comm
         self.nets, self.net, self.exchange, self.stub = nets, nets[Phase.kTrain], exchange, stub
@@ -80,10 +81,13 @@ class Replica:
             make_staging(self.net.ops, self.net.own, on_device=in_process_servers),
             in_process_servers=in_process_servers,
         )
-        self.group_state = GroupState(job, comm, self.net, self.stages, carries=self.algorithm.carries)
+        carries = self.algorithm.carries
+        self.group_state = GroupState(job, comm, self.net, self.stages, carries=carries, data=data or {})
         self.shadow: RankShadow | None = None
         if shadow is not None and holder is not None:
-            self.shadow = RankShadow(comm, shadow, holder, every_step=self.group_state.moves)
+            self.shadow = RankShadow(
+                comm, shadow, holder, self.group_state.fingerprint, every_step=self.group_state.moves
+            )
         entries, ahead = self.net.flat.entries, exchange.comm.goes_on
         self.pipeline = GradientPipeline(self.executor, exchange.buckets, entries, ahead=ahead)
 
@@ -96,6 +100,7 @@ class Replica:
         links: Mapping[int, Link] | None = None,
         device_comm: Communicator | None = None,
         holder: Holder | None = None,
+        data: Mapping[str, str] | None = None,
         **stub: Any,
     ) -> Replica:
         """The replica of every worker of the group. Collective.
@@ -103,7 +108,8 @@ class Replica:
         links: to the servers, by number; None makes a server in each worker's process, which works on the worker's
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
         buckets, if the job `suits_device_comm`, and `comm` the rest. holder: has what the rank leaves in memory
-        outlive its process; None to leave nothing. stub: keyword arguments of Stub.
+        outlive its process; None to leave nothing. data: fingerprints of the training data. stub: keyword arguments of
+        Stub.
         """
         topology, nets = ClusterTopology.from_proto(job.cluster), make_nets(job, ops, comm.rank, comm.size)
         flat = nets[Phase.kTrain].flat
@@ -142,6 +148,7 @@ class Replica:
             in_process_servers=links is None,
             shadow=shadow,
             holder=holder,
+            data=data,
         )
 
     @property

@@ -24,9 +24,11 @@ _SPARE = 1 << 16  # bytes
 class RankAddress:
     """Where the shadow of rank `rank` of `size` is.
 
-    moving: of its moving state; None while there is none. every_step: whether that changes with every step.
+    net: identifies the parameters, the updater's state and the data. moving: of its moving state; None while there is
+    none. every_step: whether that changes with every step.
     """
 
+    net: int
     rank: int
     size: int
     slices: ShadowAddress
@@ -54,10 +56,10 @@ class Holder(Protocol):
 
 
 class RankShadow:
-    """The shadow of a rank. every_step: see RankAddress."""
+    """The shadow of a rank. net, every_step: see RankAddress."""
 
-    def __init__(self, comm: Communicator, slices: Shadow, holder: Holder, *, every_step: bool) -> None:
-        self._comm, self.slices, self._holder, self._every_step = comm, slices, holder, every_step
+    def __init__(self, comm: Communicator, slices: Shadow, holder: Holder, net: int, *, every_step: bool) -> None:
+        self._comm, self.slices, self._holder, self._net, self._every_step = comm, slices, holder, net, every_step
         self._moving: Shadow | None = None
         self._also: str | None = None  # once it is held
 
@@ -65,7 +67,7 @@ class RankShadow:
     def address(self) -> RankAddress:
         """Where other processes find it."""
         moving = None if self._moving is None else self._moving.address
-        return RankAddress(self._comm.rank, self._comm.size, self.slices.address, self._every_step, moving)
+        return RankAddress(self._net, self._comm.rank, self._comm.size, self.slices.address, self._every_step, moving)
 
     def hold(self) -> None:
         """Have it outlive this process from now on, beside what former ranks of the group have left. Collective."""

@@ -19,7 +19,7 @@ from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.errors import TrainingError
 from singa_dask.job import active_phases, job_to_text
 from singa_dask.job.code_bundle import CodeBundle, unpacked
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.schedule import checkpoint_seconds
 from singa_dask.layers.context import Metric
 from singa_dask.net import Net
@@ -28,7 +28,7 @@ from singa_dask.ops.blas import blas_threads
 from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
-from singa_dask.training.feed import Feed
+from singa_dask.training.feed import Feed, data_key
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory
@@ -121,14 +121,21 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
         stack.enter_context(blas_threads(threads if job.gpu else 1))
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
-        replica = _form_replica(comm, job, plan.group, threads, services, stack)
+        data = {key: value for key, value in plan.data.items() if key.startswith(data_key(Phase.kTrain, ""))}
+        replica = _form_replica(comm, job, plan.group, data, threads, services, stack)
         return _TrainingLoop(replica, plan, services, stack).run()
 
 
 def _form_replica(
-    comm: Communicator, job: JobProto, group: GroupPlan, threads: int, services: RankServices, stack: ExitStack
+    comm: Communicator,
+    job: JobProto,
+    group: GroupPlan,
+    data: Mapping[str, str],
+    threads: int,
+    services: RankServices,
+    stack: ExitStack,
 ) -> Replica:
-    """This rank's replica. Collective. stack: closes what is made here."""
+    """This rank's replica. Collective. data: see Replica.form. stack: closes what is made here."""
     gpu = gpu_of(job, group.number, comm.rank)
     ops = get_ops("cpu", threads=threads) if gpu is None else get_ops("gpu", device_id=gpu)
     device_comm: Communicator | None = None
@@ -156,6 +163,7 @@ def _form_replica(
         group=group.number,
         generation=group.generation,
         holder=services.holder,
+        data=data,
         patience_s=MEETING_TIMEOUT_S,
         aborted=lambda: comm.aborted,
     )
@@ -221,7 +229,7 @@ class _TrainingLoop:
         evaluations had decided by then."""
         group = self._group
         if group.left:
-            found = self._replica.group_state.recover(group.left)
+            found = self._replica.group_state.recover(group.left, group.first)
             if found is not None:
                 return found.get("decisions") or {}
         checkpoint = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
