@@ -178,7 +178,9 @@ class _TrainingLoop:
         if group.puts:
             found = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
             decided = found.decisions if found else {}
-        start = self._step = group_state.fetch(group.first)
+        # Servers that are new know where each group of the job goes on, by the ledger of the checkpoint.
+        founds = group.fresh and group.number < job.cluster.nworker_groups
+        start = self._step = group_state.fetch(0 if founds else group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
         self._warm_up()
