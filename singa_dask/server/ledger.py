@@ -101,7 +101,7 @@ class Ledger:
 
     def minus(self, known: Ledger) -> Ledger:
         """The ledger of the difference of two values, of which the second contains no more than the first."""
-        return self._paired(known, lambda a, b: Contained(*map(_difference, _of(a), _of(b))))
+        return self._paired(known, lambda a, b: Contained(*map(difference, _of(a), _of(b))))
 
     @staticmethod
     def joint(ledgers: Iterable[Ledger]) -> Ledger:
@@ -149,6 +149,11 @@ def combined(a: Ranges, b: Ranges, rule: Callable[[bool, bool], bool]) -> Ranges
     return bounds
 
 
+def pairs(ranges: Ranges) -> tuple[tuple[int, int], ...]:
+    """The first step of each range, and the one after its last."""
+    return tuple(zip(ranges[::2], ranges[1::2], strict=True))
+
+
 def _holds(ranges: Ranges, step: int) -> bool:
     return bisect_right(ranges, step) % 2 == 1
 
@@ -161,7 +166,8 @@ def _common(a: Ranges, b: Ranges) -> Ranges:
     return combined(a, b, lambda in_a, in_b: in_a and in_b)
 
 
-def _difference(a: Ranges, b: Ranges) -> Ranges:
+def difference(a: Ranges, b: Ranges) -> Ranges:
+    """The steps in `a` that are not in `b`."""
     return combined(a, b, lambda in_a, in_b: in_a and not in_b)
 
 
