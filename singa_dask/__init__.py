@@ -23,6 +23,7 @@ __all__ = [
     "RunEvent",
     "TensorBoard",
     "__version__",
+    "audit",
     "data_partition",
     "launch",
     "layers",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.monitor.plots import plot_confusion, plot_parity
     from singa_dask.monitor.tensorboard import TensorBoard
+    from singa_dask.supervision.audit import audit
     from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
     from singa_dask.supervision.plan import Plan, plan
@@ -62,6 +64,7 @@ _LAZY = {
     "Result": "singa_dask.supervision.driver",
     "RunEvent": "singa_dask.supervision.callbacks",
     "TensorBoard": "singa_dask.monitor.tensorboard",
+    "audit": "singa_dask.supervision.audit",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load_model": "singa_dask.training.evaluate",

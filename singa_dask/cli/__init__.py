@@ -14,6 +14,7 @@ import sys
 import click
 
 from singa_dask import __version__
+from singa_dask.cli.audit import audit
 from singa_dask.cli.data import shard
 from singa_dask.cli.net import check, export, sample, show, test
 from singa_dask.cli.new import new
@@ -44,5 +45,21 @@ def main() -> None:
     logger.setLevel(logging.INFO)
 
 
-for command in (train, plan, profile, join, leave, stop, new, check, show, shard, test, predict, sample, export):
+for command in (
+    train,
+    plan,
+    profile,
+    join,
+    leave,
+    stop,
+    audit,
+    new,
+    check,
+    show,
+    shard,
+    test,
+    predict,
+    sample,
+    export,
+):
     main.add_command(command)

@@ -103,15 +103,15 @@ class ServerActor:
             state = await self._ask(neighbour, OpenAccount(index, _opposite(side), account))
             if not isinstance(state, State):
                 raise ClusterError(f"the server at {neighbour.worker} did not send its parameters: {state}")
-            put = Put(index, state.values, state.state, state.version, reductions=state.reductions)
+            put = Put(index, state.values, state.state, state.version, 0, state.reductions, state.ledger)
             await asyncio.wrap_future(self.server.call(put))
             await self._compute(self.server.open_account, index, side, account)
 
     async def hand_on(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
         """Let the restarted neighbour on this side take over this server's values and unexchanged updates."""
         for index in self._slices:
-            known = await self._compute(self.server.open_account, index, side, account)
-            await self._ask(neighbour, OpenAccount(index, _opposite(side), account, known))
+            known, ledger = await self._compute(self.server.open_account, index, side, account)
+            await self._ask(neighbour, OpenAccount(index, _opposite(side), account, known, ledger))
 
     async def flush(self) -> None:
         """Exchange everything with the right neighbour now."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from singa_dask.comm.codecs import codec
 from singa_dask.ops.arrays import Array
+from singa_dask.server.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Origin:
 class Put:
     """Set the initial parameters. Answered by Done. Ignored if the slice has values already.
 
-    state: of the updater; version: updates made so far; step: of the worker groups; reductions: see Update.
+    state: of the updater; version: updates made so far; reductions: see Update; ledger: of the values; step: with
+    which the worker groups begin where the ledger is of another deal.
     """
 
     slice: int
@@ -44,6 +46,7 @@ class Put:
     version: int = 0
     step: int = 0
     reductions: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Inspect:
 class Sync:
     """From the left neighbour: changes that the receiver does not know. Answered by Delta with those of the receiver.
 
-    account: both servers' generations; sequence: number of the exchange between the two; reductions: see Update.
+    account: both servers' generations; sequence: number of the exchange between the two; reductions: see Update;
+    ledger: of the delta.
     """
 
     slice: int
@@ -119,6 +123,7 @@ class Sync:
     sequence: int
     delta: Array
     reductions: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(frozen=True)
@@ -126,13 +131,14 @@ class OpenAccount:
     """Open a new account with a restarted neighbour. Answered by State.
 
     values: the receiver takes over these values and adds its changes that the sender does not know. None: the sender
-    takes over the receiver's values.
+    takes over the receiver's values. ledger: of the values.
     """
 
     slice: int
     side: str  # the sender's, as the receiver sees it: "left" or "right"
     account: tuple[int, int]
     values: Array | None = None
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 Request: TypeAlias = Put | Get | Update | Leave | Inspect | Sync | OpenAccount
@@ -149,7 +155,7 @@ class Fresh:
 
     version: number of updates that they contain; next_step: the first step of the group that they do not contain;
     clock: next_step plus the steps that a late group is excused from; staleness: updates between `based_on` and the
-    answered update, including one of the same group under way; reductions: see Update.
+    answered update, including one of the same group under way; reductions: see Update; ledger: of the values.
     """
 
     values: Array
@@ -158,24 +164,27 @@ class Fresh:
     clock: int = 0
     staleness: int = 0
     reductions: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(frozen=True)
 class State:
-    """The whole slice. reductions: see Update."""
+    """The whole slice. reductions: see Update; ledger: of the values."""
 
     values: Array
     state: Mapping[str, Array]
     version: int
     reductions: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(frozen=True)
 class Delta:
-    """Changes that the left neighbour did not know. reductions: see Update."""
+    """Changes that the left neighbour did not know. reductions: see Update; ledger: of the delta."""
 
     delta: Array
     reductions: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ Server groups form a line. Two neighbours keep an account per slice: the values 
 
 Each delta is added exactly once and passed on to the other neighbour. A line has no cycles, so no delta comes back:
 after enough exchanges every copy holds the initial values plus the sum of all updates. One message carries all
-changes, so its size does not depend on the number of groups.
+changes, so its size does not depend on the number of groups. With each delta comes its ledger, which is subtracted and
+added like values.
 
 SINGA 0.3 uses a star around one master group and loses updates made during an exchange. Rounding errors are not lost
 either: `known` grows by the values that were sent.
@@ -16,48 +17,50 @@ either: `known` grows by the values that were sent.
 from __future__ import annotations
 
 from singa_dask.ops.arrays import Array
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Delta, Refused, Sync
 
 
 class Account:
-    """The values that one slice and its counterpart at a neighbour both know.
+    """The values that one slice and its counterpart at a neighbour both know, and their ledger.
 
     The left neighbour starts every exchange, so both sides add the same numbers in the same order.
     """
 
-    def __init__(self, values: Array, generations: tuple[int, int] = (0, 0)) -> None:
-        self.known = values.copy()
-        self._opening: Array | None = self.known
+    def __init__(self, values: Array, ledger: Ledger, generations: tuple[int, int] = (0, 0)) -> None:
+        self.known, self.ledger = values.copy(), ledger.copy()
+        self._opening: tuple[Array, Ledger] | None = self.known, self.ledger
         self.generations = generations
         self.sequence = 0  # of the last exchange started (left) or answered (right)
         self._said: Sync | None = None
         self._answer: Delta | None = None
 
     @property
-    def opening(self) -> Array:
+    def opening(self) -> tuple[Array, Ledger]:
         """The initial values, for a neighbour that repeats its request; the known values after the first exchange."""
-        return self.known if self._opening is None else self._opening
+        return (self.known, self.ledger) if self._opening is None else self._opening
 
     @property
     def waiting(self) -> bool:
         """Whether an exchange is unanswered."""
         return self._said is not None
 
-    def begin(self, slice_: int, values: Array, reductions: int = 0) -> Sync:
+    def begin(self, slice_: int, values: Array, ledger: Ledger, reductions: int = 0) -> Sync:
         """The left side's next message; the same one until it is answered."""
         if self._said is None:
             self.sequence += 1
-            self._said = Sync(slice_, self.generations, self.sequence, self._tell(values), reductions)
+            delta, added = self._tell(values, ledger)
+            self._said = Sync(slice_, self.generations, self.sequence, delta, reductions, added)
         return self._said
 
-    def finish(self, values: Array, said: Sync, answer: Delta) -> None:
+    def finish(self, values: Array, ledger: Ledger, said: Sync, answer: Delta) -> None:
         """Take the right side's answer. Ignored if it belongs to an earlier account or was taken before."""
         if said is self._said:
             self._said = None
             self._settle()
-            self._hear(values, answer.delta)
+            self._hear(values, ledger, answer)
 
-    def answer(self, values: Array, message: Sync) -> Delta | Refused:
+    def answer(self, values: Array, ledger: Ledger, message: Sync) -> Delta | Refused:
         """The right side's answer to a message. A repeated message gets the same answer again."""
         if message.account != self.generations:
             return Refused(f"an exchange of the account {message.account}, this one is {self.generations}")
@@ -67,25 +70,28 @@ class Account:
             return Refused(f"exchange {message.sequence} after {self.sequence}")
         self.sequence = message.sequence
         self._settle()
-        self._hear(values, message.delta)
-        self._answer = Delta(self._tell(values))
+        self._hear(values, ledger, message)
+        delta, added = self._tell(values, ledger)
+        self._answer = Delta(delta, ledger=added)
         return self._answer
 
-    def untold(self, values: Array) -> Array:
+    def untold(self, values: Array, ledger: Ledger) -> tuple[Array, Ledger]:
         """The changes not yet sent to the neighbour."""
-        return values - self.known
+        return values - self.known, ledger.minus(self.ledger)
 
-    def _tell(self, values: Array) -> Array:
-        delta = self.untold(values)
-        self._add(delta)
-        return delta
+    def _tell(self, values: Array, ledger: Ledger) -> tuple[Array, Ledger]:
+        delta, added = self.untold(values, ledger)
+        self._add(delta, added)
+        return delta, added
 
-    def _hear(self, values: Array, delta: Array) -> None:
-        values += delta
-        self._add(delta)
+    def _hear(self, values: Array, ledger: Ledger, message: Sync | Delta) -> None:
+        values += message.delta
+        ledger.merge(message.ledger)
+        self._add(message.delta, message.ledger)
 
-    def _add(self, delta: Array) -> None:
-        if self.known is self._opening:
+    def _add(self, delta: Array, added: Ledger) -> None:
+        self.ledger = self.ledger.plus(added)
+        if self._opening is not None and self.known is self._opening[0]:
             self.known = self.known + delta
         else:
             self.known += delta

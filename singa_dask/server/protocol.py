@@ -7,11 +7,13 @@ lock-step an Update waits for the updates of all groups, so a repeated request g
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from singa_dask.ops import Ops
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Array,
     Delta,
@@ -76,10 +78,11 @@ class _Waiting:
 class ServerProtocol:
     """The state of a server's slices, and its reactions to messages.
 
-    groups: the expected worker groups; max_staleness: how many updates a group may be ahead of the slowest one, None
-    for no bound (Downpour), 0 for lock-step. sync_freq: updates between two exchanges with the right neighbour.
-    accounts: by side ("left", "right"), the generations of existing neighbours. copy: False to update the arrays of
-    Put in place. shadows: by slice, of those that get a copy of every new version.
+    groups: the expected worker groups; dealt_to: how many share the training data; max_staleness: how many updates a
+    group may be ahead of the slowest one, None for no bound (Downpour), 0 for lock-step. sync_freq: updates between
+    two exchanges with the right neighbour. accounts: by side ("left", "right"), the generations of existing
+    neighbours. copy: False to update the arrays of Put in place. shadows: by slice, of those that get a copy of every
+    new version.
 
     Not thread-safe. Replies hold live arrays, valid until the next message.
     """
@@ -91,13 +94,14 @@ class ServerProtocol:
         ops: Ops,
         *,
         groups: Iterable[int] = (0,),
+        dealt_to: int = 1,
         max_staleness: int | None = None,
         sync_freq: int = 1,
         accounts: Mapping[str, tuple[int, int]] | None = None,
         copy: bool = True,
         shadows: Mapping[int, SliceShadow] | None = None,
     ) -> None:
-        shared = ops, tuple(groups), max_staleness, sync_freq, dict(accounts or {}), copy
+        shared = ops, tuple(groups), dealt_to, max_staleness, sync_freq, dict(accounts or {}), copy
         self.slices = {
             s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, shadow=(shadows or {}).get(s.index))
             for s in slices
@@ -119,6 +123,7 @@ class SliceProtocol:
     updater: Updater
     ops: Ops
     groups: tuple[int, ...]
+    dealt_to: int
     max_staleness: int | None
     sync_freq: int
     generations: dict[str, tuple[int, int]]
@@ -126,6 +131,7 @@ class SliceProtocol:
     shadow: SliceShadow | None = None
     values: Array = None
     version: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
     members: dict[int, _GroupClock] = field(default_factory=dict)
     waiting: list[_Waiting] = field(default_factory=list)
     accounts: dict[str, Account] = field(default_factory=dict)
@@ -169,10 +175,10 @@ class SliceProtocol:
         """The reply with the version of its live arrays after the last request."""
         if isinstance(request, Get | Update) and isinstance(reply, Fresh):
             member = self.members[request.origin.group]
-            known = {"version": self.version, "reductions": self.reductions}
-            return replace(reply, next_step=member.next, clock=member.clock, **known)
+            reply = replace(reply, next_step=member.next, clock=member.clock, version=self.version)
+            return replace(reply, reductions=self.reductions, ledger=self.ledger)
         if isinstance(request, Inspect) and isinstance(reply, State):
-            return replace(reply, version=self.version)
+            return replace(reply, version=self.version, ledger=self.ledger.copy())
         return reply
 
     def _try_or_refuse(self, entry: _Waiting) -> Reply | None:
@@ -210,8 +216,9 @@ class SliceProtocol:
             if put.state:
                 self.updater.load_state(put.state)
             self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
-            self.version, self.reductions = put.version, put.reductions
-            self.members = {group: _GroupClock(-1, put.step) for group in self.groups}
+            self.version, self.reductions, self.ledger = put.version, put.reductions, put.ledger.copy()
+            self.ledger.begin(self.dealt_to, put.step)
+            self.members = {group: _GroupClock(-1, self.ledger.next(group)) for group in self.groups}
             self._save()
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
@@ -232,7 +239,7 @@ class SliceProtocol:
                 f"{origin.generation}, which has ended"
             )
         if member is None or origin.generation > member.generation:
-            step = max(origin.first, member.next if member else 0)
+            step = max(origin.first, member.next if member else self.ledger.next(origin.group))
             if member is not None and member.active:
                 clock = member.clock  # the others wait for it
             else:
@@ -261,6 +268,7 @@ class SliceProtocol:
             entry.staleness = max(0, self.version - update.based_on)
             gradient, reductions = self.ops.asarray(update.gradient), update.reductions
             self.updater.update(update.step, self.values, gradient, made=self.version, reductions=reductions)
+            self.ledger.add(origin.group, update.step)
             self.reductions = max(self.reductions, reductions)
             self.version += 1
             member.next += 1
@@ -270,7 +278,8 @@ class SliceProtocol:
 
     def _save(self) -> None:
         if self.shadow is not None:
-            self.shadow.save(self.version, self.values, self.updater.state)
+            note = json.dumps({"ledger": self.ledger.encode()}).encode()
+            self.shadow.save(self.version, self.values, self.updater.state, note)
 
     def _must_fit(self, name: str, array: Array) -> None:
         if array.shape != (self.size,):
@@ -306,12 +315,12 @@ class SliceProtocol:
 
     # Neighbours
 
-    def open_account(self, side: str, generations: tuple[int, int]) -> Array:
+    def open_account(self, side: str, generations: tuple[int, int]) -> tuple[Array, Ledger]:
         """Open an account with a neighbour at the current values, unless there is one of these generations: a repeated
-        request must not reopen it. Returns its opening values."""
+        request must not reopen it. Returns its opening values and their ledger."""
         account = self.accounts.get(side)
         if account is None or account.generations != generations:
-            account = self.accounts[side] = Account(self.values, generations)
+            account = self.accounts[side] = Account(self.values, self.ledger, generations)
         return account.opening
 
     def part_with(self) -> None:
@@ -328,19 +337,19 @@ class SliceProtocol:
             if not (force or self.heard or self.untold >= self.sync_freq):
                 return None
             self.untold, self.heard = 0, False
-        return account.begin(self.index, self.values, self.reductions)
+        return account.begin(self.index, self.values, self.ledger, self.reductions)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
         """Take the right neighbour's answer to `sync`. Raises ValueError if it refused."""
         if not isinstance(reply, Delta):
             raise ValueError(f"the right neighbour did not answer the exchange: {reply}")
-        self.accounts[RIGHT].finish(self.values, sync, reply)
+        self.accounts[RIGHT].finish(self.values, self.ledger, sync, reply)
         self.reductions = max(self.reductions, reply.reductions)
 
     def _sync(self, sync: Sync) -> Reply:
         if LEFT not in self.accounts:
             return Refused("no neighbour on the left")
-        reply = self.accounts[LEFT].answer(self.values, sync)
+        reply = self.accounts[LEFT].answer(self.values, self.ledger, sync)
         if not isinstance(reply, Delta):
             return reply
         self.heard, self.reductions = True, max(self.reductions, sync.reductions)
@@ -353,14 +362,15 @@ class SliceProtocol:
         ):
             return Refused(f"an opening of the account {request.account}, this one is {account.generations}")
         if request.values is None:
-            opening = self.open_account(request.side, request.account)
-            return State(opening, self.updater.state, self.version, self.reductions)
+            opening, ledger = self.open_account(request.side, request.account)
+            return State(opening, self.updater.state, self.version, self.reductions, ledger)
         if account is not None and account.generations == request.account:
             return Done()  # repeated
         self._must_fit("values", request.values)
         given = self.ops.asarray(request.values)
-        own = account.untold(self.values) if account is not None else 0
+        own, untold = account.untold(self.values, self.ledger) if account is not None else (0, Ledger())
         self.values[...] = given + own
-        account = self.accounts[request.side] = Account(given, request.account)
+        self.ledger = request.ledger.plus(untold)
+        account = self.accounts[request.side] = Account(given, request.ledger, request.account)
         self.untold, self.heard = self.sync_freq, True
         return Done()

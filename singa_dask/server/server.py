@@ -18,6 +18,7 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol
 from singa_dask.server.shadow import SliceShadow
@@ -38,6 +39,7 @@ class ServerPlan:
     slices: tuple[Slice, ...]
     key: str = ""
     groups: tuple[int, ...] = (0,)
+    dealt_to: int = 1
     max_staleness: int | None = None
     sync_freq: int = 1
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -58,6 +60,7 @@ class ServerPlan:
             updater,
             ops,
             groups=self.groups,
+            dealt_to=self.dealt_to,
             max_staleness=self.max_staleness,
             sync_freq=self.sync_freq,
             accounts=self.accounts,
@@ -138,18 +141,20 @@ class Server:
             self._part_with(sync.slice)
             self.protocol.slices[sync.slice].finish_sync(sync, reply)
 
-    def open_account(self, index: int, side: str, generations: tuple[int, int]) -> Array:
-        """See SliceProtocol. Returns a copy."""
+    def open_account(self, index: int, side: str, generations: tuple[int, int]) -> tuple[Array, Ledger]:
+        """See SliceProtocol. Returns copies."""
         with self._lock:
-            return self.protocol.slices[index].open_account(side, generations).copy()
+            values, ledger = self.protocol.slices[index].open_account(side, generations)
+            return values.copy(), ledger.copy()
 
     def _detached(self, index: int, reply: Reply, out: Array | None) -> Reply:
         """The reply with arrays that later messages do not change."""
         if isinstance(reply, Fresh):
+            ledger = reply.ledger.copy()
             if out is None:
-                return replace(reply, values=self._lend(index, reply.values))
+                return replace(reply, values=self._lend(index, reply.values), ledger=ledger)
             out[...] = reply.values
-            return replace(reply, values=out)
+            return replace(reply, values=out, ledger=ledger)
         if isinstance(reply, State):
             state: dict[str, Any] = {name: array.copy() for name, array in reply.state.items()}
             return replace(reply, values=reply.values.copy(), state=state)

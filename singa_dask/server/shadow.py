@@ -18,7 +18,7 @@ from singa_dask.server.slices import Slice
 
 Array = np.ndarray
 _LINE = 64  # bytes of a cache line
-_NOTE = 4096  # bytes, with their number in front
+_NOTE = 1 << 14  # bytes, with their number in front
 _NEVER = -1
 
 
@@ -66,7 +66,7 @@ class SliceShadow:
 
     def save(self, version: int, values: Array, states: Mapping[str, Array], note: bytes = b"") -> None:
         """Copy the slice after `version` updates. values: the first elements of it, if not all. note: what the server
-        must know besides, at most 4,088 bytes."""
+        must know besides, at most 16,376 bytes."""
         older, newer = sorted(self._copies, key=lambda copy: copy.number)
         if len(note) > _NOTE - 8:
             raise ValueError(f"a note has at most {_NOTE - 8} bytes. Received: {len(note)}.")

@@ -13,6 +13,7 @@ import numpy as np
 
 from singa_dask.comm.codecs import ErrorFeedback, codec
 from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.link import Link
 from singa_dask.server.messages import (
     Array,
@@ -70,6 +71,7 @@ class Stub:
     `get`. reductions: of the learning rate, sent with gradients, the same on all workers of the group;
     known_reductions: the maximum that a server has told. codec: settings of `codecs.codec`, with `name`, for gradients
     sent to other processes; the next gradient includes the residual. exactly: positions of slices that are not coded.
+    ledgers: of the parameters that were last received, by position of the slice.
 
     Waits raise ClusterError if the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
@@ -97,18 +99,22 @@ class Stub:
         self.clock = 0
         self.reductions = self.known_reductions = 0
         self._versions = [0] * len(self.slices)
+        self.ledgers: list[Ledger] = [Ledger() for _ in self.slices]
         self._under_way: list[_Sent] = []
         self._kept: dict[tuple[int, int], Array] = {}
         self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
         self._exactly = exactly
         self._feedback: dict[int, Any] = {}
 
-    def put(self, values: Array, state: Mapping[str, Array], step: int, reductions: int = 0) -> None:
+    def put(
+        self, values: Array, state: Mapping[str, Array], step: int, reductions: int = 0, ledger: Ledger | None = None
+    ) -> None:
         """Offer the initial parameters, after `step` updates and `reductions` of the learning rate."""
+        ledger = ledger or Ledger()
         replies = []
         for s in self.slices:
             own = {name: _part(array, s) for name, array in state.items()}
-            put = Put(s.index, _part(values, s), own, version=step, step=step, reductions=reductions)
+            put = Put(s.index, _part(values, s), own, step, step, reductions, ledger)
             replies.append(self._send(s, put))
         for reply in replies:
             self._wait(reply)
@@ -189,6 +195,7 @@ class Stub:
         if reply.values is not target:
             target[...] = reply.values
         self._versions[i], self.known_reductions = reply.version, max(self.known_reductions, reply.reductions)
+        self.ledgers[i] = reply.ledger
         return reply
 
     def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:

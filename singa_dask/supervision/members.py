@@ -35,11 +35,13 @@ class NoReplacement(ClusterError):
 
 @dataclass(frozen=True)
 class Restart:
-    """A restart, for the record: the worker groups that were re-formed, their step, and the cause."""
+    """A restart, for the record: the worker groups that were re-formed, their step, the cause, and the server groups
+    that were made again."""
 
     groups: tuple[int, ...]
     step: int
     cause: str
+    servers: tuple[int, ...] = ()
 
 
 class Phase(Enum):

@@ -88,6 +88,7 @@ class Run:
                     self._free_workers(client)
                 aside = None if resume else self.workspace.set_aside() or self.workspace.aside
                 self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
+                self._tell("start", step=found.step if found else 0)
                 error: BaseException | None = None
                 try:
                     with shown.pop_all() as stack:
@@ -196,6 +197,7 @@ class Run:
             self._in_process.stop("a callback failed")
 
     def _restarted(self, restart: Restart) -> None:
+        self._tell("restart", **asdict(restart))
         for group in restart.groups:
             self.callbacks.put("restart", group=group, step=restart.step, cause=restart.cause)
         self._call()
@@ -214,6 +216,12 @@ class Run:
             logger.error("%s", fault)
 
     # The record
+
+    def _tell(self, event: str, **about: Any) -> None:
+        try:
+            self.workspace.tell(event, **about)
+        except OSError as fault:  # must not end the run
+            logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
 
     def _handle(self, event: dict[str, Any]) -> None:
         self._heard = True

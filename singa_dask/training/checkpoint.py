@@ -6,6 +6,7 @@
     /unsent/rank <r>/<name>       residual of a rank's codec, of its gradients
     /unsent/pushes/<name>         residual of the codec of gradients sent to servers
     /unsent/values/<name>         the values that all ranks have, which differ from the servers' by these' residuals
+    /ledgers                      which gradients the parameters contain, as JSON, one row per worker
     /job                          the job, as text
     /described                    columns and encoders of the input layers, as JSON
     /code                         the user's own code, a CodeBundle
@@ -32,8 +33,10 @@ from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import Gathered
 from singa_dask.job.code_bundle import CodeBundle
+from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
+from singa_dask.training.ledgers import joint_ledger
 
 FORMAT = "singa_dask checkpoint 1"
 BEST = "best.h5"
@@ -47,9 +50,9 @@ class Checkpoint:
 
     step: completed training steps. data: fingerprints of the order of samples, by phase and input layer. carried:
     state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", of "pushes" to servers, and all
-    ranks' "values". Arrays are whole: saved ones if it was loaded, Gathered ones of a group that saves it. described:
-    columns and encoders of the data, by input layer, as JSON (`Manifest.description`). code: the user's, of the net.
-    decisions: the state of Decisions.
+    ranks' "values". ledgers: of the workers' slices. Arrays are whole: saved ones if it was loaded, Gathered ones of a
+    group that saves it. described: columns and encoders of the data, by input layer, as JSON (`Manifest.description`).
+    code: the user's, of the net. decisions: the state of Decisions.
     """
 
     step: int
@@ -60,9 +63,15 @@ class Checkpoint:
     data: Mapping[str, str] = field(default_factory=dict)
     carried: Mapping[str, list[Any]] = field(default_factory=dict)
     residuals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ledgers: Any = None
     described: Mapping[str, str] = field(default_factory=dict)
     code: CodeBundle | None = None
     decisions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which gradients the parameters contain."""
+        return joint_ledger(self.ledgers)
 
     @property
     def own_nbytes(self) -> int:
@@ -78,7 +87,7 @@ class Checkpoint:
                 return {name: taken(each) for name, each in found.items()}
             return [taken(each) for each in found] if isinstance(found, list) else copies.get(id(found), found)
 
-        kinds = ("parameters", "updater", "carried", "residuals")
+        kinds = ("parameters", "updater", "carried", "residuals", "ledgers")
         return replace(self, **{kind: taken(getattr(self, kind)) for kind in kinds})
 
 
@@ -154,6 +163,7 @@ def load(path: Path) -> Checkpoint:
         data=json.loads(attributes["data"]),
         carried=carried,
         residuals=_by_first(kinds["unsent"]),
+        ledgers=arrays.get("ledgers"),
         described=json.loads(_bytes(arrays["described"])) if "described" in arrays else {},
         code=CodeBundle.from_bytes(_bytes(arrays["code"])) if "code" in arrays else None,
         decisions=json.loads(_bytes(arrays["decisions"])) if "decisions" in arrays else {},
@@ -218,6 +228,7 @@ class Found:
     updater_state: tuple[str, ...]
     decisions: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -257,7 +268,8 @@ def _found(path: Path, faults: list[str]) -> Found | None:
         return None
     shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
     states = tuple(checkpoint.updater)
-    return Found(path, checkpoint.step, checkpoint.data, shapes, states, checkpoint.decisions, checkpoint.job)
+    rest = checkpoint.decisions, checkpoint.job, checkpoint.ledger
+    return Found(path, checkpoint.step, checkpoint.data, shapes, states, *rest)
 
 
 def find(where: Path) -> Path:
@@ -290,6 +302,8 @@ def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
     for key, kept in checkpoint.residuals.items():
         for name, value in kept.items():
             arrays[f"unsent/{key}/{name}"] = value
+    if checkpoint.ledgers is not None:  # known once the parameters were gathered
+        arrays["ledgers"] = checkpoint.ledgers
     # A long text would exceed HDF5's limit of 64 KB for attributes.
     texts = {"job": checkpoint.job.encode()}
     for name in ("described", "decisions"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,10 +19,12 @@ from singa_dask.net import Net
 from singa_dask.net.init import initial_value
 from singa_dask.ops import Ops
 from singa_dask.server import Stub
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
 from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
 from singa_dask.training.decisions import reductions_in
+from singa_dask.training.ledgers import gather_ledgers, share_ledger
 from singa_dask.training.shadows import RankAddress, all_gather_objects, provider_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import updater_class
@@ -108,7 +111,8 @@ class GroupState:
         both = np.array([checkpoint.step, reductions_in(checkpoint.decisions)] if checkpoint else [0, 0])
         comm.broadcast(both)
         step, reductions = map(int, both)
-        self._put(values, own, states, step, reductions)
+        ledger = share_ledger(comm, Ledger() if checkpoint is None else checkpoint.ledger)
+        self._put(values, own, states, step, reductions, ledger)
         if not carry:
             return
         self._restored_step = step
@@ -171,7 +175,9 @@ class GroupState:
         moving = all_gather_objects(comm, {lost: found.moving(step) for lost, found in mine.items()})
         told = dict(item for each in moving for item in each.items())
         ranks = [told[lost] or {} for lost in range(len(addresses))]
-        self._put(values, own, states, step, int((ranks[0].get("decisions") or {}).get("reductions", 0)))
+        notes = [json.loads(copy.note)["ledger"] for _, copy in copies if copy is not None]
+        ledgers = [Ledger.decode(ledger) for each in all_gather_objects(comm, notes) for ledger in each]
+        self._put(values, own, states, step, reductions_in(ranks[0].get("decisions") or {}), Ledger.joint(ledgers))
         self._restored_step = step
         if self._carries:
             share_carried(self._net, comm, joined_carried([rank["carried"] for rank in ranks]))
@@ -226,7 +232,8 @@ class GroupState:
         servers = _Servers(self._stages.stub, self._net.ops, self._stages.values if own_values else None)
         parameters, *states = (self._gathered(comm, servers, name) for name in ("", *self._updater_state))
         updater = dict(zip(self._updater_state, states, strict=True))
-        return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals)
+        ledgers = gather_ledgers(comm, Ledger.joint(self._stages.stub.ledgers), lambda: servers.ledger)
+        return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals, ledgers)
 
     @property
     def _updater_state(self) -> tuple[str, ...]:
@@ -253,13 +260,19 @@ class GroupState:
                 raise CheckpointError(f"the checkpoint is of another net: {'; '.join(faults)}.")
 
     def _put(
-        self, values: np.ndarray, own: np.ndarray, states: Mapping[str, np.ndarray], step: int, reductions: int = 0
+        self,
+        values: np.ndarray,
+        own: np.ndarray,
+        states: Mapping[str, np.ndarray],
+        step: int,
+        reductions: int = 0,
+        ledger: Ledger | None = None,
     ) -> None:
         """Begin, here and on the servers, with the first worker's values, and own portions of split parameters."""
         self._comm.broadcast(values)
         self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
-        self._stages.stub.put(self._stages.values, states, step, reductions)
+        self._stages.stub.put(self._stages.values, states, step, reductions, ledger)
 
     def _gathered(self, comm: Communicator, servers: _Servers, name: str) -> dict[str, Gathered]:
         """The parameters of all servers, or the updater's state `name`."""
@@ -291,12 +304,18 @@ class GroupState:
 class _Servers:
     """What this worker's servers hold, slice by slice: it keeps those of one parameter at a time.
 
-    values: the parameters, where they are not those of the servers.
+    values: the parameters, where they are not those of the servers. ledger: of the parameters that were read so far,
+    or of `values`; None without any.
     """
 
     def __init__(self, stub: Stub, ops: Ops, values: Any = None) -> None:
         self._stub, self._ops, self._values = stub, ops, values
         self._states: dict[int, State] = {}
+        self._ledgers: list[Ledger] = [] if values is None else [ledger.copy() for ledger in stub.ledgers]
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return Ledger.joint(self._ledgers) if self._ledgers else None
 
     def elements(self, held: Holding, name: str, first: int, last: int) -> np.ndarray:
         """Elements [first, last) of a holding: of the updater's state `name`, or of the parameter with ""."""
@@ -321,5 +340,11 @@ class _Servers:
         """The positions of a holding's slices."""
         begin, end = held.elements.start, held.elements.stop
         wanted = [i for i, s in enumerate(self._stub.slices) if s.start < end and begin < s.stop]
-        self._states = {i: self._states[i] if i in self._states else self._stub.inspect(i) for i in wanted}
+        self._states = {i: self._states[i] if i in self._states else self._inspect(i) for i in wanted}
         return wanted
+
+    def _inspect(self, i: int) -> State:
+        state = self._stub.inspect(i)
+        if self._values is None:
+            self._ledgers.append(state.ledger)
+        return state

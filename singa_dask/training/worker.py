@@ -189,7 +189,9 @@ class _TrainingLoop:
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
         decided = self._put() if group.puts else {}
-        start = self._step = group_state.fetch(group.first)
+        # Servers that are new know where each group of the job goes on, by the ledger of the checkpoint.
+        founds = group.fresh and group.number < job.cluster.nworker_groups
+        start = self._step = group_state.fetch(0 if founds else group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
         self._warm_up()

@@ -2,6 +2,7 @@
 
 job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
+events.jsonl      each start and restart of the run, one JSON object per line
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
@@ -34,12 +35,22 @@ class Workspace:
         self.folder = Path(folder).absolute()
         self.checkpoints = self.folder / "checkpoint"
         self.metrics = self.folder / "metrics.jsonl"
+        self.events = self.folder / "events.jsonl"
         self.summary = self.folder / "summary.json"
         self.curves = self.folder / "curves.png"
         self.job = self.folder / "job.conf"
         self.data = self.folder / "data"
         self._id = self.folder / ".run"
         self.aside: Path | None = None
+
+    @classmethod
+    def of(cls, run: str | Path) -> Workspace:
+        """The workspace of a run: its folder, or the folder's name in runs/. Raises ConfigError if there is none."""
+        for folder in (Path(run), Path("runs") / run):
+            if cls(folder).job.is_file():
+                return cls(folder)
+        hint = "Give the workspace of a run, or its name in runs/."
+        raise ConfigError(Problem("RUN", f"neither {run} nor runs/{run} is the folder of a run", str(run), hint))
 
     @property
     def id(self) -> str:
@@ -134,6 +145,7 @@ class Workspace:
             for half in self.checkpoints.glob(UNFINISHED):  # left by a process that was killed while saving
                 half.unlink(missing_ok=True)
             self.rewind(resume_step)
+            _write_lines(self.events, () if resume_step is None else _lines(self.events))
             self.summary.unlink(missing_ok=True)
             for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
                 picture.unlink(missing_ok=True)
@@ -152,8 +164,7 @@ class Workspace:
                 return True
             return step is not None and (row["step"] < step or (row["step"] == step and row["phase"] == "train"))
 
-        kept = [row for row in self.rows() if stays(row)]
-        _write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        _write_lines(self.metrics, filter(stays, self.rows()))
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
@@ -162,12 +173,20 @@ class Workspace:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl, without a last line that a crash truncated."""
-        if not self.metrics.exists():
-            return
-        with open(self.metrics) as file:
-            for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        return _lines(self.metrics)
+
+    def tell(self, event: str, **about: Any) -> None:
+        """Add a line to events.jsonl."""
+        with open(self.events, "a") as file:
+            file.write(json.dumps({"event": event, **about}) + "\n")
+
+    def told(self) -> list[dict[str, Any]]:
+        """The lines of events.jsonl."""
+        return list(_lines(self.events))
+
+    def read_summary(self) -> dict[str, Any]:
+        """The contents of summary.json; empty while the run goes on, or if its driver was killed."""
+        return json.loads(self.summary.read_text()) if self.summary.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json atomically."""
@@ -176,6 +195,19 @@ class Workspace:
     def _unwritable(self, error: OSError) -> ConfigError:
         message, hint = f"cannot be written ({error.strerror})", "Pass another --workspace."
         return ConfigError(Problem("workspace", message, str(self.folder), hint))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with open(path) as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    _write_whole(path, "".join([json.dumps(row) + "\n" for row in rows]))
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import psutil
 import pytest
-from support.commands import cluster, example, metrics, said, sets, started, summary, wait_until
+from support.commands import audited, cluster, example, metrics, said, sets, started, summary, wait_until
 
 from singa_dask.training import checkpoint as checkpoints
 
@@ -36,6 +36,8 @@ def test_an_example_cluster_trains_the_digits(singa_dask, tmp_path, no_leaks, na
     assert all((group["server"]["bytes"] > 0) == separate for group in told["groups"].values())
     if groups > 1:
         assert {row["group"] for row in metrics(tmp_path / "runs" / f"digits-{name}")} == set(range(groups))
+    found = audited(tmp_path / "runs" / f"digits-{name}")
+    assert [group["contained"] for group in found] == [[[0, steps]]] * groups
 
 
 @pytest.mark.timeout(120)
@@ -92,7 +94,9 @@ def holds_mpi(process):
 
 
 @pytest.mark.timeout(150)
-def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(environment, tmp_path, no_leaks):
+def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(
+    environment, singa_dask, tmp_path, no_leaks
+):
     every_step = sets(disp_freq=1)
     with training(tmp_path, environment, "--cluster", cluster("downpour"), *ENDLESS, *every_step) as run:
         wait_until(lambda: len(steps(tmp_path)) == 2 and min(steps(tmp_path).values()) >= 50, run, tmp_path)
@@ -115,6 +119,20 @@ def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(envir
     times = [row["time"] for row in metrics(tmp_path / "run") if row["group"] != dead and row["phase"] == "train"]
     pauses = [after - before for before, after in pairwise(times) if after > killed]
     assert len(pauses) >= 50 and max(pauses) < 1.0, sorted(pauses)[-5:]
+    found = audited(tmp_path / "run")
+    for group in found:
+        lost = sum(gap["stop"] - gap["first"] for gap in group["missing"])
+        assert lost <= (group["group"] == dead), "more than the step in which the worker died"
+
+    # It goes on, first as it was, then with one group: each group where it stood, and none twice.
+    last = max(group["trained"] for group in found) + 20
+    for name, until in (("downpour", last), ("allreduce", last + 5)):
+        settings = ["--cluster", cluster(name), *ENDLESS, *sets(train_steps=until)]
+        ran = singa_dask("train", example(), *settings, "--workspace", "run", "--resume")
+        assert ran.code == 0, ran.out + ran.err
+    *before, alone = audited(tmp_path / "run")
+    assert [(group["deal"]["groups"], group["start"], group["trained"]) for group in before] == [(2, 0, last)] * 2
+    assert alone["deal"] == {"groups": 1, "first": last} and alone["contained"] == [[last, last + 5]]
 
 
 @pytest.mark.timeout(150)
@@ -130,6 +148,7 @@ def test_a_killed_hogwild_process_begins_anew_from_its_neighbour(environment, tm
         os.killpg(run.pid, signal.SIGINT)
         assert run.wait(timeout=30) == 130, said(tmp_path)
     assert summary(tmp_path / "run")["restarted"][0]["groups"] == [dead]
+    assert [group["group"] for group in audited(tmp_path / "run")] == [0, 1, 2]
 
 
 @pytest.mark.long
@@ -164,6 +183,8 @@ def test_a_group_joins_a_running_job_and_one_leaves(environment, singa_dask, tmp
             os.killpg(run.pid, signal.SIGINT)
             assert run.wait(timeout=30) == 130, said(tmp_path)
         assert sorted(summary(tmp_path / "run")["groups"]) == ["0", "1", "2"]
+        found = audited(tmp_path / "run")
+        assert [len(group["contained"]) for group in found] == [1, 1, 1] and found[2]["start"] > 0
     finally:
         for process in reversed(dask):
             process.terminate()

@@ -1,10 +1,12 @@
 """`singa-dask train`: what it reaches, what it leaves behind, and how it goes on."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
 from support import commands
-from support.commands import ROOT, cluster, example, metrics, sets, summary
+from support.commands import ROOT, audited, cluster, example, metrics, sets, summary
 from support.leaks import leaks_forbidden
 
 from singa_dask.training.history import metrics_of
@@ -59,6 +61,11 @@ def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     assert [row["step"] for row in rows if row["phase"] == "test"] == list(range(0, 601, 100))
     assert metrics_of(rows[-1]) == told["test"]
 
+    shown = here("audit", "digits-allreduce")
+    assert (shown.code, shown.err) == (0, "")
+    assert re.search(r"^0 +0-599 +0-599 +- +- *$", shown.out, re.MULTILINE)
+    assert shown.out.splitlines()[-1] == "clean: 600 mini-batches contained once"
+
     tested = here("test", example(), "--checkpoint", workspace)
     assert tested.code == 0, tested.err
     assert f"accuracy {told['test']['accuracy']:.4f}" in tested.out
@@ -100,6 +107,8 @@ def test_resume_is_bit_identical(singa_dask, here, tmp_path, whole, no_leaks):
         for name, value in read(parts, 12).items():
             np.testing.assert_array_equal(value, read(whole, 12)[name])
     assert [row["step"] for row in metrics(parts)] == [4, 5, 8, 12]
+
+    assert audited(parts)[0]["contained"] == [[0, 12]]
 
     before = summary(parts)
     other = sets(**{"neuralnet__layer[ip1]__innerproduct_conf__num_output": 32, "updater__type": "kAdam"})

@@ -20,9 +20,20 @@ from typing import Any
 from click.testing import CliRunner
 
 from singa_dask.cli import main
+from singa_dask.supervision.audit import audit
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "singa_dask"]
+
+
+def audited(workspace: Path) -> list[dict[str, Any]]:
+    """The groups of a clean audit. The command and Python must say the same."""
+    made = audit(workspace)
+    ran = CliRunner().invoke(main, ["audit", str(workspace), "--json"])
+    assert ran.output == made.to_json() + "\n"
+    assert made.clean and ran.exit_code == 0, made.to_json()
+    groups: list[dict[str, Any]] = json.loads(ran.output)["groups"]
+    return groups
 
 
 @dataclass

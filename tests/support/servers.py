@@ -10,6 +10,7 @@ import numpy as np
 from singa_dask.net.flat import Entry
 from singa_dask.ops import Ops
 from singa_dask.server import Partition, ServerPlan, partition
+from singa_dask.server.ledger import Contained, Ledger
 from singa_dask.server.messages import Reply, Request
 from singa_dask.server.protocol import ServerProtocol
 from singa_dask.updaters import SGD
@@ -31,9 +32,16 @@ def ones(value: float = 1.0, size: int = 16) -> np.ndarray:
 
 
 def detached(reply: Reply) -> Reply:
-    """The reply with copies of its arrays, as the network would make them."""
+    """The reply with copies of its arrays and its ledger, as the network would make them."""
     arrays = {f.name: getattr(reply, f.name) for f in fields(reply)}
-    return replace(reply, **{k: v.copy() for k, v in arrays.items() if isinstance(v, np.ndarray)})
+    return replace(reply, **{k: v.copy() for k, v in arrays.items() if isinstance(v, np.ndarray | Ledger)})
+
+
+def contained(ledger: Ledger, group: int) -> set[int]:
+    """The steps of a group in the current deal, each of which all elements contain once."""
+    of = ledger.deals[ledger.deal].get(group, Contained())
+    assert of.by_all == of.by_any and not of.twice
+    return {step for first, last in zip(of.by_all[::2], of.by_all[1::2], strict=True) for step in range(first, last)}
 
 
 class Post:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.servers import Post, detached, ones, protocol
+from support.servers import Post, contained, detached, ones, protocol
 
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Delta,
     Done,
@@ -52,7 +53,7 @@ class Line:
         sides = {"left": i - 1} if i else {}
         sides |= {"right": i} if i + 1 < len(self.generations) else {}
         accounts = {side: self.account(left) for side, left in sides.items()}
-        return Post(protocol(accounts=accounts, sync_freq=self.sync_freq))
+        return Post(protocol(groups=(i,), accounts=accounts, sync_freq=self.sync_freq))
 
     def values(self, i: int) -> np.ndarray:
         return self.posts[i].ask(Inspect(0)).values
@@ -62,7 +63,7 @@ class Line:
             gradient = np.zeros(16, np.float32)
             gradient[i], gradient[COUNT + i] = -(2.0 ** self.updates[i]), -1
         first = 0 if self.generations[i] == 0 else self.steps[i]
-        reply = self.posts[i].ask(Update(0, Origin(0, self.generations[i], first), self.steps[i], gradient))
+        reply = self.posts[i].ask(Update(0, Origin(i, self.generations[i], first), self.steps[i], gradient))
         assert not isinstance(reply, Refused)
         self.steps[i] += 1
         self.updates[i] += 1
@@ -113,16 +114,15 @@ class Line:
         return detached(state)
 
     def begin_as(self, i: int, neighbour: int, state: State) -> None:
-        self.posts[i].say(Put(0, state.values, state.state, state.version))
+        self.posts[i].say(Put(0, state.values, state.state, state.version, ledger=state.ledger))
         side = "right" if neighbour > i else "left"
         self.posts[i].protocol.slices[0].open_account(side, self.account(min(i, neighbour)))
 
     def hand_on(self, i: int, neighbour: int) -> Reply:
         left = min(i, neighbour)
-        known = (
-            self.posts[i].protocol.slices[0].open_account("right" if i == left else "left", self.account(left)).copy()
-        )
-        request = OpenAccount(0, "left" if i == left else "right", self.account(left), known)
+        own, side = self.posts[i].protocol.slices[0], "right" if i == left else "left"
+        known, ledger = own.open_account(side, self.account(left))
+        request = OpenAccount(0, "left" if i == left else "right", self.account(left), known.copy(), ledger.copy())
         return self.posts[neighbour].ask(request)
 
     def restore(self, i: int) -> None:
@@ -140,6 +140,14 @@ def made_of(line: Line, values: np.ndarray, i: int) -> set[int]:
     assert len(steps) == n, "an update was counted twice"
     assert max(steps, default=0) < max(line.updates[i], 1)
     return steps
+
+
+def ledger_of(line: Line, i: int) -> Ledger:
+    """The ledger of copy i, which must say exactly what its values hold."""
+    state = line.posts[i].ask(Inspect(0))
+    for origin in range(len(line)):
+        assert contained(state.ledger, origin) == made_of(line, state.values, origin)
+    return state.ledger
 
 
 servers = st.integers(0, 3)
@@ -183,6 +191,7 @@ def test_no_update_is_lost_or_counted_twice(n, schedule):
                 steps = made_of(line, line.values(i), origin)
                 assert steps == set(range(len(steps)))
                 assert i != origin or len(steps) == line.updates[i]
+            ledger_of(line, i)
     line.sweep()
     expected = line.initial.copy()
     for origin in range(n):
@@ -190,6 +199,9 @@ def test_no_update_is_lost_or_counted_twice(n, schedule):
         expected[COUNT + origin] += line.updates[origin]
     for i in range(n):
         np.testing.assert_array_equal(line.values(i), expected)
+        assert ledger_of(line, i).encode() == [
+            [1, 0, [[g, *[[0, k]] * 2, []] for g, k in enumerate(line.updates) if k]]
+        ]
 
 
 @settings(max_examples=50, deadline=None)
@@ -303,6 +315,7 @@ def test_a_replaced_server_has_what_its_neighbours_had_and_these_lose_nothing(n,
         line.update(i)
     line.sweep()
     copies = [line.values(i) for i in range(n)]
+    assert all(ledger_of(line, i) == ledger_of(line, 0) for i in range(n))
     for origin in range(n):
         steps = made_of(line, copies[0], origin)
         # The living's are all there, said or not; of the lost one's at least what had been said of them.
@@ -413,11 +426,11 @@ def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost,
     for event in after:
         happen(line, event)
         for i in range(n):
-            for origin in range(n):
-                made_of(line, line.values(i), origin)
+            ledger_of(line, i)
     line.sweep()
     for i in range(n):
         np.testing.assert_array_equal(line.values(i), line.values(0))
+        assert ledger_of(line, i) == ledger_of(line, 0)
     for i, steps in unsaid.items():
         # All that the side knows from which the new server takes over survives, said or not.
         if i < lost or lost == 0:
@@ -426,14 +439,14 @@ def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost,
 
 def test_an_account_forgets_what_it_began_with_once_the_neighbour_exchanges():
     """Its values would be held twice for ever."""
-    left, right = Account(ones(0.0)), Account(ones(0.0))
+    left, right = Account(ones(0.0), Ledger()), Account(ones(0.0), Ledger())
     mine, theirs = ones(1.0), ones(10.0)
-    sync = left.begin(0, mine)
-    assert (left.opening == 0).all() and (left.known == 1).all(), "a neighbour may still ask for them"
-    answer = right.answer(theirs, sync)
-    assert (right.opening == 11).all() and right.opening is right.known
-    left.finish(mine, sync, answer)
-    assert left.opening is left.known and (mine == 11).all() and (theirs == 11).all()
+    sync = left.begin(0, mine, Ledger())
+    assert (left.opening[0] == 0).all() and (left.known == 1).all(), "a neighbour may still ask for them"
+    answer = right.answer(theirs, Ledger(), sync)
+    assert (right.opening[0] == 11).all() and right.opening[0] is right.known
+    left.finish(mine, Ledger(), sync, answer)
+    assert left.opening[0] is left.known and (mine == 11).all() and (theirs == 11).all()
 
 
 @pytest.mark.parametrize("size", [1, 32])

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.servers import Post, ones, protocol, server_plan
+from support.servers import Post, contained, ones, protocol, server_plan
 
 from singa_dask.ops import Ops
 from singa_dask.server import partition
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Done,
     Fresh,
@@ -488,3 +489,31 @@ def test_a_returning_group_has_one_clock_on_all_slices_so_nobody_waits_for_ever(
             origin = {} if group == 0 else {"generation": 1, "first": first, "clock": clock}
             under_way[group] = [to.say(update(group, behind[group], **origin)) for to in (a, b)]
     assert behind[0] > 20 and behind[1] > 10, "the two groups wait for each other"
+
+
+# The ledger
+
+
+def test_a_ledger_says_with_which_step_each_group_goes_on():
+    """In a checkpoint of step 100, group 1 may be ahead of group 0, and group 2 behind it."""
+    ledger = Ledger.decode([[3, 0, [[g, [0, n], [0, n], []] for g, n in enumerate((100, 110, 95))]]])
+    to = Post(protocol(groups=(0, 1, 2), dealt_to=3))
+    to.say(Put(0, ones(0.0), version=100, step=100, ledger=ledger))
+    assert [to.ask(Get(0, Origin(group))).next_step for group in range(3)] == [100, 110, 95]
+    assert to.ask(Get(0, Origin(3, first=97))).next_step == 97, "it is new"
+    for group, step in enumerate((100, 110, 95)):
+        to.say(update(group, step, first=step))
+    state = to.ask(Inspect(0))
+    assert [contained(state.ledger, group) for group in range(4)] == [*({*range(n)} for n in (101, 111, 96)), set()]
+    assert not contained(ledger, 1) & {110}, "the checkpoint's own ledger changed"
+
+
+def test_another_number_of_groups_begins_with_the_step_of_the_checkpoint():
+    ledger = Ledger.decode([[2, 0, [[0, [0, 100], [0, 100], []], [1, [0, 110], [0, 110], []]]]])
+    to = Post(protocol(groups=(0, 1, 2), dealt_to=3))
+    to.say(Put(0, ones(0.0), step=100, ledger=ledger))
+    assert [to.ask(Get(0, Origin(group))).next_step for group in range(3)] == [100, 100, 100]
+    assert to.ask(update(1, 100, first=100)).ledger.encode() == [
+        *ledger.encode(),
+        [3, 100, [[1, *[[100, 101]] * 2, []]]],
+    ]

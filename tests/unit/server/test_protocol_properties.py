@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.servers import detached, protocol
+from support.servers import contained, detached, protocol
 
 from singa_dask.server.messages import Done, Fresh, Get, Leave, Origin, Put, Refused, Reply, Request, Update
 from singa_dask.server.protocol import ServerProtocol
@@ -250,6 +250,7 @@ class Protocol(RuleBasedStateMachine):
             steps = [step for step in range(STEPS) if sum_ >> step & 1]
             assert sum_ == sum(2**step for step in steps) and len(steps) == n, "an update was applied twice"
             assert steps[: len(before)] == before, "an earlier step was applied after a later one"
+            assert contained(state.ledger, group) == {*steps}, "the ledger says something else"
             self.applied[index][group] = steps
         if self.undisturbed and self.bound is not None:
             progress = [len(steps) for group, steps in self.applied[index].items() if group in state.groups]
@@ -261,6 +262,8 @@ class Protocol(RuleBasedStateMachine):
         """Parameters are what they are said to be, and given to nobody who is too far ahead."""
         request = asked.request
         assert reply.values[COUNT:].sum() == reply.version
+        groups = [group for group in range(COUNT) if reply.values[COUNT + group]]
+        assert sum(len(contained(reply.ledger, group)) for group in groups) == reply.version
         if isinstance(request, Update):
             assert request.step in self.applied[asked.slice][request.origin.group]
             assert reply.next_step > request.step

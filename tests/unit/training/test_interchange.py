@@ -47,6 +47,8 @@ def test_a_run_goes_on_under_any_partition(first, second):
     if first == second:
         assert_alike(ended, saved_after(first, STEPS), rtol=0)
     assert_alike(ended, saved_after("serial", STEPS), **CLOSE)
+    for checkpoint, steps in ((saved, HALF), (ended, STEPS)):
+        assert checkpoint.ledger.encode() == [[1, 0, [[0, [0, steps], [0, steps], []]]]]
 
 
 @pytest.mark.parametrize("plan", ["columns", "mixed"])

@@ -96,12 +96,27 @@ def test_a_line_cut_short_is_left_out(workspace):
     assert len(measured(workspace)) == 6
 
 
+def test_a_resumed_run_keeps_its_events_and_a_new_one_has_none(workspace):
+    assert workspace.told() == []
+    workspace.tell("start", step=0)
+    with open(workspace.events, "a") as file:
+        file.write('{"event": "restart", "st')
+    workspace.open("job", 2)
+    workspace.tell("start", step=2)
+    assert workspace.told() == [{"event": "start", "step": 0}, {"event": "start", "step": 2}]
+    workspace.open("job")
+    assert workspace.told() == []
+
+
 def test_the_summary_is_json(workspace):
+    assert workspace.read_summary() == {}
     workspace.write_summary({"status": "completed"})
+    assert workspace.read_summary() == {"status": "completed"}
     assert json.loads(workspace.summary.read_text()) == {"status": "completed"}
     assert sorted(p.name for p in workspace.folder.iterdir()) == [
         ".run",
         "checkpoint",
+        "events.jsonl",
         "job.conf",
         "metrics.jsonl",
         "summary.json",

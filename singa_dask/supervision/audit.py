@@ -1,0 +1,167 @@
+"""Which mini-batches' gradients the parameters of a run contain, and why others are missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from singa_dask.errors import CheckpointError
+from singa_dask.server.ledger import Contained, Deal, Ledger, Ranges, difference, pairs
+from singa_dask.supervision.driver import Result
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Steps [first, stop) that a group has trained and the parameters lack.
+
+    partly: whether some elements contain them. why: "" if the record of the run does not explain it.
+    """
+
+    first: int
+    stop: int
+    partly: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class GroupAudit:
+    """One worker group in one deal. Ranges of steps are (first, stop).
+
+    deal: the number of worker groups that shared the data, and their first step. start, trained: the group's first
+    step, and the step up to which it has trained. contained: that all parameters contain, once or more. twice: that
+    some contain more than once.
+    """
+
+    deal: Deal
+    group: int
+    start: int
+    trained: int
+    contained: tuple[tuple[int, int], ...]
+    missing: tuple[Missing, ...]
+    twice: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the newest checkpoint of a run contains.
+
+    status: of the run: "completed", "interrupted", "failed" or "unfinished".
+    """
+
+    workspace: Path
+    checkpoint: Path
+    step: int
+    status: str
+    groups: tuple[GroupAudit, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether no gradient is contained twice, and none is missing without a reason."""
+        return not any(group.twice or any(not gap.why for gap in group.missing) for group in self.groups)
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line."""
+        contained = _count(r for group in self.groups for r in group.contained)
+        twice = _count(r for group in self.groups for r in group.twice)
+        gaps = [gap for group in self.groups for gap in group.missing]
+        lost, explained = (_count((g.first, g.stop) for g in gaps if bool(g.why) is why) for why in (False, True))
+        parts = [f"{_batches(contained)} contained{' once' * (twice == 0)}"]
+        parts += [f"{_batches(twice)} more than once"] * (twice > 0)
+        parts += [f"{_batches(lost)} missing without a reason"] * (lost > 0)
+        parts += [f"{_batches(explained)} missing for the reasons above"] * (explained > 0)
+        return f"{'clean' if self.clean else 'not clean'}: {', '.join(parts)}"
+
+    def to_json(self) -> str:
+        """Everything as JSON."""
+        groups = [{**asdict(group), "deal": group.deal._asdict()} for group in self.groups]
+        facts = {**asdict(self), "workspace": str(self.workspace), "checkpoint": str(self.checkpoint)}
+        return json.dumps({**facts, "groups": groups, "clean": self.clean, "verdict": self.verdict}, indent=2)
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def audit(run: str | Path | Result) -> Audit:
+    """Compare what the worker groups of a run have trained with what the parameters of its newest checkpoint contain.
+
+    run: a Result, the workspace of a run, or its name in runs/. Raises ConfigError if there is no such run,
+    CheckpointError if it has no valid checkpoint, or one without a ledger.
+    """
+    workspace = Workspace(run.workspace) if isinstance(run, Result) else Workspace.of(run)
+    found, faults = checkpoints.newest(workspace.checkpoints)
+    if found is None:
+        raise CheckpointError(f"{workspace.checkpoints}: no valid checkpoint to audit. {' '.join(faults)}".rstrip())
+    if not found.ledger.deals:
+        raise CheckpointError(f"{found.path}: has no ledger. Train again with this version of singa_dask.")
+    record = _Record(workspace)
+    groups = tuple(group for deal in found.ledger.deals for group in _groups(found.ledger, deal, record))
+    return Audit(workspace.folder, found.path, found.step, record.status, groups)
+
+
+class _Record:
+    """What the files of a run tell besides its checkpoint. began, trained: by group, of the current deal."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        summary = workspace.read_summary()
+        self.status: str = summary.get("status", "unfinished")
+        self.trained = {int(group): report["step"] for group, report in summary.get("groups", {}).items()}
+        self.began: dict[int, int] = {}
+        for row in workspace.rows():
+            if row["phase"] == "train":
+                group, step = row["group"], row["step"]
+                self.trained[group] = max(step, self.trained.get(group, 0))
+                self.began[group] = min(step - 1, self.began.get(group, step))
+        told = workspace.told()
+        self._restarts = [event for event in told if event["event"] == "restart"]
+        self._resumed = [event["step"] for event in told if event["event"] == "start" and event["step"]]
+
+    def why(self, group: int, stop: int, *, partly: bool, last: bool) -> str:
+        """Why steps before `stop` are missing. last: whether the checkpoint contains no later ones of the group."""
+        if last and self.status != "completed":
+            return f"not in the newest checkpoint of a run that is {self.status}"
+        for event in reversed(self._restarts):
+            if group in event["groups"] and event["step"] <= stop:
+                return f"worker group {group} was restarted at step {event['step']}: {event['cause']}"
+        for event in reversed(self._restarts):
+            if event["servers"] and group not in event["groups"]:
+                lost = " and ".join(map(str, event["servers"]))
+                return f"server group {lost} was lost, with updates that no other had: {event['cause']}"
+        if partly and self._resumed:
+            return f"the run was resumed from a checkpoint during training (step {self._resumed[-1]})"
+        return ""
+
+
+def _groups(ledger: Ledger, deal: Deal, record: _Record) -> Iterator[GroupAudit]:
+    """The groups of a deal: those of the job, and those that joined."""
+    contained, current = ledger.deals[deal], deal == ledger.deal
+    late = {group for group, step in record.trained.items() if current and step > deal.first}
+    for group in sorted({*range(deal.groups), *contained, *late}):
+        of = contained.get(group, Contained())
+        start, end = ledger.start(deal, group), of.by_any[-1] if of.by_any else 0
+        if group >= deal.groups:  # it began when it joined
+            known = [*of.by_any[:1], *([record.began[group]] if current and group in record.began else [])]
+            start = max(start, min(known, default=start))
+        trained = max(start, end, record.trained.get(group, 0) if current else 0)
+        missing = tuple(_missing(group, [start, trained] if start < trained else [], of, record))
+        yield GroupAudit(deal, group, start, trained, pairs(of.by_all), missing, pairs(of.twice))
+
+
+def _missing(group: int, trained: Ranges, of: Contained, record: _Record) -> Iterator[Missing]:
+    last = of.by_all[-1] if of.by_all else 0
+    gaps = [(False, *pair) for pair in pairs(difference(trained, of.by_any))]
+    gaps += [(True, *pair) for pair in pairs(difference(of.by_any, of.by_all))]
+    for partly, first, stop in sorted(gaps, key=lambda gap: gap[1]):
+        yield Missing(first, stop, partly, record.why(group, stop, partly=partly, last=first >= last))
+
+
+def _count(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(stop - first for first, stop in ranges)
+
+
+def _batches(count: int) -> str:
+    return f"{count:,} mini-batch{'es' * (count != 1)}"
