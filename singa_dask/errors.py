@@ -6,7 +6,8 @@ SingaError
 ├── CheckpointError    a checkpoint is missing, damaged or of another net
 ├── ClusterError       workers are missing, a group cannot form, a rank was lost
 │   ├── CommTimeout    a collective did not finish in time
-│   └── MpiUnusable    there is no MPI library that can form groups here
+│   ├── MpiUnusable    there is no MPI library that can form groups here
+│   └── SchedulerLost  the Dask scheduler does not answer any more
 └── TrainingError      training failed (a layer raised an exception, the loss is not finite)
 """
 
@@ -80,6 +81,10 @@ class ClusterError(SingaError):
 
 class CommTimeout(ClusterError):
     """A collective did not finish in time."""
+
+
+class SchedulerLost(ClusterError):
+    """The Dask scheduler does not answer any more."""
 
 
 class MpiUnusable(ClusterError):

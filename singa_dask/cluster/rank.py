@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import math
@@ -13,7 +14,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
-from distributed import get_worker, secede
+from distributed import WorkerPlugin, get_worker, secede
 from distributed.core import Status
 
 from singa_dask.cluster import leases
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 GRACE_S = 3.0
 # For so long a rank whose task was cancelled waits for its driver's word: whoever cancelled it may not be the driver.
 _UNHEARD_S = 5.0
+# For so long a rank whose Dask worker closes, as when the scheduler is lost, may finish its step and save.
+_CLOSING_S = 20.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
@@ -150,7 +153,7 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
         raise ClusterError(
             f"rank {plan.rank}: the process at {worker.address} is not the one that was chosen for {plan.group}"
         )
-    watchdog = _Watchdog(task, worker)
+    watchdog, departure = _Watchdog(task, worker), _Departure(task, worker)
     token = _current.set(task)
     comm: Communicator | None = None
     try:
@@ -169,6 +172,7 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     finally:
         _current.reset(token)
         watchdog.stop()
+        departure.done()
         leases.end(worker.address)
         _collect_soon(worker)
 
@@ -193,6 +197,28 @@ def _joined(task: RankTask) -> Communicator:
     return comm
 
 
+class _Departure(WorkerPlugin):
+    """Has a Dask worker that closes wait for its rank, which is asked to finish its step, save and return."""
+
+    def __init__(self, task: RankTask, worker: Any) -> None:
+        self.name = f"singa-departure-{task.plan.group}-{task.rank}"
+        self._task, self._worker, self._left = task, worker, threading.Event()
+        worker.loop.add_callback(worker.plugin_add, self, self.name)
+
+    def done(self) -> None:
+        """The rank has left."""
+        self._left.set()
+        with suppress(RuntimeError):  # the loop is closed
+            self._worker.loop.add_callback(self._worker.plugin_remove, self.name)
+
+    async def teardown(self, worker: Any) -> None:
+        """Called by Dask."""
+        deadline = time.monotonic() + _CLOSING_S
+        self._task.told["stop"] = True
+        while not self._left.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+
+
 class _Watchdog(threading.Thread):
     """Sees to it that a rank leaves: when its driver is gone, when the group does not form, when it was told to.
 
@@ -204,7 +230,7 @@ class _Watchdog(threading.Thread):
         self._task, self._worker = task, worker
         self._key = worker.get_current_task()
         self._forming_until = time.monotonic() + task.plan.forming_s
-        self._cancelled_at = math.inf
+        self._cancelled_at = self._closing_at = math.inf
         self._left = threading.Event()
         self.start()
 
@@ -225,7 +251,9 @@ class _Watchdog(threading.Thread):
 
     def _reason_to_leave(self) -> str:
         if self._worker.status not in (Status.init, Status.starting, Status.running, Status.paused):
-            return f"the Dask worker is {self._worker.status.name}"
+            self._closing_at = min(self._closing_at, time.monotonic())
+            late = time.monotonic() - self._closing_at > _CLOSING_S
+            return f"the Dask worker is {self._worker.status.name}" if late else ""
         state = self._worker.state.tasks.get(self._key)
         if state is None or state.state not in ("executing", "long-running"):
             self._cancelled_at = min(self._cancelled_at, time.monotonic())

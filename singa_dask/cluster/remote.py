@@ -12,7 +12,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.segments import unlink_segments
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, SchedulerLost
 
 # How late the client's event loop may be on a busy machine.
 _LATE_S = 30.0
@@ -93,7 +93,7 @@ def _is_stopped(pid: int) -> bool:
 def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:
     """The addresses, of those given or of all workers, that the scheduler knows at this moment.
 
-    Raises ClusterError when the scheduler does not answer.
+    Raises SchedulerLost when the scheduler does not answer.
     """
     wanted = None if addresses is None else list(addresses)
 
@@ -103,7 +103,7 @@ def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float 
 def last_seen(client: Any, timeout_s: float = 10.0) -> dict[str, float]:
     """When each worker last sent the scheduler a heartbeat, by the scheduler's clock.
 
-    Raises ClusterError when the scheduler does not answer.
+    Raises SchedulerLost when the scheduler does not answer.
     """
     workers = _ask_scheduler(client, lambda: client.scheduler.identity(), timeout_s)["workers"]
     return {address: worker["last_seen"] for address, worker in workers.items()}
@@ -118,7 +118,7 @@ def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float) -
     except OSError as error:
         scheduler = client.scheduler.addr if client.scheduler else "closed client"
         message = f"the Dask scheduler ({scheduler}) did not answer within {timeout_s:g} s; is it still running?"
-        raise ClusterError(message) from error
+        raise SchedulerLost(message) from error
 
 
 def _within(client: Any, coroutine: Callable[[], Any], timeout_s: float) -> Any:

@@ -7,7 +7,7 @@ one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,10 +99,20 @@ class Shadow:
         self.slices = dict(self._cut())
 
     @classmethod
-    def create(cls, slices: Sequence[Slice], states: Sequence[str], dtype: Any) -> Shadow | None:
-        """Shadows of slices of which there is no copy yet; None where the system has no memory for them."""
+    def create(
+        cls,
+        slices: Sequence[Slice],
+        states: Sequence[str],
+        dtype: Any,
+        room: Callable[[int], bool] = lambda nbytes: True,
+    ) -> Shadow | None:
+        """Shadows of slices of which there is no copy yet; None where the system has no memory for them.
+
+        room: whether there is memory for so many bytes.
+        """
         known = tuple((s.index, s.start, s.stop) for s in slices)
-        memory = Memory.create(nbytes(known, len(states), dtype))
+        size = nbytes(known, len(states), dtype)
+        memory = Memory.create(size) if room(size) else None
         if memory is None:
             return None
         shadow = cls(memory, ShadowAddress(memory.address, known, tuple(states), np.dtype(dtype).name))

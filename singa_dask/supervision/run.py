@@ -17,7 +17,7 @@ from singa_dask.cluster import WorkerInfo, local_cluster
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import run_key
 from singa_dask.cluster.workers import place
-from singa_dask.errors import TrainingError
+from singa_dask.errors import ClusterError, SchedulerLost, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 logger = logging.getLogger(__name__)
+
+# In this time the workers save a last checkpoint after the scheduler was lost.
+_LAST_SAVE_S = 30.0
 
 
 @dataclass(eq=False)
@@ -143,6 +146,20 @@ class Run:
                 except WorkersInUse:  # another run was faster
                     if self._heard:
                         raise
+                except SchedulerLost as error:
+                    raise ClusterError(f"{error} {self._saved_without_scheduler()}") from error
+
+    def _saved_without_scheduler(self) -> str:
+        """What the workers, who save before they end, have made of the run."""
+        last, deadline = self._steps.get(0, 0), time.monotonic() + _LAST_SAVE_S
+        found = checkpoints.newest(self.workspace.checkpoints)[0]
+        while (found is None or found.step < last) and time.monotonic() < deadline:
+            time.sleep(0.25)
+            found = checkpoints.newest(self.workspace.checkpoints)[0]
+        if found is None:
+            return "The run has no checkpoint."
+        self._steps[0], self._checkpoint = max(last, found.step), str(found.path)
+        return f"The newest checkpoint is of step {found.step}: go on with --resume."
 
     def _free_workers(self, client: Client) -> list[WorkerInfo]:
         queue = Queue(self.prepared.topology.nprocesses, self.display.note, self.patience_s, self.max_queue_s)

@@ -123,6 +123,7 @@ class Supervisor:
         try:
             ended = group.poll()
             if group.cancelled and not self.state.stopped:
+                alive(self.client, ())  # a client that has lost its scheduler cancels all tasks itself
                 self._handle(ev.StopAsked(CANCELLED))
             if not ended:
                 return

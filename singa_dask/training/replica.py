@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -100,6 +100,7 @@ class Replica:
         links: Mapping[int, Link] | None = None,
         device_comm: Communicator | None = None,
         holder: Holder | None = None,
+        room: Callable[[int], bool] = lambda nbytes: True,
         data: Mapping[str, str] | None = None,
         **stub: Any,
     ) -> Replica:
@@ -108,8 +109,8 @@ class Replica:
         links: to the servers, by number; None makes a server in each worker's process, which works on the worker's
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
         buckets, if the job `suits_device_comm`, and `comm` the rest. holder: has what the rank leaves in memory
-        outlive its process; None to leave nothing. data: fingerprints of the training data. stub: keyword arguments of
-        Stub.
+        outlive its process; None to leave nothing. room: whether all workers have memory for so many bytes of it.
+        data: fingerprints of the training data. stub: keyword arguments of Stub.
         """
         topology, nets = ClusterTopology.from_proto(job.cluster), make_nets(job, ops, comm.rank, comm.size)
         flat = nets[Phase.kTrain].flat
@@ -134,8 +135,9 @@ class Replica:
                 frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
             )
         states = updater_class(job.updater).states
-        keeps = holder is not None and links is None and ops.device == "cpu"
-        shadow = Shadow.create(slices, states, flat.values.dtype) if keeps else None
+        shadow = None
+        if holder is not None and links is None and ops.device == "cpu":
+            shadow = Shadow.create(slices, states, flat.values.dtype, room)
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(
             job,

@@ -86,6 +86,11 @@ class Reporter:
         """Emit that a checkpoint could not be written, after `step` steps."""
         self.emit("unsaved", step=step, text=f"not saved: {why} Training goes on.")
 
+    def unshadowed(self, step: int) -> None:
+        """Emit that the group cannot go on from memory."""
+        why = "the workers have no memory left for a copy of the parameters and the updater's state"
+        self.emit("unsaved", step=step, text=f"{why}: after a loss, the run goes back to a checkpoint.")
+
     def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
         """Emit which evaluation is the best so far, after `step` steps."""
         self._best = {**(best or {}), "checkpoint": str(checkpoint)}

@@ -31,7 +31,7 @@ from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_evaluation import evaluate_group
-from singa_dask.training.memory import check_memory
+from singa_dask.training.memory import check_memory, has_room
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
@@ -163,6 +163,7 @@ def _form_replica(
         group=group.number,
         generation=group.generation,
         holder=services.holder,
+        room=lambda nbytes: has_room(comm, nbytes, services.memory_limit),
         data=data,
         patience_s=MEETING_TIMEOUT_S,
         aborted=lambda: comm.aborted,
@@ -203,6 +204,8 @@ class _TrainingLoop:
         self._shadow_state()
         if self._replica.shadow is not None:
             self._replica.shadow.hold()
+        elif self._services.holder is not None and self._replica.in_process_servers and not job.gpu:
+            self._reporter.unshadowed(start)
         stopping, why = False, ""
         while True:
             ended = stopping or self._step >= job.train_steps

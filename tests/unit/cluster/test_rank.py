@@ -1,6 +1,8 @@
 """A rank's task and its watchdog, with a Dask worker that the test plays."""
 
+import asyncio
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -45,7 +47,13 @@ def worker(monkeypatch):
         status=Status.running,
         state=SimpleNamespace(tasks={"key": task}, actors={}),
         task=task,
-        loop=SimpleNamespace(asyncio_loop=SimpleNamespace(call_soon_threadsafe=lambda *args: None, call_later=None)),
+        loop=SimpleNamespace(
+            asyncio_loop=SimpleNamespace(call_soon_threadsafe=lambda *args: None, call_later=None),
+            add_callback=lambda function, *args: function(*args),
+        ),
+        plugins={},
+        plugin_add=lambda plugin, name: worker.plugins.setdefault(name, plugin),
+        plugin_remove=lambda name: worker.plugins.pop(name),
         get_current_task=lambda: "key",
     )
     monkeypatch.setattr(rank, "get_worker", lambda: worker)
@@ -178,6 +186,8 @@ def test_a_watchdog_has_reasons(worker, monkeypatch):
     worker.state.tasks.clear()
     assert "the task was cancelled" in watchdog._reason_to_leave()
     worker.status = Status.closing
+    assert watchdog._reason_to_leave() == "", "it may save"
+    now[0] += 20.1
     assert watchdog._reason_to_leave() == "the Dask worker is closing"
 
 
@@ -198,6 +208,7 @@ def test_a_cancelled_rank_stays_as_long_as_its_driver_asks(worker, monkeypatch):
 
 @pytest.mark.parametrize("address", ["tcp://w1:1", "inproc://w1"])
 def test_a_rank_that_does_not_leave_loses_its_process_unless_the_client_is_in_it(worker, monkeypatch, address, caplog):
+    monkeypatch.setattr(rank, "_CLOSING_S", -1.0)
     now, ended, waits = [100.0], [], []
     task, watchdog = watched(worker, monkeypatch, now)
     worker.address = address
@@ -214,6 +225,29 @@ def test_a_rank_that_does_not_leave_loses_its_process_unless_the_client_is_in_it
     watchdog.run()
     assert waits == ["", "", *["the Dask worker is closing"] * 4] and "does not leave" in caplog.text
     assert ended == ([rank.EXIT_CODE] if address.startswith("tcp") else [])
+
+
+def test_a_dask_worker_that_closes_waits_for_its_rank_to_save(worker, monkeypatch):
+    leases.reserve(worker.address, "g", 5.0)
+    closed = []
+
+    def fn(comm):
+        (plugin,) = worker.plugins.values()
+        closing = threading.Thread(target=lambda: closed.append(asyncio.run(plugin.teardown(worker))))
+        closing.start()
+        while not current_task().stop_requested:
+            time.sleep(0.01)
+        assert not closed, "the rank saves"
+        return closing
+
+    rank_task(RankPlan("g", 0, 1), fn, ()).join(10.0)
+    assert closed == [None] and not worker.plugins
+
+
+def test_a_dask_worker_does_not_wait_for_ever(worker, monkeypatch):
+    monkeypatch.setattr(rank, "_CLOSING_S", 0.1)
+    leases.reserve(worker.address, "g", 5.0)
+    rank_task(RankPlan("g", 0, 1), lambda comm: asyncio.run(next(iter(worker.plugins.values())).teardown(worker)), ())
 
 
 def test_a_rank_that_has_left_is_not_watched(worker, monkeypatch):
