@@ -22,7 +22,7 @@ from singa_dask.cli.options import interrupt
 from singa_dask.cli.plan import plan
 from singa_dask.cli.predict import predict
 from singa_dask.cli.profile import profile
-from singa_dask.cli.run import join, leave, stop, train
+from singa_dask.cli.run import attach, join, leave, stop, train
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
 COLLECT_AFTER = 50_000
@@ -49,6 +49,7 @@ for command in (
     train,
     plan,
     profile,
+    attach,
     join,
     leave,
     stop,

@@ -76,12 +76,8 @@ def train(
     --mpi starts one inside an MPI job. --cluster auto takes the topology and the partition that `singa-dask plan`
     recommends.
     """
-    # Batch systems stop jobs with SIGTERM: save as after Ctrl-C. Open MPI's mpiexec forwards only SIGUSR1 without
-    # killing the job.
-    for number in (signal.SIGTERM, signal.SIGUSR1)[: 2 if mpi else 1]:
-        signal.signal(number, interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored with nohup
-        signal.signal(signal.SIGHUP, hang_up)
+    # Open MPI's mpiexec forwards only SIGUSR1 without killing the job.
+    save_when_stopped(signal.SIGTERM, *([signal.SIGUSR1] if mpi else []))
     auto = cluster == AUTO
     loaded = cache(lambda: load(job, overrides, None if auto else cluster))
     with ExitStack() as stack:
@@ -110,6 +106,31 @@ def train(
         result = driver.train(loaded(), client, cluster=chosen, display=display, callbacks=callbacks, **driving)
     if tensorboard:
         click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
+    click.echo(str(result))
+    if result.interrupted:
+        sys.exit(130)
+
+
+@click.command()
+@click.argument("run")
+@scheduler_options
+@reports_errors
+def attach(run: str, scheduler: str | None, scheduler_file: Path | None) -> None:
+    """Take over RUN, whose driver was lost.
+
+    RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes:
+    the run goes on from there, at most one step back. Without that it goes on from its newest checkpoint.
+    """
+    save_when_stopped(signal.SIGTERM)
+    from singa_dask.supervision import driver
+    from singa_dask.training.workspace import Workspace
+
+    workspace = Workspace.of(run)
+    with ExitStack() as stack:
+        if scheduler is None and scheduler_file is None:
+            fork_workers(stack)
+        client = connect(stack, scheduler, scheduler_file)
+        result = driver.train(load(workspace.job, (), None), client, workspace=workspace.folder, resume=True)
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)
@@ -159,6 +180,14 @@ def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: s
         raise click.UsageError("Give the run's Dask cluster: --scheduler ADDRESS or --scheduler-file FILE.")
     with ExitStack() as stack:
         click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
+
+
+def save_when_stopped(*numbers: signal.Signals) -> None:
+    """Let these signals, and a closed terminal, do what Ctrl-C does. Batch systems stop jobs with SIGTERM."""
+    for number in numbers:
+        signal.signal(number, interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored with nohup
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def fork_workers(stack: ExitStack) -> None:
