@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest mutants check format proto lock peers bench storm clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -73,6 +73,9 @@ $(LOWEST)/.ready: pyproject.toml
 
 test-lowest: $(LOWEST)/.ready  ## run the unit tests with the oldest dependencies that are allowed, in .venv-lowest
 	NUMBA_CACHE_DIR=$(CURDIR)/$(LOWEST)/kernels $(LOWEST)/bin/python -m pytest tests/unit $(ARGS)
+
+simulate: setup  ## play 10,000 simulated runs with faults, on all cores (one of them again: ARGS="--histories 1 --seed 184 --trace")
+	PYTHONPATH=tests $(BIN)/python -m simulation --histories 10000 $(ARGS)
 
 mutants: setup  ## break the code at random and count what the unit tests notice (ARGS="--seed 1 --count 100 --rooms server")
 	$(BIN)/python tests/mutants.py $(ARGS)

@@ -30,6 +30,10 @@ class WorkersInUse(ClusterError):
     """Workers that a group was to form on are in use by another one."""
 
 
+class NoAnswer(ClusterError):
+    """Workers that a group was to form on do not answer now; they may later."""
+
+
 def form_group(
     client: Any,
     ranks: Sequence[str],
@@ -51,8 +55,9 @@ def form_group(
     asked to replace, pid by address.
 
     Raises WorkersInUse, naming the worker, when workers are still in use after `in_use_s` (default: `timeout_s`)
-    seconds, ClusterError when the group has not formed after `timeout_s` again, or a rank cannot join it. What happens
-    to ranks afterwards, and processes that are lost even before, Group.wait tells.
+    seconds, NoAnswer when workers do not answer, ClusterError when the group has not formed after `timeout_s` again,
+    or a rank cannot join it. What happens to ranks afterwards, and processes that are lost even before, Group.wait
+    tells.
     """
     if not ranks or len(set(ranks)) < len(ranks):
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
@@ -116,7 +121,8 @@ class _Forming:
             run_each(self.client, release_worker, dict.fromkeys(set(addresses) - set(silent), (self.group,)), 2.0)
             if silent:
                 causes = "; ".join(f"{address}: {answers[address]!r}" for address in silent)
-                raise self.error(f"Dask workers do not answer (stopped, or cut off): {causes}")
+                why = f"Dask workers do not answer (stopped, or cut off): {causes}"
+                raise NoAnswer(f"{self.group} cannot form: {why}")
             if time.monotonic() >= deadline:
                 held = ", ".join(f"{address} by {other}" for address, other in busy.items())
                 raise WorkersInUse(f"{self.group} cannot form: workers are still in use: {held}. Wait for it to end.")

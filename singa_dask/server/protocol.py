@@ -261,6 +261,7 @@ class SliceProtocol:
             member.next, member.begun = max(member.next, origin.first), True
             member.excused = clock - member.next
             self.entered += 1
+            return None  # until the next pass, which counts it as arrived: lock-step has one order from its first step
         if update.step > member.next or self._too_far(update.step + 1 + member.excused, origin.group):
             return None
         if update.step == member.next:

@@ -43,7 +43,7 @@ class Formed(Event):
 @dataclass(frozen=True)
 class NotFormed(Event):
     """A request failed; nothing of it is left. raised: the error of a rank's own; lost: whether a process was lost for
-    certain; replaced: processes that nannies were asked to replace, pid by address."""
+    certain, or did not answer; replaced: processes that nannies were asked to replace, pid by address."""
 
     request: int
     error: Exception

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from singa_dask.cluster import Group, GroupFailed, form_group
+from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job.job_pb2 import JobProto
@@ -72,7 +73,7 @@ class GroupLauncher:
             launched.replaced |= close(launched.groups.values(), launched.servers.values())
             if not isinstance(error, ClusterError):
                 raise
-            lost, raised = isinstance(error, GroupFailed), own_error(error)
+            lost, raised = isinstance(error, GroupFailed | NoAnswer), own_error(error)
             launched.groups, launched.servers = {}, {}
             launched.event = NotFormed(request.number, error, raised, lost, launched.moved, launched.replaced)
         else:

@@ -239,10 +239,16 @@ class Members:
     # Forming
 
     def batch(self, dispensable: Callable[[WorkerGroup], bool]) -> list[Member]:
-        """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others."""
+        """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others.
+
+        If no server group runs, those without a worker group that gives them parameters come later: they take over a
+        neighbour's.
+        """
         down = [group for group in self.worker_groups if group.phase is Phase.DOWN]
         needed = [group for group in down if not dispensable(group)]
         servers = [group for group in self.server_groups if group.phase is Phase.DOWN]
+        if not self.serving():
+            servers = [group for group in servers if self.coming(group.number)]
         return [*needed, *servers] or [*down[:1]]
 
     def coming(self, server_group: int) -> tuple[int, ...]:

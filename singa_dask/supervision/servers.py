@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+from singa_dask.cluster import leases
+from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
@@ -75,7 +77,8 @@ class Servers:
         return [(address, side, (left.generation, right.generation)) for address in neighbour.addresses]
 
     def _each(self, method: str, args: Sequence[tuple], timeout_s: float | None = None) -> None:
-        """Call every server, and wait for all. Raises ClusterError when one fails."""
+        """Call every server, and wait for all. Raises NoAnswer when one or its neighbour does not answer, ClusterError
+        when one fails."""
         deadline = time.monotonic() + (self._call_s if timeout_s is None else timeout_s)
         calls = []
         for actor, given, where in zip(self._actors, args, self.where, strict=True):
@@ -90,7 +93,23 @@ class Servers:
         try:
             yield
         except Exception as error:
-            raise ClusterError(f"server group {self.number}: {method} failed at {where}: {error!r}") from error
+            kind = NoAnswer if isinstance(error, OSError | ClusterError) else ClusterError
+            raise kind(f"server group {self.number}: {method} failed at {where}: {error!r}") from error
+
+
+class RunServer(ServerActor):
+    """A server on a worker that no other run has. Raises WorkersInUse."""
+
+    def __init__(self, plan: ServerPlan) -> None:
+        from distributed import get_worker
+
+        worker, run = get_worker(), plan.key.partition("@")[2]
+        others = [key for key in leases.servers(worker.state.actors) if not key.endswith(f"@{run}")]
+        if leases.run_of(worker.address) not in ("", run):
+            others.append(leases.holder(worker.address))
+        if others:  # it was free when the run chose it
+            raise WorkersInUse(f"{plan.key} cannot be made: {worker.address} is in use by {', '.join(others)}.")
+        super().__init__(plan)
 
 
 def make_servers(
@@ -98,13 +117,13 @@ def make_servers(
 ) -> Servers:
     """Make a server of each plan, on the Dask worker beside it in `where`. run: that they are of (leases.server_key).
 
-    Raises ClusterError when that fails.
+    Raises WorkersInUse where another run has the worker, ClusterError when that fails otherwise.
     """
     suffix = f"{number}-{generation}-{uuid4().hex[:8]}"
     named = [replace(plan, key=server_key(f"{i}-of-group-{suffix}", run)) for i, plan in enumerate(plans)]
     futures = [
         client.submit(
-            ServerActor, plan, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False
+            RunServer, plan, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False
         )
         for plan, address in zip(named, where, strict=True)
     ]
@@ -117,6 +136,8 @@ def make_servers(
             actors.append(_made(client, future, where))
     except Exception as error:
         servers.stop()
+        if isinstance(error, WorkersInUse):
+            raise
         places = ", ".join(where)
         raise ClusterError(f"server group {number} could not be made on {places}: {error!r}") from error
     return servers

@@ -31,7 +31,7 @@ def test_the_hosting_service_runs_what_ci_is():
     (minimum,) = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert job["strategy"]["matrix"]["python"][0] == minimum
     targets = re.findall(r"^make (\S+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert targets == ["check", "test", "test-long"] and all(recipe(target) for target in targets)
+    assert targets == ["check", "test", "simulate", "test-long"] and all(recipe(target) for target in targets)
 
 
 def test_contributing_names_targets_and_files_that_exist():

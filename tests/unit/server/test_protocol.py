@@ -360,6 +360,14 @@ def test_lock_step_does_not_depend_on_who_comes_first():
     assert len(set(results)) == 1
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (1, 0, 2)], ids=str)
+def test_lock_step_has_its_order_from_the_first_step_on(order):
+    to = post(0.0, groups=(0, 1, 2), max_staleness=0)
+    for group in order:
+        to.say(update(group, 0, [2.0**30, -(2.0**30), 1.0][group]))
+    assert value(to) == -1, "the large ones come first: after them, 1 is not rounded away"
+
+
 def test_a_group_that_is_expected_is_waited_for_even_when_it_comes_after_the_first_update():
     to = post(groups=(0, 1), max_staleness=0)
     to.say(Get(0, Origin(0)))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from support.supervised import Run, failed
 
+from singa_dask.cluster.formation import NoAnswer
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
@@ -83,6 +84,17 @@ def test_a_lost_rank_and_an_error_of_its_own_are_told_apart(run):
     run.fault = failed(ValueError("a bug"))
     event = run.launcher.form(run.request, {}).event
     assert event.lost and isinstance(event.raised, ClusterError)
+
+
+def test_processes_that_do_not_answer_count_as_lost_even_if_they_answer_again(run):
+    run.fault = NoAnswer("Dask workers do not answer")
+    event = run.launcher.form(run.request, {}).event
+    assert event.lost and event.raised is None
+    run.open.remove(run.request)
+    run.handle(event)
+    run.settle()
+    assert [note.partition(" of 3")[0] for note in run.notes] == ["Dask workers do not answer (step 0). Restart 1"]
+    assert run.made()[-1] == ([0, 1, 2], [0, 1, 2]) and not run.state.over
 
 
 def test_an_error_that_is_none_of_the_clusters_is_raised_and_leaves_nothing(run):

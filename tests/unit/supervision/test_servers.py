@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from singa_dask.cluster import leases
+from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address
+from singa_dask.server import Address, ServerActor
 from singa_dask.server.messages import Origin
 from singa_dask.supervision import servers as serving
-from singa_dask.supervision.servers import make_servers
+from singa_dask.supervision.servers import RunServer, make_servers
 
 
 @dataclass(frozen=True)
@@ -164,3 +166,40 @@ def test_what_lives_is_closed_and_everything_is_released(there):
     servers.stop()
     assert one.calls == [("close",)] and two.calls == [] and one.waits == [2.0]
     assert all(future.released for future in client.futures)
+
+
+def test_a_call_without_an_answer_and_one_that_fails_are_told_apart(there):
+    servers, actors, _ = made()
+    actors[1].fault = TimeoutError()
+    with pytest.raises(NoAnswer, match="flush failed at b"):
+        servers.flush()
+    actors[1].fault = ValueError("a bug")
+    with pytest.raises(ClusterError, match="a bug") as failure:
+        servers.flush()
+    assert not isinstance(failure.value, NoAnswer)
+
+
+def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):
+    worker = SimpleNamespace(address="w", state=SimpleNamespace(actors={}))
+    monkeypatch.setattr("distributed.get_worker", lambda: worker)
+    monkeypatch.setattr(ServerActor, "__init__", lambda self, plan: None)
+    own, other = (Plan(leases.server_key("0", run)) for run in ("its run", "another run"))
+    try:
+        assert leases.reserve("w", "group-of-it", 60.0, "its run") == ""
+        RunServer(own)
+        with pytest.raises(WorkersInUse, match="w is in use by group-of-it"):
+            RunServer(other)
+    finally:
+        leases.end("w")
+    RunServer(other)
+    worker.state.actors[own.key] = None  # Dask is about to make it
+    RunServer(own)
+    with pytest.raises(WorkersInUse, match="w is in use by server-0@its run"):
+        RunServer(other)
+
+
+def test_workers_in_use_are_told_as_such(there):
+    futures = [Future(Actor()), Future(Actor(), fault=WorkersInUse("w is in use"))]
+    with pytest.raises(WorkersInUse, match="w is in use"):
+        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, "run")
+    assert all(future.released for future in futures)

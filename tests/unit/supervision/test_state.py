@@ -185,6 +185,18 @@ def test_all_server_groups_lost_begin_with_the_checkpoint_and_open_their_account
     assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died" in run.notes[0]
 
 
+def test_a_server_group_that_no_worker_group_gives_parameters_takes_over_a_neighbours(start):
+    run = start(spare=3, **HOGWILD)
+    run.end(1)
+    for number in range(3):
+        run.kill(f"w{number + 1}")
+    run.handle(ev.ServersLost(frozenset({"w1", "w2", "w3"})))
+    run.settle()
+    assert run.made()[1:] == [([0, 2], [0, 2]), ([], [1])]
+    assert run.servers[1].parameters == "server group 0" and run.servers[2].parameters == "server group 1"
+    assert [run.servers[left].met for left in (0, 1)] == [2, 2]
+
+
 def test_two_server_groups_are_made_from_the_nearest_one_that_is_up(start):
     run = start(spare=2, **HOGWILD)
     run.kill("w1")

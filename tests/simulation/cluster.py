@@ -1,0 +1,352 @@
+"""Simulated Dask: hosts, processes and their nannies, a scheduler, and the client of a driver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from simulation.clock import Fiber, Loop, SimulatedFuture
+from simulation.network import QUICK_S, Network
+from singa_dask.cluster import leases
+from singa_dask.cluster.bootstrap import MpiReport
+from singa_dask.cluster.workers import WorkerInfo
+from singa_dask.errors import ClusterError
+
+if TYPE_CHECKING:
+    from simulation.ranks import Rank
+
+DRIVERS = "h0"  # the host of the scheduler and of the drivers
+TTL_S = 10.0  # distributed.scheduler.worker-ttl, see docs/cluster.md
+NANNY_S = 0.5  # that a nanny takes to start a process
+FORGOTTEN_S = 0.1  # until actors are released
+
+
+@dataclass(eq=False)
+class Process:
+    """A process: a Dask worker, or a driver.
+
+    stopped: how many faults hold it; held: what it does once it goes on. nanny: starts it anew, "" for none. silent:
+    since when the scheduler cannot reach it; registered: whether the scheduler knows it. rank: that it has.
+    """
+
+    cluster: Cluster
+    address: str
+    pid: int
+    host: str
+    nanny: str = ""
+    alive: bool = True
+    stopped: int = 0
+    held: list[Callable[[], None]] = field(default_factory=list)
+    silent: float = math.inf
+    registered: bool = True
+    mpi: MpiReport = field(default_factory=MpiReport)
+    rank: Rank | None = None
+    fibers: list[Fiber] = field(default_factory=list)
+    state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
+
+    @property
+    def loop(self) -> Any:
+        return SimpleNamespace(asyncio_loop=self.cluster.loop)
+
+    def start(self, function: Callable[[], Any]) -> Fiber:
+        """Run blocking code in this process."""
+        fiber = Fiber(self.cluster.loop, function)
+        self.fibers = [other for other in self.fibers if other in self.cluster.loop.fibers]
+        self.fibers.append(fiber)
+        return fiber
+
+    def rpc(self, address: str) -> _Rpc:
+        return _Rpc(self, address)
+
+    def drop(self, key: str) -> None:
+        """Dask releases an actor."""
+        if key in self.state.actors:
+            self.cluster.dropped(self, key)
+            del self.state.actors[key]
+
+
+@dataclass
+class _Rpc:
+    """Calls from one Dask worker to another, as distributed.core.PooledRPCCall."""
+
+    source: Process
+    address: str
+
+    async def actor_execute(
+        self, actor: str, function: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        cluster, message = self.source.cluster, copied(args[0].data)
+        target = cluster.processes.get(self.address)
+
+        async def handle() -> Any:
+            assert target is not None
+            return await getattr(target.state.actors[actor], function)(copied(message))  # KeyError where it is gone
+
+        reply = await cluster.network.call(self.source, target, handle, repeats=True)
+        return {"status": "OK", "result": copied(reply)}
+
+
+def copied(message: Any) -> Any:
+    """The message with copies of its arrays, as the network makes them."""
+    arrays = {name: value.copy() for name, value in vars(message).items() if hasattr(value, "shape")}
+    return replace(message, **arrays) if arrays else message
+
+
+class Cluster:
+    """All processes. dropped: is told of every actor that goes, and of its process, before it does."""
+
+    def __init__(self, loop: Loop, network: Network) -> None:
+        self.loop, self.network = loop, network
+        self.processes: dict[str, Process] = {}
+        self.dropped: Callable[[Process, str], None] = lambda process, key: None
+        self.making: Process | None = None
+        self._pids = 0
+
+    def add(self, host: str, nanny: str = "", kind: str = "w") -> Process:
+        """Start a process."""
+        self._pids += 1
+        process = Process(self, f"tcp://{host}:{self._pids}/{kind}", self._pids, host, nanny)
+        self.processes[process.address] = process
+        self.look()
+        return process
+
+    def workers(self) -> list[Process]:
+        """The Dask workers that live."""
+        return [p for p in self.processes.values() if p.alive and p.address.endswith("/w")]
+
+    # What happens to processes
+
+    def kill(self, process: Process) -> None:
+        """The process dies; its nanny, if it has one, starts another."""
+        if not process.alive:
+            return
+        for key in list(process.state.actors):
+            process.drop(key)
+        process.alive, process.held = False, []
+        leases.end(process.address)
+        for fiber in process.fibers:
+            fiber.kill()
+        if process.rank is not None:
+            process.rank.died()
+        if process.nanny:
+            self.loop.call_later(NANNY_S, self.add, process.host, process.nanny)
+
+    def stop(self, process: Process) -> None:
+        """SIGSTOP."""
+        process.stopped += 1
+        self.look()
+
+    def go_on(self, process: Process) -> None:
+        """SIGCONT."""
+        process.stopped -= 1
+        if process.alive and not process.stopped:
+            held, process.held = process.held, []
+            for action in held:
+                action()
+        self.look()
+
+    # What the scheduler knows
+
+    def look(self) -> None:
+        """Have the scheduler notice who is silent: after TTL_S it forgets them."""
+        for process in self.workers():
+            cut = self.network.has("partition", frozenset((process.host, DRIVERS))) and process.host != DRIVERS
+            if not (process.stopped or cut):
+                if not process.registered:
+                    # Dask workers that the scheduler has forgotten close themselves.
+                    self.loop.call_later(NANNY_S, self.kill, process)
+                process.silent = math.inf
+            elif process.silent == math.inf:
+                process.silent = self.loop.now
+                self.loop.call_later(TTL_S + 0.1, self._forget, process)
+
+    def _forget(self, process: Process) -> None:
+        if process.alive and process.registered and self.loop.now - process.silent > TTL_S:
+            process.registered = False
+            if process.rank is not None:
+                process.rank.forgotten()
+
+    def alive(self, client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:
+        """As cluster.remote."""
+        self._pause()
+        there = {process.address for process in self.workers() if process.registered}
+        return there if addresses is None else there & set(addresses)
+
+    def last_seen(self, client: Any, timeout_s: float = 10.0) -> dict[str, float]:
+        """As cluster.remote."""
+        self._pause()
+        now = self.loop.now
+        return {p.address: min(now, p.silent) for p in self.workers() if p.registered}
+
+    def run_each(
+        self, client: Client, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float, **_: Any
+    ) -> dict[str, Any]:
+        """As cluster.remote."""
+        everybody, answers = SimulatedFuture(), dict[str, Any]()
+
+        def ask(address: str, process: Process | None) -> None:
+            async def handle() -> Any:
+                return function(*args[address], dask_worker=process)
+
+            def answered(future: Any) -> None:
+                answers[address] = future.exception() or future.result()
+                if len(answers) == len(args):
+                    everybody.settle()
+
+            self.network.call(client.process, process, handle).add_done_callback(answered)
+
+        for address in sorted(args):
+            process = self.processes.get(address)
+            ask(address, process if process is None or process.registered else None)
+        if args:
+            assert self.loop.fiber is not None
+            self.loop.fiber.wait(timeout_s, everybody)
+        return {address: answers.get(address, TimeoutError("no answer")) for address in args}
+
+    def kill_processes(self, client: Client, pids: Mapping[str, int]) -> None:
+        """As cluster.remote: nannies kill. One that is cut off does it once it hears of it."""
+        for address in sorted(pids):
+            process = self.processes.get(address)
+            if process is not None and process.alive and process.nanny:
+                nanny = replace(process, stopped=0, held=[], address=process.nanny)
+                self.network.send(client.process, nanny, lambda process=process: self.kill(process))
+        self._pause()
+
+    def _pause(self) -> None:
+        assert self.loop.fiber is not None
+        self.loop.fiber.wait(QUICK_S)
+
+
+def describe(dask_worker: Any = None) -> WorkerInfo:
+    """As cluster.workers."""
+    server = next(iter(leases.servers(dask_worker.state.actors)), "")
+    return WorkerInfo(
+        dask_worker.address,
+        dask_worker.host,
+        dask_worker.host,
+        dask_worker.pid,
+        8,
+        dask_worker.nanny,
+        dask_worker.mpi,
+        group=leases.holder(dask_worker.address) or server,
+        run=leases.run_of(dask_worker.address) or server.partition("@")[2],
+    )
+
+
+class Task:
+    """The future of a Dask task, at the client. status: as Dask's."""
+
+    def __init__(self, key: str) -> None:
+        self.key, self.status = key, "pending"
+        self.rank: Rank | None = None
+        self._result = SimulatedFuture()
+
+    def settle(self, status: str, result: Any = None, error: BaseException | None = None) -> None:
+        if self.status == "pending":
+            self.status = status
+            self._result.settle(result, error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._result.result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        return self._result.exception(0)
+
+    def traceback(self, timeout: float | None = None) -> None:
+        return None
+
+    def release(self) -> None:
+        pass
+
+
+class _Actor(Task):
+    """The future of an actor. process: where it is."""
+
+    process: Process
+
+    def release(self) -> None:
+        self.process.cluster.loop.call_later(FORGOTTEN_S, self.process.drop, self.key)
+
+
+class _Proxy:
+    """An actor as the driver has it."""
+
+    def __init__(self, client: Client, process: Process, key: str) -> None:
+        self._client, self._process, self._key = client, process, key
+
+    def __getattr__(self, method: str) -> Callable[..., SimulatedFuture]:
+        def call(*args: Any) -> SimulatedFuture:
+            future, process = SimulatedFuture(), self._process
+
+            async def handle() -> Any:
+                return await getattr(process.state.actors[self._key], method)(*args)
+
+            reply = process.cluster.network.call(self._client.process, process, handle)
+            reply.add_done_callback(
+                lambda done: future.settle(done.exception() is None and done.result(), done.exception())
+            )
+            return future
+
+        return call
+
+
+class Client:
+    """The Dask client of a driver. start_rank, make_server: what its tasks do, at their process."""
+
+    def __init__(
+        self,
+        process: Process,
+        start_rank: Callable[[Process, Task, tuple], None],
+        make_server: Callable[[Process, str, Any, tuple], None],
+    ) -> None:
+        self.process, self.cluster = process, process.cluster
+        self._start_rank, self._make_server = start_rank, make_server
+        self.tasks: list[Task] = []
+        self.actors: list[_Actor] = []
+
+    def submit(self, function: Any, *args: Any, key: str, workers: list[str], actor: bool = False, **_: Any) -> Task:
+        process = self.cluster.processes[workers[0]]
+        if actor:
+            task: Task = self._submit_actor(process, key, function, args)
+        else:
+            task = Task(key)
+            self.tasks.append(task)
+            lost = lambda: task.settle("lost", error=ClusterError("lost"))  # noqa: E731
+            start = lambda: self._start_rank(process, task, args)  # noqa: E731
+            self.cluster.network.send(self.process, process, start, lost, stream=True)
+        return task
+
+    def cancel(self, futures: Iterable[Task], force: bool = False) -> None:
+        for task in futures:
+            task.settle("cancelled", error=ClusterError("cancelled"))
+            if task.rank is not None:
+                self.cluster.network.send(self.process, task.rank.process, task.rank.cancelled, stream=True)
+
+    def _submit_actor(self, process: Process, key: str, kind: Any, args: tuple) -> _Actor:
+        task = _Actor(key)
+        task.process = process
+        self.actors.append(task)
+
+        def make() -> None:
+            error = None
+            try:
+                self._make_server(process, key, kind, args)
+            except ClusterError as caught:
+                error = caught
+            settle = partial(task.settle, "finished", _Proxy(self, process, key), error)
+            self.cluster.network.send(process, self.process, settle, stream=True)
+
+        self.cluster.network.send(self.process, process, make, stream=True)
+        return task
+
+    def gone(self) -> None:
+        """The scheduler misses this client: it cancels its tasks and releases its actors."""
+        for task in self.tasks:
+            if task.rank is not None:
+                task.rank.cancelled()
+        for actor in self.actors:
+            actor.release()

@@ -1,0 +1,259 @@
+"""One history: a cluster, a run on it, and what happens to both. The same scenario has the same history."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import distributed
+
+from simulation.clock import AtOnce, Clock, Loop, Mailbox, Pool, SimulatedAsyncio, SimulatedFuture, Stuck
+from simulation.cluster import Cluster, Process, describe
+from simulation.faults import HOSTS, PAIRS, Fault, Scenario
+from simulation.network import Network
+from simulation.run import Run
+from singa_dask.cluster import formation, group, leases, rank, workers
+from singa_dask.job import ClusterTopology
+from singa_dask.ops import Ops
+from singa_dask.server import ServerPlan, actor, link, server, stub
+from singa_dask.supervision import events as ev
+from singa_dask.supervision import servers, supervisor
+
+LIMIT_S = 1500.0  # every run ends by then, whatever happens to it
+RESUMED_S = 3.0  # after its driver was lost
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """broken: the rule that was, "" for none; runs: how each run ended; ended_s: when; trace: what happened."""
+
+    scenario: Scenario
+    broken: str
+    runs: tuple[str, ...]
+    ended_s: float
+    trace: tuple[str, ...]
+
+
+class History:
+    """The world of one scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.loop = SimulatedFuture.loop = Loop()
+        self.clock = Clock(self.loop)
+        self.network = Network(self.loop, scenario.seed)
+        self.cluster = Cluster(self.loop, self.network)
+        self.cluster.dropped = self._dropped
+        self.making: tuple[Process, Callable[[], Any]]
+        self.broken = ""
+        self.trace: list[str] = []
+        self.runs: list[Run] = []
+        leases._leases.clear()
+        self.loop.set_exception_handler(self._failed)
+
+    def play(self) -> Outcome:
+        """Let it happen."""
+        topology = ClusterTopology(**self.scenario.topology)
+        for i in range(topology.nprocesses + self.scenario.spare):
+            self.cluster.add(HOSTS[i % len(HOSTS)], nanny=f"nanny {i}" if self.scenario.nannies else "")
+        with self._simulated(), _unlogged():
+            try:
+                self._begin(topology)
+                for fault in self.scenario.faults:
+                    self.loop.call_at(fault.at, self._happen, fault)
+                self.loop.call_at(LIMIT_S, self._too_late)
+                self.loop.run_forever()
+            except Stuck:
+                self.breaks("nothing happens any more, and the run has not ended")
+            finally:
+                ended_s = self.loop.now
+                self._exchanges_go_on()
+                self.loop.end()
+        outcomes = tuple(run.outcome for run in self.runs)
+        return Outcome(self.scenario, self.broken, outcomes, ended_s, tuple(self.trace))
+
+    def tell(self, what: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.loop.now:9.3f} s  {what}")
+
+    def breaks(self, what: str) -> None:
+        """A rule is broken: the history ends here. The first one counts."""
+        if not self.broken:
+            self.broken = f"{what} ({self.loop.now:.3f} s)"
+            self.tell(f"broken: {what}")
+        self.loop.stop()
+
+    def ended(self) -> None:
+        """A run has ended."""
+        if all(run.outcome for run in self.runs):
+            self.loop.stop()
+
+    def occupied(self, process: Process, topic: str) -> None:
+        """A rank or a server of this run comes to a process."""
+        others = [key for key in leases.servers(process.state.actors) if not key.endswith(f"@{topic}")]
+        if process.rank is not None and process.rank.meeting.topic != topic:
+            others.append("a rank")
+        if others:
+            self.breaks(f"two runs are in the process {process.address}, which has {', '.join(others)}")
+
+    def _begin(self, topology: ClusterTopology) -> Run:
+        run = Run(self, f"run{len(self.runs)}", topology, self.scenario.max_restarts, slow=dict(self.scenario.slow))
+        self.runs.append(run)
+        run.drive()
+        return run
+
+    def _too_late(self) -> None:
+        self.breaks(f"the run has not ended after {LIMIT_S:g} s")
+
+    def _exchanges_go_on(self) -> None:
+        """No server may have stopped exchanging with its neighbour."""
+        for process in self.cluster.workers():
+            for key, held in process.state.actors.items():
+                task = held._exchanging
+                if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
+                    self.breaks(f"{key} has stopped exchanging: {task.exception()!r}")
+
+    def _failed(self, loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if context["message"] == "a simulated thread failed" or "callback" in context["message"]:
+            self.breaks(f"{context['message']}: {error!r}")
+
+    def _dropped(self, process: Process, key: str) -> None:
+        actor_ = process.state.actors[key]
+        for run in self.runs:
+            for lineage in run.lineages:
+                lineage.gone(key)
+        actor_.closed = True
+
+    # Faults
+
+    def _happen(self, fault: Fault) -> None:
+        run, kind = self.runs[0], fault.kind
+        processes = self.cluster.workers()
+        self.tell(f"{kind} {fault.who}")
+        end: Callable[[], None] = lambda: None  # noqa: E731
+        if kind in ("kill", "kill for good", "stop") and processes:
+            process = processes[fault.who % len(processes)]
+            if kind == "stop":
+                self.cluster.stop(process)
+                end = partial(self.cluster.go_on, process)
+            else:
+                process.nanny = "" if kind == "kill for good" else process.nanny
+                self.cluster.kill(process)
+        elif kind == "reboot":
+            for process in processes:
+                if process.host == HOSTS[1 + fault.who % 2]:
+                    self.cluster.kill(process)
+        elif kind in ("lose", "delay", "duplicate", "reorder", "partition"):
+            hosts = PAIRS[fault.who % len(PAIRS)]
+            self.network.begin(kind, *hosts)
+            self.cluster.look()
+            end = partial(self._end_network, kind, hosts)
+        elif kind == "disk full":
+            run.disk.full += 1
+            end = lambda: setattr(run.disk, "full", run.disk.full - 1)  # noqa: E731
+        elif kind == "lose driver" and not run.outcome and run.driver is not None and run.driver.alive:
+            run.lose_driver()
+            self.loop.call_later(RESUMED_S, lambda: run.drive(resume=bool(run.disk.saved)))
+        elif kind == "stop driver" and run.driver is not None and run.driver.alive:
+            self.cluster.stop(run.driver)
+            end = partial(self.cluster.go_on, run.driver)
+        elif kind == "second run" and len(self.runs) == 1:
+            self._begin(ClusterTopology(nworker_groups=2, server_worker_separate=True))
+        elif kind == "start process":
+            self.cluster.add(HOSTS[fault.who % len(HOSTS)], nanny=f"late nanny {fault.at}")
+        elif kind == "join":
+            run.post(ev.JoinAsked(lambda text: None))
+        elif kind == "leave":
+            run.post(ev.LeaveAsked(lambda text: None, fault.who % run.topology.nworker_groups))
+        elif kind == "stop run":
+            run.post(ev.StopAsked("Ctrl-C"))
+        self.loop.call_later(fault.lasts, end)
+
+    def _end_network(self, kind: str, hosts: tuple[str, str]) -> None:
+        self.network.end(kind, *hosts)
+        self.cluster.look()
+
+    # The product's surroundings
+
+    @contextmanager
+    def _simulated(self) -> Iterator[None]:
+        """Inside, the product's modules have simulated time, threads and Dask."""
+        remote = {
+            "alive": self.cluster.alive,
+            "last_seen": self.cluster.last_seen,
+            "run_each": self.cluster.run_each,
+            "kill_processes": self.cluster.kill_processes,
+            "describe": describe,
+            "time": self.clock,
+        }
+        names = count()
+        unique = lambda: SimpleNamespace(hex=f"{next(names):08x}")  # noqa: E731
+        changes: list[tuple[Any, dict[str, Any]]] = [
+            (distributed, {"get_worker": lambda: self.making[0]}),
+            (link, {"time": self.clock, "asyncio": SimulatedAsyncio()}),
+            (stub, {"time": self.clock, "_LOOK_S": 0.5}),
+            (
+                server,
+                {
+                    "Future": SimulatedFuture,
+                    "make_updater": lambda proto, ops: self.making[1](),
+                    "get_ops": lambda name: Ops(),
+                },
+            ),
+            (ServerPlan, {"warm_up": lambda plan: None}),
+            (actor, {"server_here": lambda key: None, "ThreadPoolExecutor": AtOnce}),
+            (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
+            (rank, {"time": self.clock, "describe": describe}),
+            (workers, {name: remote[name] for name in ("alive", "run_each", "describe", "time")}),
+            (group, remote),
+            (
+                formation,
+                {
+                    **{name: remote[name] for name in remote if name != "last_seen"},
+                    "uuid": SimpleNamespace(uuid4=unique),
+                    "random": SimpleNamespace(uniform=lambda low, high: (low + high) / 2),
+                    "_pmi_server": lambda workers: nullcontext(),
+                },
+            ),
+            (servers, {"alive": self.cluster.alive, "time": self.clock, "uuid4": unique}),
+            (
+                supervisor,
+                {
+                    "alive": self.cluster.alive,
+                    "kill_processes": self.cluster.kill_processes,
+                    "time": self.clock,
+                    "SimpleQueue": Mailbox,
+                    "ThreadPoolExecutor": self._pool,
+                    "interrupts": lambda post: nullcontext(),
+                    "_POLL_S": 0.2,
+                },
+            ),
+        ]
+        with ExitStack() as stack:
+            for module, names_ in changes:
+                stack.enter_context(mock.patch.multiple(module, **names_))
+            yield
+
+    def _pool(self, *_: Any, **__: Any) -> Pool:
+        assert self.loop.fiber is not None
+        process = next(p for p in self.cluster.processes.values() if self.loop.fiber in p.fibers)
+        return Pool(process.start)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Inside, nothing is logged: what a history does is in its trace."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

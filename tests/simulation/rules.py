@@ -1,0 +1,259 @@
+"""What must hold in every history. A broken rule raises Broken, which ends the history.
+
+What the design lets be lost (docs/frameworks.md, "Losing, adding and removing groups"):
+
+- A server group that is lost, or closed with the processes of a lost worker group, loses the updates that no other
+  server group has when it goes. Its right neighbour takes over the values of the restarted one, so it also loses what
+  the lost group had told it, or had heard from it, and had not passed on to the left. All others survive, in every
+  copy.
+- If no server group is left, all go back to the newest checkpoint: a new *lineage* begins, with its values.
+- A worker group whose servers are made again from a neighbour begins with the last step that its driver knows. Later
+  updates that its former servers had passed on are made a second time. A server never applies an update twice, and no
+  copy counts an update more often than servers have applied it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.errors import ClusterError
+from singa_dask.server import Server
+from singa_dask.server.messages import Fresh, Update
+from singa_dask.server.protocol import LEFT
+from singa_dask.supervision import events as ev
+from singa_dask.supervision.members import NoReplacement, Phase
+from singa_dask.supervision.state import Supervision
+from singa_dask.training.worker import GroupPlan
+
+if TYPE_CHECKING:
+    from simulation.run import Run
+
+
+class Broken(AssertionError):
+    """A rule of the design was broken."""
+
+
+class Lineage:
+    """Servers whose parameters descend from the same start: step `first`, with the values `base`.
+
+    most: how often each element of the parameters may have been updated; applied: by server and slice, the elements in
+    the order of their updates; known: acknowledged elements, by slice; lost: elements that were lost with a server;
+    servers: those that live.
+    """
+
+    def __init__(self, rules: Rules, first: int, base: np.ndarray) -> None:
+        self.rules, self.first = rules, first
+        self.base, self.most = base.copy(), base.copy()
+        self.known = np.zeros(base.shape, bool)
+        self.lost = np.zeros(base.shape, bool)
+        self.applied: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self.servers: dict[str, Server] = {}
+        self.undisturbed = True
+
+    def apply(self, key: str, start: int, stop: int, gradient: np.ndarray) -> None:
+        """A server applies an update to the slice [start, stop)."""
+        (elements,) = gradient.nonzero()
+        self.rules.demand(len(elements) == 1 and gradient[elements[0]] == -1, f"{key} got a gradient that nobody sent")
+        element, order = int(elements[0]), self.applied[key, start]
+        group, step = divmod(element, self.rules.run.steps)
+        self.rules.demand(element not in order, f"{key} applied step {step} of worker group {group} twice")
+        same = [e % self.rules.run.steps for e in order if e // self.rules.run.steps == group]
+        last = same[-1] if same else -1
+        # A restarted worker group begins with the latest step of its slices, so that others miss some.
+        fits = step == last + 1 if self.undisturbed and same else step > last
+        self.rules.demand(fits, f"{key} applied step {step} of worker group {group} after step {last}")
+        order.append(element)
+        self.most[start + element] += 1
+        if self.undisturbed and self.rules.run.topology.max_staleness == 0 and len(order) > 1:
+            before, now = divmod(order[-2], self.rules.run.steps)[::-1], (step, group)
+            self.rules.demand(before < now, f"{key}: in lock-step, (step, group) {before} came before {now}")
+
+    def acknowledged(self, key: str, update: Update, reply: Fresh) -> None:
+        """A worker group got the reply to its update."""
+        s = self.rules.run.prepared.partition.slices[update.slice]
+        element = s.start + update.origin.group * self.rules.run.steps + update.step
+        self.known[element] = True
+        self._bounded(key, s.start, update.step)
+        self._plausible(reply.values, s.start, s.stop, f"{key}, in its reply to {update.origin}")
+        self.rules.demand(
+            reply.values[element - s.start] > self.base[element],
+            f"{key} acknowledged step {update.step} of worker group {update.origin.group}, which it has not",
+        )
+
+    def gone(self, key: str) -> None:
+        """A server goes; what only it had is lost, and what it had not passed on from its right neighbour's copy."""
+        if (server := self.servers.pop(key, None)) is None:
+            return
+        number = _number(key)
+        for s in self.rules.run.prepared.partition.slices:
+            if (own := _values(server, s.index)) is None:
+                continue
+            base = self.base[s.start : s.stop]
+            living = {
+                _number(k): o.protocol.slices[s.index]
+                for k, o in self.servers.items()
+                if _values(o, s.index) is not None
+            }
+            has = {n: held.values > base for n, held in living.items()}
+            nobody = np.zeros(base.shape, bool)
+            self.lost[s.start : s.stop] |= (own > base) & ~np.logical_or.reduce([nobody, *has.values()])
+            if number - 1 in has and (right := living.get(number + 1)) and LEFT in right.accounts:
+                self.lost[s.start : s.stop] |= (right.accounts[LEFT].known > base) & ~has[number - 1]
+
+    def copies(self) -> list[np.ndarray]:
+        """The parameters of every living server group."""
+        slices = self.rules.run.prepared.partition.slices
+        copies: dict[int, np.ndarray] = {}
+        for key, server in self.servers.items():
+            copy = copies.setdefault(_number(key), np.full(self.base.shape, np.nan, np.float32))
+            for s in slices:
+                if (values := _values(server, s.index)) is not None:
+                    copy[s.start : s.stop] = values
+        return [copy for copy in copies.values() if not np.isnan(copy).any()]  # others have lost a server by now
+
+    def check_values(self, values: np.ndarray, where: str, *, complete: bool) -> None:
+        """Whether parameters are possible; complete: whether everything that was acknowledged must be in them."""
+        self._plausible(values, 0, values.size, where)
+        if complete:
+            missing = self.known & ~self.lost & (values <= self.base)
+            self.rules.demand(
+                not missing.any(), f"{where}: acknowledged, not lost, and missing: {self.rules.names(missing)}"
+            )
+
+    def _plausible(self, values: np.ndarray, start: int, stop: int, where: str) -> None:
+        most, base = self.most[start:stop], self.base[start:stop]
+        wrong = (values > most) | (values < base)
+        self.rules.demand(not wrong.any(), f"{where}: counted more often than applied: {self.rules.names(wrong)}")
+
+    def _bounded(self, key: str, start: int, step: int) -> None:
+        """max_staleness, while no worker group has come, gone or been lost."""
+        topology = self.rules.run.topology
+        if topology.max_staleness is not None and self.undisturbed:
+            made = Counter(element // self.rules.run.steps for element in self.applied[key, start])
+            ahead = step + 1 - self.first - min(made[group] for group in range(topology.nworker_groups))
+            self.rules.demand(ahead <= topology.max_staleness, f"{key}: a worker group is {ahead} steps ahead")
+
+
+def _values(server: Server, index: int) -> np.ndarray | None:
+    held = server.protocol.slices.get(index)
+    return None if held is None else held.values
+
+
+def _number(key: str) -> int:
+    """The number of the server group of a server."""
+    return int(key.partition("-of-group-")[2].partition("-")[0])
+
+
+class Counting:
+    """An updater that subtracts gradients and tells the rules."""
+
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        self.state: dict[str, Any] = {}
+        self._lineage, self._key, self._place = lineage, key, (0, 0)
+
+    def bind(self, entries: Any, start: int, stop: int) -> None:
+        self._place = start, stop
+
+    def update(self, step: int, w: Any, g: Any, made: int | None = None, *, reductions: int = 0) -> None:
+        self._lineage.apply(self._key, *self._place, g)
+        w -= g
+
+
+class Rules:
+    """The rules of one run, whatever drivers it has. lineage: that servers are made in now."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.lineage = Lineage(self, 0, np.zeros(run.prepared.partition.size, np.float32))
+        slices = run.prepared.partition.slices
+        self.lead = np.concatenate([np.arange(s.size) < run.steps for s in slices])  # the elements of worker group 0
+        self.notes: list[str] = []
+        self.state: Supervision | None = None
+
+    def demand(self, holds: Any, what: str) -> None:
+        """Raise Broken unless it holds, and tell the history: the product may catch the error."""
+        if not holds:
+            self.run.history.breaks(what)
+            raise Broken(what)
+
+    def names(self, elements: np.ndarray) -> list[str]:
+        """Slices, groups and steps of elements."""
+        size = self.run.prepared.partition.slices[0].size
+        return [
+            f"slice {e // size} group {e % size // self.run.steps} step {e % size % self.run.steps}"
+            for e in elements.nonzero()[0][:8].tolist()
+        ]
+
+    def disturbed(self) -> None:
+        """A worker group comes, goes or is lost: its steps are no longer comparable."""
+        self.lineage.undisturbed = False
+
+    def begins(self, lineage: Lineage, plan: GroupPlan, step: int) -> None:
+        """A worker group begins."""
+        if plan.fresh:
+            self.demand(step == plan.first == lineage.first, f"{plan} begins at step {step}, not at {lineage.first}")
+
+    def final(self, lineage: Lineage, values: np.ndarray, *, interrupted: bool) -> None:
+        """The lead has fetched the result of all."""
+        lineage.check_values(values, "the result", complete=not interrupted and not self._excused())
+        if not interrupted and not self._excused() and self.run.topology.nserver_groups > 1:
+            for copy in lineage.copies():
+                # The exchange may have come before the last steps of the lead, whose own copy is the result.
+                differ = (copy != values) & ~self.lead
+                self.demand(not differ.any(), f"copies differ after the last exchange: {self.names(differ)}")
+
+    def failed(self, error: ClusterError) -> None:
+        """A run ends with an error: it has used up its restarts, or lacks processes."""
+        members = self.state.members.all() if self.state is not None else []
+        used_up = any(member.restarts > self.run.max_restarts for member in members)
+        lacks = isinstance(error, NoReplacement | WorkersInUse) or "no nanny to start one" in str(error)
+        self.demand(used_up or lacks, f"the run has failed, and has restarts left: {error}")
+
+    def _excused(self) -> bool:
+        """Whether the user was told that the last exchange failed, or the run was stopped while something was lost."""
+        return any("the last exchange" in note or "ends here" in note for note in self.notes)
+
+
+class CheckedSupervision(Supervision):
+    """Supervision whose every step is checked."""
+
+    rules: Rules
+
+    def handle(self, event: ev.Event | None) -> list[ev.Command]:
+        before = {member: member.generation for member in self.members.all()}
+        commands = super().handle(event)
+        self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
+        for command in commands:
+            self._see(command)
+        members = self.members
+        for member, generation in before.items():
+            self.rules.demand(
+                member.generation in (generation, generation + 1), f"the generation of {member} has jumped"
+            )
+        workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
+        servers = [set(group.where) for group in members.server_groups if group.phase is not Phase.ENDED]
+        separate = members.topology.server_worker_separate
+        for places in (workers, servers, [*workers, *servers] if separate else []):
+            self.rules.demand(len(set().union(*places)) == sum(map(len, places)), "two members are on one process")
+        if self.over and self.error is None:  # servers that are lost after the last exchange are not made again
+            phases = {str(group): group.phase for group in members.worker_groups}
+            self.rules.demand(set(phases.values()) <= {Phase.ENDED}, f"the run is over: {phases}")
+        return commands
+
+    def _see(self, command: ev.Command) -> None:
+        if isinstance(command, ev.FormRequest) and command.fresh:
+            self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
+        if (
+            isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss)
+            and getattr(command, "number", 0) != 1
+        ):
+            self.rules.disturbed()
+        if isinstance(command, ev.Rewind):
+            steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
+            self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")
+        if isinstance(command, ev.Note):
+            self.rules.notes.append(command.text)

@@ -1,0 +1,232 @@
+"""A run in a history: its job, its checkpoints, and its driver, which is the product's Supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulation.clock import Clock
+from simulation.cluster import Client, Process, Task, describe
+from simulation.ranks import Meeting, _Training, _Watched
+from simulation.rules import CheckedSupervision, Counting, Lineage, Rules
+from singa_dask.cluster import leases
+from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.cluster.rank import RankTask
+from singa_dask.cluster.workers import place
+from singa_dask.errors import ClusterError
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.net.flat import Entry
+from singa_dask.ops import Ops
+from singa_dask.server import Link, LocalLink, Server, ServerActor, ServerPlan, partition
+from singa_dask.supervision import events as ev
+from singa_dask.supervision.launch import GroupLauncher
+from singa_dask.supervision.members import Members, NoReplacement
+from singa_dask.supervision.supervisor import Supervisor
+from singa_dask.training.placement import server_plan
+from singa_dask.training.worker import WorkerPlan
+
+if TYPE_CHECKING:
+    from simulation.history import History
+
+NEWCOMERS = 2  # worker groups that may join
+STEPS = 10
+PATIENCE_S = 30.0
+QUEUE_S = 60.0  # that a second run waits for free workers
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint."""
+
+    path: str
+    step: int
+    values: np.ndarray
+
+
+@dataclass
+class Disk:
+    """The checkpoints of a run. full: how many faults of the disk there are."""
+
+    saved: list[Saved] = field(default_factory=list)
+    full: int = 0
+
+    def newest(self) -> Saved | None:
+        return max(self.saved, key=lambda saved: saved.step, default=None)
+
+    def load(self, path: Any) -> Saved:
+        return next(saved for saved in self.saved if saved.path == path)
+
+    def save(self, run: Run, step: int, values: np.ndarray, lineage: Lineage) -> None:
+        """Save, unless the disk is full or an intact one is there: training/saver.py only says so."""
+        lineage.check_values(values, f"checkpoint {step}", complete=False)
+        if not self.full and not any(saved.step == step for saved in self.saved):
+            self.saved.append(Saved(f"step-{step}.h5", step, values))
+
+
+@dataclass(eq=False)
+class Run:
+    """A run and, one after the other, its drivers. outcome: "" while it goes on."""
+
+    history: History
+    name: str
+    topology: ClusterTopology
+    max_restarts: int = 3
+    checkpoint_freq: int = 4
+    display_freq: int = 2
+    slow: dict[int, float] = field(default_factory=dict)
+    steps: int = STEPS
+    patience_s: float = PATIENCE_S
+    outcome: str = ""
+    driver: Process | None = None
+    supervisor: Supervisor | None = None
+    disk: Disk = field(default_factory=Disk)
+
+    def __post_init__(self) -> None:
+        topology = self.topology
+        nslices = max(topology.nworkers_per_group, topology.nservers_per_group)
+        elements = (topology.nworker_groups + NEWCOMERS) * self.steps
+        size = nslices * -(-elements // 16) * 16
+        cut = partition(
+            size, topology.nworkers_per_group, topology.nservers_per_group, beside=not topology.server_worker_separate
+        )
+        job = JobProto(name=self.name, cluster=topology.to_proto())
+        layout = SimpleNamespace(entries=(Entry("w", (size,), 0, size),))
+        self.prepared = SimpleNamespace(topology=topology, job=job, layout=layout, code=None, partition=cut)
+        self.rules = Rules(self)
+        self.lineages = [self.rules.lineage]
+        self.meetings: dict[str, Meeting] = {}
+        self.late: list[Callable[[], None]] = []
+
+    @property
+    def clock(self) -> Clock:
+        return self.history.clock
+
+    def tell(self, what: str) -> None:
+        """Add a line to the trace of the history."""
+        self.history.tell(f"{self.name}: {what}")
+
+    # The driver
+
+    def drive(self, *, resume: bool = False) -> None:
+        """Start a driver."""
+        cluster = self.history.cluster
+        self.driver = driver = cluster.add("h0", kind="driver")
+        self.client = Client(driver, self._start_rank, self._make_server)
+        driver.start(lambda: self._drive(driver, resume))
+
+    def lose_driver(self) -> None:
+        """The driver dies, and Dask misses its client."""
+        assert self.driver is not None
+        self.history.cluster.kill(self.driver)
+        self.supervisor = None
+        self.history.loop.call_later(1.0, self.client.gone)
+
+    def post(self, event: ev.Event) -> None:
+        """Tell the driver, if there is one."""
+        if self.supervisor is not None:
+            self.supervisor.post(event)
+
+    def progress(self, group: int, step: int) -> None:
+        """An event of Dask has reached the driver: supervision/run.py."""
+        self.heard, self.known[group] = True, step
+        self.post(ev.Progress(group, step))
+
+    def _drive(self, driver: Process, resume: bool) -> None:
+        try:
+            self.heard = False
+            while True:
+                try:
+                    self.outcome = self._supervised(self._free(), resume)
+                    return
+                except WorkersInUse:  # another run was faster: supervision/run.py
+                    if self.heard:
+                        raise
+        except ClusterError as error:
+            self.outcome = f"failed: {str(error).splitlines()[0]}"
+            self.rules.failed(error)
+        finally:
+            if self.outcome:
+                self.tell(self.outcome)
+                self.supervisor = None
+                self.history.ended()
+
+    def _supervised(self, free: list[Any], resume: bool) -> str:
+        found = self.disk.newest() if resume else None
+        self.known = {0: found.step} if found else {}
+        members = Members.placed(self.topology, place(self.topology, free))
+        limits = {"max_restarts": self.max_restarts, "patience_s": self.patience_s}
+        state = CheckedSupervision(members, steps=self.known, **limits)
+        state.rules, self.rules.state = self.rules, state
+        topic = leases.run_key(self.name, f"/{self.name}")
+        plan = WorkerPlan(b"", Path(self.name))
+        launcher = GroupLauncher(self.client, self.prepared, plan, topic=topic, patience_s=self.patience_s)
+        self.supervisor = Supervisor(
+            state,
+            launcher,
+            note=lambda text: None,
+            newest=self.disk.newest,
+            rewound=lambda groups, step: self.known.update(dict.fromkeys(groups, step or 0)),
+            restarted=lambda restart: None,
+        )
+        self.supervisor.run()
+        return "interrupted" if state.stopped else "completed"
+
+    def _free(self) -> list[Any]:
+        """The free Dask workers, once there are enough: supervision/queue.py."""
+        deadline = self.clock.monotonic() + QUEUE_S
+        while True:
+            answers = self.history.cluster.run_each(
+                self.client, describe, dict.fromkeys(sorted(self.history.cluster.alive(self.client)), ()), 2.0
+            )
+            free = [info for info in answers.values() if not isinstance(info, Exception) and not info.group]
+            if len(free) >= self.topology.nprocesses:
+                return free
+            if self.clock.monotonic() > deadline:
+                raise NoReplacement("there are too few free Dask workers")
+            self.clock.sleep(0.5)
+
+    # What its tasks do
+
+    def new_lineage(self, path: Any) -> None:
+        """All begin at a checkpoint, or at the start."""
+        saved = self.disk.load(path) if path else Saved("", 0, np.zeros(self.prepared.partition.size, np.float32))
+        self.rules.lineage = Lineage(self.rules, saved.step, saved.values)
+        self.lineages.append(self.rules.lineage)
+
+    def _start_rank(self, process: Process, future: Task, args: tuple) -> None:
+        plan, _, (worker_plan, topic) = args
+        task = RankTask(plan)
+        if not leases.take_up(process.address, plan.group, task):
+            error = ClusterError("this process is not the one that was chosen")
+            return future.settle("error", error=error)
+        self.history.occupied(process, topic)
+        self.rules.demand(process.rank is None, f"two ranks are in the process {process.address}")
+        meeting = self.meetings.setdefault(plan.group, Meeting(self, worker_plan, topic, plan.size))
+        meeting.join(process, task, future)
+
+    def _make_server(self, process: Process, key: str, kind: type[ServerActor], args: tuple) -> None:
+        lineage = self.rules.lineage
+        self.history.making = process, lambda: Counting(lineage, key)
+        process.state.actors[key] = None
+        try:
+            server = process.state.actors[key] = kind(*args)
+        except ClusterError:
+            del process.state.actors[key]
+            raise
+        self.history.occupied(process, key.partition("@")[2])
+        lineage.servers[key] = server.server
+
+    def in_process_links(self, training: _Training, rank: int) -> dict[int, Link]:
+        """Links to a server in the worker's process, as Replica makes them."""
+        slices = training.cut.of_worker(rank)
+        plan: ServerPlan = server_plan(self.prepared.job, self.prepared.layout.entries, slices)
+        key, process = f"rank {rank} of generation {training.plan.generation}", training.meeting.ranks[rank].process
+        self.history.making = process, lambda: Counting(training.lineage, key)
+        server = Server(plan.protocol(Ops(), copy=False), live=True)
+        return {s.server: _Watched(LocalLink(server), training.lineage, key) for s in slices}

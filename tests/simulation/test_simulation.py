@@ -1,0 +1,161 @@
+"""The rules hold in many histories, and the histories show it when the code is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
+from simulation.shrink import broken, play, shrunk
+from singa_dask.server.messages import State
+from singa_dask.server.neighbours import Account
+from singa_dask.server.protocol import SliceProtocol
+from singa_dask.supervision.members import Members
+from singa_dask.supervision.processes import Processes
+from singa_dask.supervision.servers import Servers
+
+SEEDS = 240  # in the ordinary suite; `make simulate` plays 10,000
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 40))
+def test_every_history_keeps_the_rules(first):
+    for seed in range(first, first + 40):
+        outcome = play(scenario(seed))
+        assert not outcome.broken, f"{outcome.scenario}\n{outcome.broken}"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_has_broken_others_keeps_the_rules(name):
+    for drawn in islice(filter(lambda s: s.name == name, map(scenario, range(SEEDS, 100_000))), 8):
+        outcome = play(drawn)
+        assert not outcome.broken, f"{outcome.scenario}\n{outcome.broken}"
+        assert len(outcome.trace) > 20
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
+def test_a_history_without_faults_is_complete_and_has_no_restart(topology):
+    outcome = play(Scenario(1, "no faults", topology))
+    assert outcome.runs == ("completed",) and not outcome.broken and outcome.ended_s < 20
+    assert sum("Formed" in line for line in outcome.trace) == 1
+
+
+def test_a_history_depends_on_its_seed_alone():
+    seeds = (3, 17, 40, 41, 55)
+    here = [play(scenario(seed)) for seed in seeds]
+    assert [play(scenario(seed)) for seed in seeds] == here
+    program = (
+        "from simulation.faults import scenario; from simulation.shrink import play\n"
+        f"for seed in {seeds}: print(*play(scenario(seed)).trace, sep='\\n')"
+    )
+    tests = Path(__file__).parents[1]
+    for hash_seed in "12":
+        paths = os.pathsep.join([str(tests), str(tests.parent)])
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}
+        told = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=50, check=True
+        ).stdout
+        assert told.splitlines() == [line for outcome in here for line in outcome.trace]
+
+
+# The histories find mistakes
+
+
+def restarted_groups_begin_too_early(patch):
+    """The updates of a restarted worker group since its driver's last news are applied again."""
+    enter = SliceProtocol._enter
+
+    def wrong(self, origin):
+        before = self.members.get(origin.group)
+        refused = enter(self, origin)
+        if before is not None and self.members[origin.group] is not before:
+            self.members[origin.group].next = origin.first
+        return refused
+
+    patch.setattr(SliceProtocol, "_enter", wrong)
+
+
+def repeated_exchanges_are_added_again(patch):
+    answer = Account.answer
+
+    def wrong(self, values, message):
+        if message.account == self.generations and message.sequence == self.sequence:
+            values += message.delta
+        return answer(self, values, message)
+
+    patch.setattr(Account, "answer", wrong)
+
+
+def a_restarted_server_begins_anew(patch):
+    """It gets the initial parameters in place of its neighbour's, and hands them on to the other neighbour."""
+    handle = SliceProtocol._open
+
+    def wrong(self, request):
+        reply = handle(self, request)
+        return replace(reply, values=0 * reply.values) if isinstance(reply, State) else reply
+
+    patch.setattr(SliceProtocol, "_open", wrong)
+
+
+def nobody_is_too_far_ahead(patch):
+    patch.setattr(SliceProtocol, "_too_far", lambda self, clock, group: False)
+
+
+def the_last_exchange_is_left_out(patch):
+    patch.setattr(Servers, "flush", lambda self: None)
+
+
+def processes_in_use_are_free(patch):
+    patch.setattr(Processes, "free", lambda self, there, members: list(there))
+
+
+def groups_begin_where_they_were(patch):
+    """Worker groups of new servers begin with their last step, not with that of the checkpoint."""
+    request = Members.worker_group_request
+
+    def wrong(self, group, steps, *, fresh):
+        made = request(self, group, steps, fresh=fresh)
+        return replace(made, plan=replace(made.plan, first=made.plan.first + (made.plan.generation > 1)))
+
+    patch.setattr(Members, "worker_group_request", wrong)
+
+
+MISTAKES = [
+    restarted_groups_begin_too_early,
+    repeated_exchanges_are_added_again,
+    a_restarted_server_begins_anew,
+    nobody_is_too_far_ahead,
+    the_last_exchange_is_left_out,
+    processes_in_use_are_free,
+    groups_begin_where_they_were,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_found_and_shrunk(mistake, monkeypatch):
+    mistake(monkeypatch)
+    found = next((s for s in map(scenario, range(SEEDS)) if broken(s)), None)
+    assert found is not None
+    smallest = shrunk(found)
+    assert broken(smallest) and len(smallest.faults) <= 2, smallest
+    for i in range(len(smallest.faults)):
+        assert not broken(replace(smallest, faults=smallest.faults[:i] + smallest.faults[i + 1 :]))
+
+
+def test_shrinking_leaves_what_a_failure_needs():
+    faults = tuple(Fault(float(i), "kill", i) for i in range(9))
+    needed = {faults[2], faults[7]}
+    tried = []
+
+    def breaks(scenario):
+        tried.append(scenario)
+        return needed <= set(scenario.faults)
+
+    smallest = shrunk(Scenario(0, "ten faults", {}, spare=2, faults=faults), breaks)
+    assert set(smallest.faults) == needed and smallest.spare == 0
+    assert len(tried) < 40
