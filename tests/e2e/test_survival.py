@@ -3,11 +3,14 @@
 import os
 import re
 import signal
-import time
 
+import h5py
+import numpy as np
 import psutil
 import pytest
-from support.commands import cluster, example, said, sets, started, summary, wait_until
+from support.commands import audited, cluster, example, run, said, sets, started, summary, wait_until
+
+from singa_dask.training.checkpoint import newest
 
 LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
 
@@ -59,18 +62,37 @@ def test_a_run_that_a_batch_system_or_a_closed_terminal_stops_saves(running, tmp
     ends_with_a_checkpoint(running, tmp_path)
 
 
+def parameters(workspace):
+    with h5py.File(newest(workspace / "checkpoint")[0].path) as file:
+        return {name: array[()] for name, array in file["parameters"].items()}
+
+
+@pytest.mark.timeout(180)
+def test_killed_workers_cost_no_step_of_a_run(environment, tmp_path, no_leaks):
+    """The last one dies while its group forms again. The run ends with the parameters of an undisturbed one."""
+    few = sets(train_steps=900, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
+    calm, hit = tmp_path / "calm", tmp_path / "hit"
+    run("train", example(), "--cluster", cluster(), "--workspace", calm, *few, cwd=tmp_path, env=environment)
+    options = ("train", example(), "--cluster", cluster(), "--workspace", hit, *few)
+    with started(*options, folder=tmp_path, env=environment) as process:
+        for number, step in enumerate((100, 400), 1):
+            wait_for_step(process, tmp_path, step)
+            training_processes(process)[number].kill()
+            wait_until(lambda: said(tmp_path).count("have left in memory") == number, process, tmp_path)  # noqa: B023
+        training_processes(process)[0].kill()
+        assert process.wait(timeout=90) == 0, said(tmp_path)
+    begun = [int(step) for step in re.findall(r"from step (\d+)", said(tmp_path))]
+    shown = [int(step) for step in re.findall(r"step +(\d+)/", said(tmp_path))]
+    assert begun and all(step >= max(s for s in shown if s <= step) for step in begun)
+    assert shown == sorted(shown), "no step is shown twice"
+    assert summary(hit)["restarts"] >= 2
+    audited(hit)
+    expected = parameters(calm)
+    for name, values in parameters(hit).items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 @pytest.mark.timeout(120)
-def test_a_killed_worker_costs_at_most_a_checkpoint_interval_and_ctrl_c_stops_the_run(running, tmp_path, no_leaks):
-    wait_for_step(running, tmp_path, 120)
-    victim = training_processes(running)[1]
-    victim.kill()
-    killed = time.monotonic()
-    while "Restart 1 of 3" not in said(tmp_path):
-        assert running.poll() is None, said(tmp_path)
-        assert time.monotonic() - killed < 30, said(tmp_path)
-        time.sleep(0.05)
-    resumed = int(re.search(r"from step (\d+)\.", said(tmp_path))[1])
-    assert resumed >= 50
-    wait_for_step(running, tmp_path, resumed + 60)
+def test_ctrl_c_stops_a_run(running, tmp_path, no_leaks):
     os.killpg(running.pid, signal.SIGINT)  # a terminal interrupts the whole group
-    assert ends_with_a_checkpoint(running, tmp_path)["restarts"] == 1
+    ends_with_a_checkpoint(running, tmp_path)
