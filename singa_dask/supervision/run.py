@@ -68,6 +68,7 @@ class Run:
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
     _heard: bool = False  # anything from a worker group
+    _unwritten: bool = False  # whether metrics wait in memory
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
     _checkpoint: str | None = None
@@ -260,6 +261,7 @@ class Run:
             if self.curves:
                 load_drawing()
             self.workspace.append(row_of(event))
+            self._tell_of_a_full_disk()
         self.display.handle(event)
         if self.callbacks.put_from_worker(event):
             if self._supervisor:
@@ -267,9 +269,16 @@ class Run:
             else:  # the group is in this thread
                 self._call()
 
+    def _tell_of_a_full_disk(self) -> None:
+        fault, before = self.workspace.unwritten, self._unwritten
+        self._unwritten = fault is not None
+        if fault is not None and not before:
+            self.display.note(f"{self.workspace.folder}: metrics wait in memory until they can be written ({fault})")
+
     def _record(self, error: BaseException | None) -> dict[str, Any]:
         summary = self._summary(error)
         try:
+            self.workspace.must_write()
             self.workspace.write_summary(summary)
             if self.curves:
                 title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"

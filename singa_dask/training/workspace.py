@@ -26,6 +26,7 @@ from typing import Any
 
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.training.checkpoint import UNFINISHED
+from singa_dask.training.line_file import LineFile, write_whole
 
 
 class Workspace:
@@ -41,6 +42,7 @@ class Workspace:
         self.job = self.folder / "job.conf"
         self.data = self.folder / "data"
         self._id = self.folder / ".run"
+        self._metric_lines, self._event_lines = LineFile(self.metrics), LineFile(self.events)
         self.aside: Path | None = None
 
     @classmethod
@@ -145,7 +147,8 @@ class Workspace:
             for half in self.checkpoints.glob(UNFINISHED):  # left by a process that was killed while saving
                 half.unlink(missing_ok=True)
             self.rewind(resume_step)
-            _write_lines(self.events, () if resume_step is None else _lines(self.events))
+            self._event_lines.replace([] if resume_step is None else list(self.told()))
+            self.must_write()
             self.summary.unlink(missing_ok=True)
             for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
                 picture.unlink(missing_ok=True)
@@ -164,25 +167,23 @@ class Workspace:
                 return True
             return step is not None and (row["step"] < step or (row["step"] == step and row["phase"] == "train"))
 
-        _write_lines(self.metrics, filter(stays, self.rows()))
+        self._metric_lines.replace(list(filter(stays, self.rows())))
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl."""
-        with open(self.metrics, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        """Add a line to metrics.jsonl. It waits in memory if it cannot be written."""
+        self._metric_lines.append(row)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl, without a last line that a crash truncated."""
-        return _lines(self.metrics)
+        return self._metric_lines.rows()
 
     def tell(self, event: str, **about: Any) -> None:
         """Add a line to events.jsonl."""
-        with open(self.events, "a") as file:
-            file.write(json.dumps({"event": event, **about}) + "\n")
+        self._event_lines.append({"event": event, **about})
 
     def told(self) -> list[dict[str, Any]]:
         """The lines of events.jsonl."""
-        return list(_lines(self.events))
+        return list(self._event_lines.rows())
 
     def read_summary(self) -> dict[str, Any]:
         """The contents of summary.json; empty while the run goes on, or if its driver was killed."""
@@ -190,27 +191,20 @@ class Workspace:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json atomically."""
-        _write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+        write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+
+    @property
+    def unwritten(self) -> OSError | None:
+        """Why lines wait in memory; None if none do."""
+        return self._metric_lines.fault or self._event_lines.fault
+
+    def must_write(self) -> None:
+        """Write all lines that wait in memory. Raises OSError if that is not possible."""
+        for lines in (self._metric_lines, self._event_lines):
+            lines.write()
+            if lines.fault is not None:
+                raise lines.fault
 
     def _unwritable(self, error: OSError) -> ConfigError:
         message, hint = f"cannot be written ({error.strerror})", "Pass another --workspace."
         return ConfigError(Problem("workspace", message, str(self.folder), hint))
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with open(path) as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    _write_whole(path, "".join([json.dumps(row) + "\n" for row in rows]))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
