@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from simulation.clock import Fiber, Loop, SimulatedFuture
@@ -20,6 +21,7 @@ from singa_dask.cluster import held, leases
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import ClusterError
+from singa_dask.server.ledger import Ledger
 
 if TYPE_CHECKING:
     from simulation.ranks import Rank
@@ -108,9 +110,9 @@ class _Rpc:
 
 
 def copied(message: Any) -> Any:
-    """The message with copies of its arrays, as the network makes them."""
-    arrays = {name: value.copy() for name, value in vars(message).items() if hasattr(value, "shape")}
-    return replace(message, **arrays) if arrays else message
+    """The message with copies of its arrays and its ledger, as the network makes them."""
+    parts = {name: value.copy() for name, value in vars(message).items() if isinstance(value, np.ndarray | Ledger)}
+    return replace(message, **parts) if parts else message
 
 
 class Cluster:
