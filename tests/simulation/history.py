@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from singa_dask.ops import Ops
 from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import servers, supervisor
+from singa_dask.training import shadows
 
 LIMIT_S = 1500.0  # every run ends by then, whatever happens to it
 RESUMED_S = 3.0  # after its driver was lost
@@ -57,6 +59,7 @@ class History:
         self.broken = ""
         self.trace: list[str] = []
         self.runs: list[Run] = []
+        self.counts = Counter[str]()
         leases._leases.clear()
         held._held.clear()
         self.loop.set_exception_handler(self._failed)
@@ -165,7 +168,7 @@ class History:
             end = lambda: setattr(run.disk, "full", run.disk.full - 1)  # noqa: E731
         elif kind == "lose driver" and not run.outcome and run.driver is not None and run.driver.alive:
             run.lose_driver()
-            self.loop.call_later(RESUMED_S, lambda: run.drive(resume=bool(run.disk.saved)))
+            self.loop.call_later(RESUMED_S, lambda: run.drive(resume=True))
         elif kind == "stop driver" and run.driver is not None and run.driver.alive:
             self.cluster.stop(run.driver)
             end = partial(self.cluster.go_on, run.driver)
@@ -229,6 +232,7 @@ class History:
                 },
             ),
             (shadow, {"Memory": SimulatedMemory}),
+            (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
             (workers, {name: calls[name] for name in ("alive", "run_each", "describe", "time")}),
             (group, calls),
             (
