@@ -6,7 +6,8 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -109,6 +110,11 @@ class _Rpc:
         return {"status": "OK", "result": await cluster.network.call(self.source, target, handle)}
 
 
+@cache
+def _takes_worker(function: Callable[..., Any]) -> bool:
+    return "dask_worker" in signature(function).parameters
+
+
 def copied(message: Any) -> Any:
     """The message with copies of its arrays and its ledger, as the network makes them."""
     parts = {name: value.copy() for name, value in vars(message).items() if isinstance(value, np.ndarray | Ledger)}
@@ -148,7 +154,7 @@ class Cluster:
     def run(self, process: Process, function: Callable[..., Any], args: tuple) -> Any:
         """Call a function in a process, as Dask's `run`."""
         self.here = process
-        return function(*args, dask_worker=process)
+        return function(*args, **({"dask_worker": process} if _takes_worker(function) else {}))
 
     def workers(self) -> list[Process]:
         """The Dask workers that live."""
@@ -255,7 +261,10 @@ class Cluster:
                 return self.run(process, function, args[address])
 
             def answered(future: Any) -> None:
-                answers[address] = future.exception() or future.result()
+                error = future.exception()
+                if error is not None and not isinstance(error, OSError):
+                    self.loop.call_exception_handler({"message": f"a callback: {function}", "exception": error})
+                answers[address] = future.result() if error is None else error
                 if len(answers) == len(args):
                     everybody.settle()
 
