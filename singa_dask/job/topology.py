@@ -248,9 +248,10 @@ class ClusterTopology:
         )
 
     def of_workers(self, count: int) -> ClusterTopology:
-        """The same, with groups of `count` workers whose servers are in their processes."""
+        """The same, with groups of `count` workers whose servers are in their processes. One worker needs no codec."""
         servers, least = min(self.nservers_per_group, count), min(self.min_workers, count)
-        return replace(self, nworkers_per_group=count, nservers_per_group=servers, min_workers=least)
+        uncoded: dict[str, Any] = {"codec": "kFull", "sparsity": None} if count == 1 else {}
+        return replace(self, nworkers_per_group=count, nservers_per_group=servers, min_workers=least, **uncoded)
 
     def server_group_of(self, worker_group: int) -> int:
         """The server group that holds this worker group's parameters."""

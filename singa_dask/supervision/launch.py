@@ -12,7 +12,7 @@ from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.errors import ClusterError, SingaError
-from singa_dask.job.job_pb2 import JobProto
+from singa_dask.planning.candidates import with_cluster
 from singa_dask.server import ServerPlan
 from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
 from singa_dask.supervision.servers import Servers, make_servers
@@ -112,10 +112,7 @@ class GroupLauncher:
         job, topology = self.prepared.job, self.prepared.topology
         if workers == topology.nworkers_per_group:
             return self.worker_plan.job
-        resized = JobProto()
-        resized.CopyFrom(job)
-        resized.cluster.MergeFrom(topology.of_workers(workers).to_proto())
-        return resized.SerializeToString()
+        return with_cluster(job, topology.of_workers(workers).to_proto()).SerializeToString()
 
     def _make_servers(self, request: FormRequest, running: Mapping[int, Servers], launched: Launched) -> None:
         """Make the server groups: for the workers' parameters, or each from a neighbour that is up, the nearest first.

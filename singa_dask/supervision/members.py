@@ -251,6 +251,20 @@ class Members:
             servers = [group for group in servers if self.coming(group.number)]
         return [*needed, *servers] or [*down[:1]]
 
+    def cut_off(self) -> list[Member]:
+        """The members that wait for places in vain, as server groups beside them were dropped: server groups that have
+        no way to a neighbour's parameters, and their worker groups."""
+        serving = self.serving()
+        begun = {g.number for g in self.server_groups if g in serving or (not serving and self.coming(g.number))}
+        while True:
+            near = {n for number in begun for n in (number - 1, number + 1)}
+            waiting = [g for g in self.server_groups if g.phase is Phase.DOWN and g.number not in begun]
+            if not (more := {group.number for group in waiting if group.number in near}):
+                break
+            begun |= more
+        lost = {group.number for group in waiting}
+        return [*waiting, *(g for g in self.worker_groups if g.phase is Phase.DOWN and g.server_group in lost)]
+
     def coming(self, server_group: int) -> tuple[int, ...]:
         """The worker groups, not yet at their end, that use a server group: founders first."""
         users = [group for group in self.working() if group.server_group == server_group]

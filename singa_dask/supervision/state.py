@@ -241,6 +241,8 @@ class Supervision:
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
         if self.busy is None and not self._take_losses(silent):
+            for member in self.members.cut_off() if self.stopped else ():
+                self._drop(member)
             self._place(there, event.at, event.nannies)
             if self._flush_fault and self.busy is None and not silent:  # else the loss is dealt with first
                 self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))

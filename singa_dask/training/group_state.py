@@ -25,11 +25,9 @@ from singa_dask.training.carried import gather_carried, joined_carried, own_carr
 from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
 from singa_dask.training.decisions import reductions_in
 from singa_dask.training.ledgers import gather_ledgers, share_ledger
-from singa_dask.training.shadows import RankAddress, all_gather_objects, provider_of
+from singa_dask.training.shadows import LATEST, RankAddress, all_gather_objects, provider_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import updater_class
-
-_LATEST = 2**62
 
 
 class GroupState:
@@ -156,7 +154,7 @@ class GroupState:
         if alien or min(providers) < 0 or (self._net.own.size and not straight):
             return None
         steps = [found.step for found in mine.values() if found.step is not None]
-        step = int(comm.all_gather_number(min(steps, default=_LATEST)).min())
+        step = int(comm.all_gather_number(min(steps, default=LATEST)).min())
         copies = [(s, found.slices.slices[index].at(step)) for found in mine.values() for index, *s in found.pieces]
         if step < least or comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
             return None

@@ -17,6 +17,7 @@ from singa_dask.comm.communicator import Communicator, part_of
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.server import Shadow, ShadowAddress, Slice
 
+LATEST = 1 << 62  # more than any number of steps
 _SPARE = 1 << 16  # bytes
 
 
@@ -122,11 +123,12 @@ class LeftBehind:
 
     @property
     def step(self) -> int | None:
-        """The newest step after which everything is here; None if something was never saved."""
-        steps = [self.slices.version]
+        """The newest step after which everything is here; None if something was never saved, LATEST if there is
+        nothing: the rank had no slice."""
+        steps = [self.slices.version] if self.pieces else []
         if self.address.every_step:
             steps.append(None if self._moving is None else self._moving.version)
-        return None if None in steps else min(step for step in steps if step is not None)
+        return None if None in steps else min((step for step in steps if step is not None), default=LATEST)
 
     def moving(self, step: int) -> Any:
         """The moving state after `step` steps; None if there is none."""

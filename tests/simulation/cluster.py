@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
 
 from simulation.clock import Fiber, Loop, SimulatedFuture
+from simulation.memory import SimulatedMemory
 from simulation.network import QUICK_S, Network
-from singa_dask.cluster import leases
+from singa_dask.cluster import held, leases
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import ClusterError
+from singa_dask.server.ledger import Ledger
 
 if TYPE_CHECKING:
     from simulation.ranks import Rank
@@ -27,10 +35,11 @@ FORGOTTEN_S = 0.1  # until actors are released
 
 @dataclass(eq=False)
 class Process:
-    """A process: a Dask worker, or a driver.
+    """A process: a Dask worker, its nanny, or a driver.
 
-    stopped: how many faults hold it; held: what it does once it goes on. nanny: starts it anew, "" for none. silent:
-    since when the scheduler cannot reach it; registered: whether the scheduler knows it. rank: that it has.
+    stopped: how many faults hold it; held: what it does once it goes on. nanny: address of what starts it anew, "" for
+    none. silent: since when the scheduler cannot reach it; registered: whether the scheduler knows it. rank: that it
+    has. memories: that others may open, by descriptor.
     """
 
     cluster: Cluster
@@ -46,6 +55,7 @@ class Process:
     mpi: MpiReport = field(default_factory=MpiReport)
     rank: Rank | None = None
     fibers: list[Fiber] = field(default_factory=list)
+    memories: WeakValueDictionary[int, SimulatedMemory] = field(default_factory=WeakValueDictionary)
     state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
 
     @property
@@ -71,7 +81,7 @@ class Process:
 
 @dataclass
 class _Rpc:
-    """Calls from one Dask worker to another, as distributed.core.PooledRPCCall."""
+    """Calls from one Dask worker to another or to a nanny, as distributed.core.PooledRPCCall."""
 
     source: Process
     address: str
@@ -89,30 +99,62 @@ class _Rpc:
         reply = await cluster.network.call(self.source, target, handle, repeats=True)
         return {"status": "OK", "result": copied(reply)}
 
+    async def run(self, function: bytes, args: bytes) -> dict[str, Any]:
+        cluster = self.source.cluster
+        target = cluster.processes.get(self.address)
+
+        async def handle() -> Any:
+            assert target is not None
+            return cluster.run(target, pickle.loads(function), pickle.loads(args))
+
+        return {"status": "OK", "result": await cluster.network.call(self.source, target, handle)}
+
+
+@cache
+def _takes_worker(function: Callable[..., Any]) -> bool:
+    return "dask_worker" in signature(function).parameters
+
 
 def copied(message: Any) -> Any:
-    """The message with copies of its arrays, as the network makes them."""
-    arrays = {name: value.copy() for name, value in vars(message).items() if hasattr(value, "shape")}
-    return replace(message, **arrays) if arrays else message
+    """The message with copies of its arrays and its ledger, as the network makes them."""
+    parts = {name: value.copy() for name, value in vars(message).items() if isinstance(value, np.ndarray | Ledger)}
+    return replace(message, **parts) if parts else message
 
 
 class Cluster:
-    """All processes. dropped: is told of every actor that goes, and of its process, before it does."""
+    """All processes. dropped: is told of every actor that goes, and of its process, before it does. here: the process
+    whose code runs now."""
 
     def __init__(self, loop: Loop, network: Network) -> None:
         self.loop, self.network = loop, network
         self.processes: dict[str, Process] = {}
+        self.by_pid: dict[int, Process] = {}
         self.dropped: Callable[[Process, str], None] = lambda process, key: None
-        self.making: Process | None = None
-        self._pids = 0
+        self.here: Process
+        self._numbers = self._pids = 0
+        SimulatedMemory.cluster = self
+
+    def next_number(self) -> int:
+        """A number that nothing has had."""
+        self._numbers += 1
+        return self._numbers
 
     def add(self, host: str, nanny: str = "", kind: str = "w") -> Process:
         """Start a process."""
         self._pids += 1
         process = Process(self, f"tcp://{host}:{self._pids}/{kind}", self._pids, host, nanny)
-        self.processes[process.address] = process
+        self.processes[process.address] = self.by_pid[self._pids] = process
         self.look()
         return process
+
+    def add_worker(self, host: str, *, nanny: bool) -> Process:
+        """Start a Dask worker, by a nanny or alone."""
+        return self.add(host, self.add(host, kind="n").address if nanny else "")
+
+    def run(self, process: Process, function: Callable[..., Any], args: tuple) -> Any:
+        """Call a function in a process, as Dask's `run`."""
+        self.here = process
+        return function(*args, **({"dask_worker": process} if _takes_worker(function) else {}))
 
     def workers(self) -> list[Process]:
         """The Dask workers that live."""
@@ -120,8 +162,8 @@ class Cluster:
 
     # What happens to processes
 
-    def kill(self, process: Process) -> None:
-        """The process dies; its nanny, if it has one, starts another."""
+    def kill(self, process: Process, *, for_good: bool = False) -> None:
+        """The process dies; its nanny, if it has one, starts another. for_good: the nanny dies too."""
         if not process.alive:
             return
         for key in list(process.state.actors):
@@ -132,8 +174,15 @@ class Cluster:
             fiber.kill()
         if process.rank is not None:
             process.rank.died()
-        if process.nanny:
-            self.loop.call_later(NANNY_S, self.add, process.host, process.nanny)
+        if process.nanny and for_good:
+            self.processes[process.nanny].alive = False
+            held._held.pop(process.nanny, None)
+        elif process.nanny:
+            self.loop.call_later(NANNY_S, self._start_again, process)
+
+    def _start_again(self, process: Process) -> None:
+        if self.processes[process.nanny].alive:
+            self.add(process.host, process.nanny)
 
     def stop(self, process: Process) -> None:
         """SIGSTOP."""
@@ -186,22 +235,43 @@ class Cluster:
         self, client: Client, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float, **_: Any
     ) -> dict[str, Any]:
         """As cluster.remote."""
+        known = (self.processes.get(address) for address in args)
+        registered = {process.address: process for process in known if process is not None and process.registered}
+        return self._ask(client, registered, function, args, timeout_s)
+
+    def ask_nannies(
+        self, client: Client, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float
+    ) -> dict[str, Any]:
+        """As cluster.remote."""
+        return self._ask(client, self.processes, function, args, timeout_s)
+
+    def _ask(
+        self,
+        client: Client,
+        processes: Mapping[str, Process],
+        function: Callable[..., Any],
+        args: Mapping[str, tuple],
+        timeout_s: float,
+    ) -> dict[str, Any]:
         everybody, answers = SimulatedFuture(), dict[str, Any]()
 
         def ask(address: str, process: Process | None) -> None:
             async def handle() -> Any:
-                return function(*args[address], dask_worker=process)
+                assert process is not None
+                return self.run(process, function, args[address])
 
             def answered(future: Any) -> None:
-                answers[address] = future.exception() or future.result()
+                error = future.exception()
+                if error is not None and not isinstance(error, OSError):
+                    self.loop.call_exception_handler({"message": f"a callback: {function}", "exception": error})
+                answers[address] = future.result() if error is None else error
                 if len(answers) == len(args):
                     everybody.settle()
 
             self.network.call(client.process, process, handle).add_done_callback(answered)
 
         for address in sorted(args):
-            process = self.processes.get(address)
-            ask(address, process if process is None or process.registered else None)
+            ask(address, processes.get(address))
         if args:
             assert self.loop.fiber is not None
             self.loop.fiber.wait(timeout_s, everybody)
@@ -212,13 +282,31 @@ class Cluster:
         for address in sorted(pids):
             process = self.processes.get(address)
             if process is not None and process.alive and process.nanny:
-                nanny = replace(process, stopped=0, held=[], address=process.nanny)
+                nanny = self.processes[process.nanny]
                 self.network.send(client.process, nanny, lambda process=process: self.kill(process))
         self._pause()
 
     def _pause(self) -> None:
         assert self.loop.fiber is not None
         self.loop.fiber.wait(QUICK_S)
+
+
+class Psutil:
+    """The module `psutil`, of simulated processes."""
+
+    Error, STATUS_STOPPED = psutil.Error, psutil.STATUS_STOPPED
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def pid_exists(self, pid: int) -> bool:
+        return self._cluster.by_pid[pid].alive
+
+    def Process(self, pid: int) -> Any:
+        if not self.pid_exists(pid):
+            raise psutil.NoSuchProcess(pid)
+        stopped = self._cluster.by_pid[pid].stopped
+        return SimpleNamespace(status=lambda: psutil.STATUS_STOPPED if stopped else psutil.STATUS_RUNNING)
 
 
 def describe(dask_worker: Any = None) -> WorkerInfo:

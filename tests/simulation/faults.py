@@ -12,6 +12,8 @@ HOSTS = ("h0", "h1", "h2")
 
 TOPOLOGIES: list[dict[str, Any]] = [
     {"nworkers_per_group": 2, "nservers_per_group": 2},
+    {"nworkers_per_group": 3, "nservers_per_group": 3},
+    {"nworkers_per_group": 4, "nservers_per_group": 2, "min_workers": 3},
     {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True},
     {"nworker_groups": 2, "server_worker_separate": True},
     {"nworker_groups": 3, "nservers_per_group": 2, "server_worker_separate": True, "one_behind": True},

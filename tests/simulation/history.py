@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,19 +16,22 @@ from unittest import mock
 import distributed
 
 from simulation.clock import AtOnce, Clock, Loop, Mailbox, Pool, SimulatedAsyncio, SimulatedFuture, Stuck
-from simulation.cluster import Cluster, Process, describe
+from simulation.cluster import Cluster, Process, Psutil, describe
 from simulation.faults import HOSTS, PAIRS, Fault, Scenario
+from simulation.memory import SimulatedMemory
 from simulation.network import Network
 from simulation.run import Run
-from singa_dask.cluster import formation, group, leases, rank, workers
+from singa_dask.cluster import formation, group, held, leases, rank, remote, workers
 from singa_dask.job import ClusterTopology
 from singa_dask.ops import Ops
-from singa_dask.server import ServerPlan, actor, link, server, stub
+from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import servers, supervisor
+from singa_dask.training import shadows
 
 LIMIT_S = 1500.0  # every run ends by then, whatever happens to it
 RESUMED_S = 3.0  # after its driver was lost
+BOOT_S = 1.0  # of a host
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,16 @@ class History:
         self.broken = ""
         self.trace: list[str] = []
         self.runs: list[Run] = []
+        self.counts = Counter[str]()
         leases._leases.clear()
+        held._held.clear()
         self.loop.set_exception_handler(self._failed)
 
     def play(self) -> Outcome:
         """Let it happen."""
         topology = ClusterTopology(**self.scenario.topology)
         for i in range(topology.nprocesses + self.scenario.spare):
-            self.cluster.add(HOSTS[i % len(HOSTS)], nanny=f"nanny {i}" if self.scenario.nannies else "")
+            self.cluster.add_worker(HOSTS[i % len(HOSTS)], nanny=self.scenario.nannies)
         with self._simulated(), _unlogged():
             try:
                 self._begin(topology)
@@ -115,8 +121,8 @@ class History:
     def _exchanges_go_on(self) -> None:
         """No server may have stopped exchanging with its neighbour."""
         for process in self.cluster.workers():
-            for key, held in process.state.actors.items():
-                task = held._exchanging
+            for key, server_ in process.state.actors.items():
+                task = server_._exchanging
                 if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                     self.breaks(f"{key} has stopped exchanging: {task.exception()!r}")
 
@@ -145,12 +151,13 @@ class History:
                 self.cluster.stop(process)
                 end = partial(self.cluster.go_on, process)
             else:
-                process.nanny = "" if kind == "kill for good" else process.nanny
-                self.cluster.kill(process)
+                self.cluster.kill(process, for_good=kind == "kill for good")
         elif kind == "reboot":
+            host = HOSTS[1 + fault.who % 2]
             for process in processes:
-                if process.host == HOSTS[1 + fault.who % 2]:
-                    self.cluster.kill(process)
+                if process.host == host:
+                    self.cluster.kill(process, for_good=True)
+                    self.loop.call_later(BOOT_S, partial(self.cluster.add_worker, host, nanny=bool(process.nanny)))
         elif kind in ("lose", "delay", "duplicate", "reorder", "partition"):
             hosts = PAIRS[fault.who % len(PAIRS)]
             self.network.begin(kind, *hosts)
@@ -161,14 +168,14 @@ class History:
             end = lambda: setattr(run.disk, "full", run.disk.full - 1)  # noqa: E731
         elif kind == "lose driver" and not run.outcome and run.driver is not None and run.driver.alive:
             run.lose_driver()
-            self.loop.call_later(RESUMED_S, lambda: run.drive(resume=bool(run.disk.saved)))
+            self.loop.call_later(RESUMED_S, lambda: run.drive(resume=True))
         elif kind == "stop driver" and run.driver is not None and run.driver.alive:
             self.cluster.stop(run.driver)
             end = partial(self.cluster.go_on, run.driver)
         elif kind == "second run" and len(self.runs) == 1:
             self._begin(ClusterTopology(nworker_groups=2, server_worker_separate=True))
         elif kind == "start process":
-            self.cluster.add(HOSTS[fault.who % len(HOSTS)], nanny=f"late nanny {fault.at}")
+            self.cluster.add_worker(HOSTS[fault.who % len(HOSTS)], nanny=True)
         elif kind == "join":
             run.post(ev.JoinAsked(lambda text: None))
         elif kind == "leave":
@@ -186,7 +193,7 @@ class History:
     @contextmanager
     def _simulated(self) -> Iterator[None]:
         """Inside, the product's modules have simulated time, threads and Dask."""
-        remote = {
+        calls = {
             "alive": self.cluster.alive,
             "last_seen": self.cluster.last_seen,
             "run_each": self.cluster.run_each,
@@ -194,7 +201,7 @@ class History:
             "describe": describe,
             "time": self.clock,
         }
-        names = count()
+        names, psutil = count(), Psutil(self.cluster)
         unique = lambda: SimpleNamespace(hex=f"{next(names):08x}")  # noqa: E731
         changes: list[tuple[Any, dict[str, Any]]] = [
             (distributed, {"get_worker": lambda: self.making[0]}),
@@ -212,12 +219,26 @@ class History:
             (actor, {"server_here": lambda key: None, "ThreadPoolExecutor": AtOnce}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
-            (workers, {name: remote[name] for name in ("alive", "run_each", "describe", "time")}),
-            (group, remote),
+            (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil}),
+            (
+                held,
+                {
+                    "ask_nannies": self.cluster.ask_nannies,
+                    "psutil": psutil,
+                    "asyncio": SimulatedAsyncio(),
+                    "Memory": SimulatedMemory,
+                    "os": SimpleNamespace(getpid=lambda: self.cluster.here.pid),
+                    "this_node": lambda: self.cluster.here.host,
+                },
+            ),
+            (shadow, {"Memory": SimulatedMemory}),
+            (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
+            (workers, {name: calls[name] for name in ("alive", "run_each", "describe", "time")}),
+            (group, calls),
             (
                 formation,
                 {
-                    **{name: remote[name] for name in remote if name != "last_seen"},
+                    **{name: calls[name] for name in calls if name != "last_seen"},
                     "uuid": SimpleNamespace(uuid4=unique),
                     "random": SimpleNamespace(uniform=lambda low, high: (low + high) / 2),
                     "_pmi_server": lambda workers: nullcontext(),

@@ -29,6 +29,7 @@ class Network:
         generator = random.Random(seed)
         self._chances = [generator.random() for _ in range(_DRAWN)]
         self._sent: Counter[tuple[str, str]] = Counter()
+        self._faulty_at = -1.0
         self._held: list[tuple[frozenset[str], Callable[[], None]]] = []
         self._last: dict[tuple[str, str], float] = {}
 
@@ -39,10 +40,15 @@ class Network:
     def end(self, kind: str, *hosts: str) -> None:
         """The fault is over. What a partition held back is delivered, as TCP would."""
         self.faults[kind, frozenset(hosts)] -= 1
+        self._faulty_at = self.loop.now
         if kind == "partition":
             held, self._held = self._held, []
             for between, go_on in held:
                 self._unless_parted(between, go_on)
+
+    def faulty_at(self) -> float:
+        """When there was a fault the last time."""
+        return self.loop.now if any(self.faults.values()) else self._faulty_at
 
     def has(self, kind: str, hosts: frozenset[str]) -> bool:
         return self.faults[kind, hosts] > 0

@@ -19,18 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singa_dask.cluster import held
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError
-from singa_dask.server import Server
+from singa_dask.server import Server, Slice
+from singa_dask.server.ledger import Ledger, pairs
 from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import NoReplacement, Phase
 from singa_dask.supervision.state import Supervision
-from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
+    from simulation.ranks import Meeting
     from simulation.run import Run
+
+NEWCOMERS = 2  # worker groups that may join
 
 
 class Broken(AssertionError):
@@ -40,49 +44,61 @@ class Broken(AssertionError):
 class Lineage:
     """Servers whose parameters descend from the same start: step `first`, with the values `base`.
 
-    most: how often each element of the parameters may have been updated; applied: by server and slice, the elements in
-    the order of their updates; known: acknowledged elements, by slice; lost: elements that were lost with a server;
-    servers: those that live.
+    starts: the step that each worker group of the job begins with, by the ledger of the start. made: whether each
+    element of the parameters may have been updated; applied: by server and slice, the elements of a block in the order
+    of their updates; known: acknowledged elements; lost: elements that were lost with a server; servers: those that
+    live.
     """
 
-    def __init__(self, rules: Rules, first: int, base: np.ndarray) -> None:
+    def __init__(self, rules: Rules, first: int, base: np.ndarray, ledger: Ledger) -> None:
         self.rules, self.first = rules, first
-        self.base, self.most = base.copy(), base.copy()
+        self.base, self.made = base.copy(), base > 0
         self.known = np.zeros(base.shape, bool)
         self.lost = np.zeros(base.shape, bool)
         self.applied: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.servers: dict[str, Server] = {}
         self.undisturbed = True
+        groups, ledger = rules.run.topology.nworker_groups, ledger.copy()
+        ledger.begin(groups, first)
+        self.starts = {group: ledger.next(group) for group in range(groups + NEWCOMERS)}
 
     def apply(self, key: str, start: int, stop: int, gradient: np.ndarray) -> None:
         """A server applies an update to the slice [start, stop)."""
-        (elements,) = gradient.nonzero()
-        self.rules.demand(len(elements) == 1 and gradient[elements[0]] == -1, f"{key} got a gradient that nobody sent")
+        steps, blocks = self.rules.run.steps, gradient.reshape(-1, self.rules.run.width)
+        (elements,) = blocks[0].nonzero()
+        sent = len(elements) == 1 and blocks[0, elements[0]] == -1 and (blocks == blocks[0]).all()
+        self.rules.demand(sent, f"{key} got a gradient that nobody sent")
         element, order = int(elements[0]), self.applied[key, start]
-        group, step = divmod(element, self.rules.run.steps)
+        group, step = divmod(element, steps)
         self.rules.demand(element not in order, f"{key} applied step {step} of worker group {group} twice")
-        same = [e % self.rules.run.steps for e in order if e // self.rules.run.steps == group]
+        same = [e % steps for e in order if e // steps == group]
         last = same[-1] if same else -1
         # A restarted worker group begins with the latest step of its slices, so that others miss some.
         fits = step == last + 1 if self.undisturbed and same else step > last
         self.rules.demand(fits, f"{key} applied step {step} of worker group {group} after step {last}")
         order.append(element)
-        self.most[start + element] += 1
+        self.made[start:stop].reshape(blocks.shape)[:, element] = True
         if self.undisturbed and self.rules.run.topology.max_staleness == 0 and len(order) > 1:
-            before, now = divmod(order[-2], self.rules.run.steps)[::-1], (step, group)
+            before, now = divmod(order[-2], steps)[::-1], (step, group)
             self.rules.demand(before < now, f"{key}: in lock-step, (step, group) {before} came before {now}")
 
-    def acknowledged(self, key: str, update: Update, reply: Fresh) -> None:
-        """A worker group got the reply to its update."""
-        s = self.rules.run.prepared.partition.slices[update.slice]
-        element = s.start + update.origin.group * self.rules.run.steps + update.step
-        self.known[element] = True
+    def acknowledged(self, key: str, s: Slice, update: Update, reply: Fresh) -> None:
+        """A worker group got the reply to its update of a slice."""
+        group, element = update.origin.group, update.origin.group * self.rules.run.steps + update.step
+        blocks = slice(s.start, s.stop), (-1, self.rules.run.width)
+        self.known[blocks[0]].reshape(blocks[1])[:, element] = True
         self._bounded(key, s.start, update.step)
         self._plausible(reply.values, s.start, s.stop, f"{key}, in its reply to {update.origin}")
+        self.rules.agree(reply.values, reply.ledger, f"{key}, in its reply to {update.origin}")
         self.rules.demand(
-            reply.values[element - s.start] > self.base[element],
-            f"{key} acknowledged step {update.step} of worker group {update.origin.group}, which it has not",
+            reply.values.reshape(blocks[1])[:, element].all(),
+            f"{key} acknowledged step {update.step} of worker group {group}, which it has not",
         )
+
+    def rewind(self, step: int) -> None:
+        """The only worker group goes on from memory, with this step."""
+        self.known.reshape(-1, self.rules.run.width)[:, step : self.rules.run.steps] = False
+        self.made.reshape(-1, self.rules.run.width)[:, step : self.rules.run.steps] = False
 
     def gone(self, key: str) -> None:
         """A server goes; what only it had is lost, and what it had not passed on from its right neighbour's copy."""
@@ -125,16 +141,15 @@ class Lineage:
             )
 
     def _plausible(self, values: np.ndarray, start: int, stop: int, where: str) -> None:
-        most, base = self.most[start:stop], self.base[start:stop]
-        wrong = (values > most) | (values < base)
-        self.rules.demand(not wrong.any(), f"{where}: counted more often than applied: {self.rules.names(wrong)}")
+        wrong = (values > self.made[start:stop]) | (values < self.base[start:stop])
+        self.rules.demand(not wrong.any(), f"{where}: twice, or never applied: {self.rules.names(wrong, start)}")
 
     def _bounded(self, key: str, start: int, step: int) -> None:
         """max_staleness, while no worker group has come, gone or been lost."""
         topology = self.rules.run.topology
         if topology.max_staleness is not None and self.undisturbed:
             made = Counter(element // self.rules.run.steps for element in self.applied[key, start])
-            ahead = step + 1 - self.first - min(made[group] for group in range(topology.nworker_groups))
+            ahead = step + 1 - min(self.starts[group] + made[group] for group in range(topology.nworker_groups))
             self.rules.demand(ahead <= topology.max_staleness, f"{key}: a worker group is {ahead} steps ahead")
 
 
@@ -164,15 +179,20 @@ class Counting:
 
 
 class Rules:
-    """The rules of one run, whatever drivers it has. lineage: that servers are made in now."""
+    """The rules of one run, whatever drivers it has. lineage: that servers are made in now.
+
+    done: steps that every rank of the only worker group has made; done_at: when it had made the last one. holders: the
+    nannies that hold the memory of each of its ranks.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.lineage = Lineage(self, 0, np.zeros(run.prepared.partition.size, np.float32))
-        slices = run.prepared.partition.slices
-        self.lead = np.concatenate([np.arange(s.size) < run.steps for s in slices])  # the elements of worker group 0
+        self.lineage = Lineage(self, 0, np.zeros(run.size, np.float32), Ledger())
+        self.lead = np.arange(run.size) % run.width < run.steps  # the elements of worker group 0
         self.notes: list[str] = []
         self.state: Supervision | None = None
+        self.done, self.done_at = 0, 0.0
+        self.holders: list[list[str]] = []
 
     def demand(self, holds: Any, what: str) -> None:
         """Raise Broken unless it holds, and tell the history: the product may catch the error."""
@@ -180,26 +200,80 @@ class Rules:
             self.run.history.breaks(what)
             raise Broken(what)
 
-    def names(self, elements: np.ndarray) -> list[str]:
-        """Slices, groups and steps of elements."""
-        size = self.run.prepared.partition.slices[0].size
-        return [
-            f"slice {e // size} group {e % size // self.run.steps} step {e % size % self.run.steps}"
-            for e in elements.nonzero()[0][:8].tolist()
-        ]
+    def names(self, elements: np.ndarray, start: int = 0) -> list[str]:
+        """Blocks, groups and steps of elements from `start` on."""
+        width, steps = self.run.width, self.run.steps
+        found = (elements.nonzero()[0][:8] + start).tolist()
+        return [f"block {e // width} group {e % width // steps} step {e % width % steps}" for e in found]
 
     def disturbed(self) -> None:
         """A worker group comes, goes or is lost: its steps are no longer comparable."""
         self.lineage.undisturbed = False
 
-    def begins(self, lineage: Lineage, plan: GroupPlan, step: int) -> None:
+    def agree(self, values: np.ndarray, ledger: Ledger, where: str) -> None:
+        """Whether the ledger of a slice says which updates its values contain. After a return to a checkpoint, it may
+        say that some slices contain an update."""
+        by_all, by_any = np.zeros((2, self.run.width), np.float32)
+        for of in ledger.deals.values():
+            for group, contained in of.items():
+                self.demand(not contained.twice, f"{where}: twice by the ledger: {contained} of worker group {group}")
+                for told, ranges in ((by_all, contained.by_all), (by_any, contained.by_any)):
+                    for first, last in pairs(ranges):
+                        told[group * self.run.steps + first : group * self.run.steps + last] += 1
+        blocks = values.reshape(-1, self.run.width)
+        wrong = ((blocks < by_all) | (blocks > by_any)).reshape(-1)
+        self.demand(not wrong.any(), f"{where}: the ledger is wrong: {self.names(wrong)}")
+
+    # The synchronous group whose servers are in its workers' processes
+
+    def held(self, meeting: Meeting) -> None:
+        """Nannies hold what the ranks of a group leave."""
+        if meeting.plan.group.in_process_servers:
+            kept = {nanny: [owner for owner in of if owner.run == meeting.topic] for nanny, of in held._held.items()}
+            generation = meeting.plan.group.generation
+            self.holders = [
+                [n for n, of in kept.items() if any((o.rank, o.generation) == (rank, generation) for o in of)]
+                for rank in range(meeting.size)
+            ]
+
+    def made(self, meeting: Meeting, step: int) -> None:
+        """Every rank of a group has made a step."""
+        if meeting.plan.group.in_process_servers:
+            self.done, self.done_at = step + 1, self.run.history.loop.now
+
+    def goes_on(self, step: int) -> None:
+        """The group goes on from memory."""
+        self.lineage.rewind(step)
+        self.run.history.counts["from memory"] += 1
+
+    def begins(self, lineage: Lineage, meeting: Meeting, step: int) -> None:
         """A worker group begins."""
-        if plan.fresh:
-            self.demand(step == plan.first == lineage.first, f"{plan} begins at step {step}, not at {lineage.first}")
+        plan = meeting.plan.group
+        if plan.in_process_servers:
+            expected = self.done if self._survives(meeting) else lineage.first
+            self.demand(step >= expected, f"{plan} begins at step {step}, not at {expected}")
+            self.done = step
+        elif plan.fresh:
+            founds = plan.number < self.run.topology.nworker_groups
+            expected = max(lineage.starts[plan.number], 0 if founds else plan.first)
+            self.demand(step == expected, f"{plan} begins at step {step}, not at {expected}")
+
+    def _survives(self, meeting: Meeting) -> bool:
+        """Whether the memory of every lost rank must be found: a nanny that holds it lives, has a rank of the new
+        group beside it, and could be asked."""
+        history = self.run.history
+        if self.state is None or not self.holders or history.network.faulty_at() >= self.done_at:
+            return False
+        hosts = {rank.process.host for rank in meeting.ranks}
+        nannies = (history.cluster.processes[n] for n in self.state.processes.nannies)
+        there = {nanny.address for nanny in nannies if nanny.alive and nanny.host in hosts}
+        return all(there & set(of) for of in self.holders)
 
     def final(self, lineage: Lineage, values: np.ndarray, *, interrupted: bool) -> None:
         """The lead has fetched the result of all."""
         lineage.check_values(values, "the result", complete=not interrupted and not self._excused())
+        if not interrupted and self.run.topology.nworker_groups == 1:
+            self.demand((values == self.lead).all(), f"the result lacks {self.names(values != self.lead)}")
         if not interrupted and not self._excused() and self.run.topology.nserver_groups > 1:
             for copy in lineage.copies():
                 # The exchange may have come before the last steps of the lead, whose own copy is the result.
@@ -245,7 +319,7 @@ class CheckedSupervision(Supervision):
         return commands
 
     def _see(self, command: ev.Command) -> None:
-        if isinstance(command, ev.FormRequest) and command.fresh:
+        if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
             self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
         if (
             isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss)

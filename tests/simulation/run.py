@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import lcm
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ import numpy as np
 
 from simulation.clock import Clock
 from simulation.cluster import Client, Process, Task, describe
-from simulation.ranks import Meeting, _Training, _Watched
-from simulation.rules import CheckedSupervision, Counting, Lineage, Rules
+from simulation.ranks import Meeting
+from simulation.rules import NEWCOMERS, CheckedSupervision, Counting, Lineage, Rules
 from singa_dask.cluster import leases
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.rank import RankTask
@@ -21,20 +22,18 @@ from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.net.flat import Entry
-from singa_dask.ops import Ops
-from singa_dask.server import Link, LocalLink, Server, ServerActor, ServerPlan, partition
+from singa_dask.net.flat import ALIGNMENT, Entry
+from singa_dask.server import Partition, ServerActor, partition
+from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, NoReplacement
 from singa_dask.supervision.supervisor import Supervisor
-from singa_dask.training.placement import server_plan
 from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
     from simulation.history import History
 
-NEWCOMERS = 2  # worker groups that may join
 STEPS = 10
 PATIENCE_S = 30.0
 QUEUE_S = 60.0  # that a second run waits for free workers
@@ -47,6 +46,7 @@ class Saved:
     path: str
     step: int
     values: np.ndarray
+    ledger: Ledger
 
 
 @dataclass
@@ -62,11 +62,11 @@ class Disk:
     def load(self, path: Any) -> Saved:
         return next(saved for saved in self.saved if saved.path == path)
 
-    def save(self, run: Run, step: int, values: np.ndarray, lineage: Lineage) -> None:
+    def save(self, run: Run, step: int, values: np.ndarray, ledger: Ledger, lineage: Lineage) -> None:
         """Save, unless the disk is full or an intact one is there: training/saver.py only says so."""
         lineage.check_values(values, f"checkpoint {step}", complete=False)
         if not self.full and not any(saved.step == step for saved in self.saved):
-            self.saved.append(Saved(f"step-{step}.h5", step, values))
+            self.saved.append(Saved(f"step-{step}.h5", step, values, ledger))
 
 
 @dataclass(eq=False)
@@ -88,20 +88,26 @@ class Run:
     disk: Disk = field(default_factory=Disk)
 
     def __post_init__(self) -> None:
-        topology = self.topology
-        nslices = max(topology.nworkers_per_group, topology.nservers_per_group)
-        elements = (topology.nworker_groups + NEWCOMERS) * self.steps
-        size = nslices * -(-elements // 16) * 16
-        cut = partition(
-            size, topology.nworkers_per_group, topology.nservers_per_group, beside=not topology.server_worker_separate
-        )
+        topology, whole = self.topology, range(1, self.topology.nworkers_per_group + 1)
+        elastic = topology.in_process_servers
+        blocks = lcm(*whole) if elastic else max(topology.nworkers_per_group, topology.nservers_per_group)
+        self.width = -(-(topology.nworker_groups + NEWCOMERS) * self.steps // ALIGNMENT) * ALIGNMENT
+        self.size = blocks * self.width
+        self.least = topology.min_workers if elastic else None
         job = JobProto(name=self.name, cluster=topology.to_proto())
-        layout = SimpleNamespace(entries=(Entry("w", (size,), 0, size),))
-        self.prepared = SimpleNamespace(topology=topology, job=job, layout=layout, code=None, partition=cut)
+        layout = SimpleNamespace(entries=(Entry("w", (self.size,), 0, self.size),))
+        self.prepared = SimpleNamespace(
+            topology=topology, job=job, layout=layout, code=None, partition=self.cut(topology)
+        )
         self.rules = Rules(self)
         self.lineages = [self.rules.lineage]
         self.meetings: dict[str, Meeting] = {}
         self.late: list[Callable[[], None]] = []
+
+    def cut(self, topology: ClusterTopology) -> Partition:
+        """The partition of the parameters for groups of this topology."""
+        nworkers, nservers = topology.nworkers_per_group, topology.nservers_per_group
+        return partition(self.size, nworkers, nservers, beside=not topology.server_worker_separate)
 
     @property
     def clock(self) -> Clock:
@@ -160,12 +166,16 @@ class Run:
         found = self.disk.newest() if resume else None
         self.known = {0: found.step} if found else {}
         members = Members.placed(self.topology, place(self.topology, free))
-        limits = {"max_restarts": self.max_restarts, "patience_s": self.patience_s}
-        state = CheckedSupervision(members, steps=self.known, **limits)
+        state = CheckedSupervision(
+            members, steps=self.known, max_restarts=self.max_restarts, patience_s=self.patience_s, least=self.least
+        )
+        state.processes.there(free)
         state.rules, self.rules.state = self.rules, state
         topic = leases.run_key(self.name, f"/{self.name}")
-        plan = WorkerPlan(b"", Path(self.name))
-        launcher = GroupLauncher(self.client, self.prepared, plan, topic=topic, patience_s=self.patience_s)
+        plan = WorkerPlan(self.prepared.job.SerializeToString(), Path(self.name))
+        launcher = GroupLauncher(
+            self.client, self.prepared, plan, topic=topic, patience_s=self.patience_s, resumes=resume
+        )
         self.supervisor = Supervisor(
             state,
             launcher,
@@ -195,8 +205,8 @@ class Run:
 
     def new_lineage(self, path: Any) -> None:
         """All begin at a checkpoint, or at the start."""
-        saved = self.disk.load(path) if path else Saved("", 0, np.zeros(self.prepared.partition.size, np.float32))
-        self.rules.lineage = Lineage(self.rules, saved.step, saved.values)
+        saved = self.disk.load(path) if path else Saved("", 0, np.zeros(self.size, np.float32), Ledger())
+        self.rules.lineage = Lineage(self.rules, saved.step, saved.values, saved.ledger)
         self.lineages.append(self.rules.lineage)
 
     def _start_rank(self, process: Process, future: Task, args: tuple) -> None:
@@ -221,12 +231,3 @@ class Run:
             raise
         self.history.occupied(process, key.partition("@")[2])
         lineage.servers[key] = server.server
-
-    def in_process_links(self, training: _Training, rank: int) -> dict[int, Link]:
-        """Links to a server in the worker's process, as Replica makes them."""
-        slices = training.cut.of_worker(rank)
-        plan: ServerPlan = server_plan(self.prepared.job, self.prepared.layout.entries, slices)
-        key, process = f"rank {rank} of generation {training.plan.generation}", training.meeting.ranks[rank].process
-        self.history.making = process, lambda: Counting(training.lineage, key)
-        server = Server(plan.protocol(Ops(), copy=False), live=True)
-        return {s.server: _Watched(LocalLink(server), training.lineage, key) for s in slices}

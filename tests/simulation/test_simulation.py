@@ -83,10 +83,10 @@ def restarted_groups_begin_too_early(patch):
 def repeated_exchanges_are_added_again(patch):
     answer = Account.answer
 
-    def wrong(self, values, message):
+    def wrong(self, values, ledger, message):
         if message.account == self.generations and message.sequence == self.sequence:
             values += message.delta
-        return answer(self, values, message)
+        return answer(self, values, ledger, message)
 
     patch.setattr(Account, "answer", wrong)
 

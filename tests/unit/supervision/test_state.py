@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support.supervised import Run, failed
 
+from singa_dask.cluster.formation import NoAnswer
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.supervision import events as ev
@@ -778,6 +779,20 @@ def test_servers_without_work_that_are_lost_while_the_run_is_being_stopped_are_n
     run.settle()
     assert run.notes == ["Ctrl-C: stopping after this step (press Ctrl-C again to abort)"]
     assert run.server_groups[2].phase is Phase.ENDED and run.made()[1:] == []
+
+
+def test_servers_that_have_lost_the_way_to_a_neighbour_are_not_made_while_the_run_is_being_stopped(monkeypatch):
+    run = Run(monkeypatch, spare=1, **HOGWILD)
+    run.handle(None)
+    run.answer()
+    run.handle(ev.StopAsked())
+    run.kill("w2")
+    run.fault = NoAnswer("worker group 0 does not answer")
+    run.settle()
+    assert [group.phase for group in run.worker_groups] == [Phase.ENDED, Phase.ENDED, Phase.RUNNING]
+    assert [group.phase for group in run.server_groups] == [Phase.ENDED, Phase.ENDED, Phase.RUNNING]
+    run.end(2)
+    assert run.commands[-1] == ev.End()
 
 
 EARLY = ev.StopAsked("early stopping", early=True)

@@ -97,6 +97,16 @@ def test_ranks_that_were_lost_in_the_midst_of_a_step_go_back_to_its_start(late):
     assert_alike(ended, saved_after("four", STEPS), rtol=0)
 
 
+def test_a_rank_without_slices_leaves_nothing_and_lacks_nothing():
+    job = job_of("rows")
+    job.cluster.nservers_per_group = 1
+    replicas, left = left_by(job, "rows")
+    assert left[0].slices.slices and not left[1].slices.slices
+    ended = on_workers("rows", lambda comm: snapshot(recovered(job, comm, left), STEPS))[0]
+    assert_alike(ended, saved_after("rows", STEPS), **CLOSE)
+    assert replicas
+
+
 def test_without_the_memory_of_a_rank_nothing_changes():
     replicas, left = left_by(job_of("rows"), "rows")
     lost = replicas.pop()

@@ -1,0 +1,286 @@
+"""What worker groups do: the steps of training/worker.py with the product's Stub, and a model that counts.
+
+The parameters are blocks of `width` elements. Element `group * steps + step` of each block counts how often the
+parameters contain this update. A gradient is -1 there. Slices consist of whole blocks, whatever the size of a group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulation.cluster import Process
+from simulation.rules import Counting
+from singa_dask.cluster.held import NannyHolder
+from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.job import ClusterTopology
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.ops import Ops
+from singa_dask.server import Address, Link, LocalLink, Server, Shadow, Slice, Stub
+from singa_dask.server.ledger import Ledger
+from singa_dask.server.link import DaskLink
+from singa_dask.server.messages import Fresh, Reply, Request, Update
+from singa_dask.training.dask_task import ORPHAN_S, SERVERS_S
+from singa_dask.training.placement import server_plan
+from singa_dask.training.shadows import LeftBehind, RankAddress, RankShadow
+from singa_dask.training.worker import STOP_S
+
+if TYPE_CHECKING:
+    from simulation.ranks import Meeting, Rank
+    from simulation.rules import Lineage
+
+COMPUTE_S = 0.25  # of a step, on a fast worker group
+UPDATE_S = 0.03  # of a rank's slices, by the server in its process
+SAVE_S = 0.2
+LOOK_S = 0.05
+PATIENCE_S = 60.0  # for a reply of a living server
+
+
+def _link(address: Address, process: Process, timeout_s: float) -> Link:
+    """As server.link.link_to, which takes all of Python for one process."""
+    here = process.state.actors.get(address.key) if address.worker == process.address else None
+    return DaskLink(address, process, timeout_s) if here is None else LocalLink(here.server)
+
+
+class _Watched:
+    """A Link that tells the rules of every acknowledged update. slices: of all workers."""
+
+    def __init__(self, link: Link, lineage: Lineage, key: str, slices: Sequence[Slice]) -> None:
+        self._link, self._lineage, self._key, self._slices = link, lineage, key, slices
+        self.local = link.local
+
+    def send(self, request: Request, out: Any = None) -> Any:
+        future = self._link.send(request, out)
+        if isinstance(request, Update):
+            future.add_done_callback(partial(self._answered, request))
+        return future
+
+    def _answered(self, update: Update, future: Any) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        reply: Reply = future.result()
+        if isinstance(reply, Fresh):
+            self._lineage.acknowledged(self._key, self._slices[update.slice], update, reply)
+
+
+class Training:
+    """The training loop of a worker group."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self.meeting, self.run_, self.plan = meeting, meeting.run, meeting.plan.group
+        self.rules, self.steps = self.run_.rules, self.run_.steps
+        self.clock, self.cluster = self.run_.clock, self.run_.history.cluster
+        self.cut = self.run_.cut(ClusterTopology.from_proto(JobProto.FromString(meeting.plan.job).cluster))
+        self.values, self.ledger, self.first = np.zeros(self.cut.size, np.float32), Ledger(), 0
+        self.compute_s = COMPUTE_S * (1 + self.run_.slow.get(self.plan.number, 0))
+
+    def run(self) -> dict[str, Any]:
+        plan, ranks, topology = self.plan, self.meeting.ranks, self.run_.topology
+        recovered = plan.in_process_servers and self._recover(plan.left)
+        if not recovered and plan.puts and plan.resume is not None:
+            saved = self.run_.disk.load(plan.resume)
+            self.values[...], self.ledger, self.first = saved.values, saved.ledger, saved.step
+        if plan.in_process_servers:
+            self.rules.goes_on(self.first) if recovered else self.run_.new_lineage(plan.resume)
+        self.lineage = self.rules.lineage
+        self.stubs = [self._stub(rank) for rank in ranks]
+        for stub in self._each() if plan.puts else ():
+            stub.put(self.values, {}, self.first, 0, self.ledger)
+        founds = plan.fresh and plan.number < topology.nworker_groups
+        step = start = self._fetch(0 if founds else plan.first)
+        self.rules.begins(self.lineage, self.meeting, start)
+        self._pause(self.compute_s)  # warm-up
+        if topology.nworker_groups > 1 and not plan.in_process_servers:
+            self._fetch(start)
+        self._emit(step)
+        for shadow in self._shadows:
+            shadow.hold()
+        self.rules.held(self.meeting)
+        while True:
+            stopping = step > start and self._stop_requested()
+            ended = stopping or step >= self.steps
+            if ended:
+                self._leave(step)
+            if plan.leads and (ended or (step > 0 and step % self.run_.checkpoint_freq == 0)):
+                self._save(step)
+            if ended:
+                self._emit(step)
+                if plan.leads:
+                    self.rules.final(self.lineage, self.values, interrupted=step < self.steps)
+                return {"step": step, "interrupted": step < self.steps}
+            self._step(step)
+            step += 1
+            for shadow in self._shadows if step == start + 1 else ():
+                shadow.settle()
+            if step % self.run_.display_freq == 0:
+                self._emit(step)
+
+    # Servers
+
+    def _stub(self, rank: Rank) -> Stub:
+        slices = self.cut.of_worker(rank.task.rank)
+        if self.plan.in_process_servers:
+            links = self._in_process_links(rank, slices)
+        else:
+            deadline = self.clock.monotonic() + SERVERS_S
+            while "servers" not in rank.task.told:
+                if self.clock.monotonic() > deadline:
+                    raise ClusterError("the driver has not told the servers")
+                self._pause(LOOK_S)
+            patience_s, every = self.run_.patience_s, self.cut.slices
+            links = {
+                i: _Watched(_link(address, rank.process, patience_s), self.lineage, address.key, every)
+                for i, address in enumerate(rank.task.told["servers"])
+            }
+        behind, aborted = int(self.run_.topology.one_behind), self.meeting.aborted
+        number, generation = self.plan.number, self.plan.generation
+        return Stub(slices, links, number, generation, behind=behind, patience_s=PATIENCE_S, aborted=aborted)
+
+    def _in_process_links(self, rank: Rank, slices: Sequence[Slice]) -> dict[int, Link]:
+        """Links to a server in the worker's process, as Replica makes them."""
+        run, process, key = self.run_, rank.process, f"rank {rank.task.rank} of {rank.task.plan.group}"
+        self.cluster.here = process
+        owner = self.meeting.topic, str(self.plan.number), self.plan.generation
+        holder = NannyHolder.of(process, *owner, orphan_s=ORPHAN_S)
+        shadow = None if holder is None else Shadow.create(slices, (), np.float32)
+        if holder is not None and shadow is not None:
+            comm: Any = SimpleNamespace(rank=rank.task.rank, size=self.meeting.size, places=self._places)
+            rank.shadow = RankShadow(comm, shadow, holder, 0, every_step=False)
+        run.history.making = process, lambda: Counting(self.lineage, key)
+        plan = server_plan(run.prepared.job, run.prepared.layout.entries, tuple(slices))
+        shadows = None if shadow is None else shadow.slices
+        server = Server(plan.protocol(Ops(), copy=False, shadows=shadows), live=True)
+        return {s.server: _Watched(LocalLink(server), self.lineage, key, self.cut.slices) for s in slices}
+
+    @property
+    def _places(self) -> list[tuple[str, str]]:
+        return [(rank.process.host, rank.process.nanny) for rank in self.meeting.ranks]
+
+    @property
+    def _shadows(self) -> list[RankShadow]:
+        return [rank.shadow for rank in self.meeting.ranks if rank.shadow is not None]
+
+    def _recover(self, addresses: Sequence[RankAddress]) -> bool:
+        """Take what lost ranks have left in memory: training/group_state.py."""
+        opened = [self._open(address) for address in addresses]
+        found = [left for left in opened if left is not None and left.step is not None]
+        if not found or len(found) < len(addresses):
+            return False
+        step = min(left.step for left in found if left.step is not None)
+        copies = [(piece, left.slices.slices[piece[0]].at(step)) for left in found for piece in left.pieces]
+        if step < self.plan.first or any(copy is None for _, copy in copies):
+            return False
+        ledgers = []
+        for (_, start, stop), copy in copies:
+            assert copy is not None
+            self.values[start:stop] = copy.values
+            ledgers.append(Ledger.decode(json.loads(copy.note)["ledger"]))
+        self.ledger, self.first = Ledger.joint(ledgers), step
+        return True
+
+    def _open(self, address: RankAddress) -> LeftBehind | None:
+        """What a lost rank has left, if a rank is on its machine."""
+        for rank in self.meeting.ranks:
+            self.cluster.here = rank.process
+            if (left := LeftBehind.open(address)) is not None:
+                return left
+        return None
+
+    # Steps
+
+    def _fetch(self, first: int) -> int:
+        began = [(stub.get(self.values, first), stub.clock) for stub in self._each()]
+        step, clock = max(step for step, _ in began), max(clock for _, clock in began)
+        for stub in self.stubs:
+            stub.begin(step, clock)
+        return step
+
+    def _step(self, step: int) -> None:
+        self._pause(self.compute_s)
+        gradient = np.zeros(self.cut.size, np.float32)
+        gradient.reshape(-1, self.run_.width)[:, self.plan.number * self.steps + step] = -1
+        if self.plan.in_process_servers:
+            self._update_here(step, gradient)
+        else:
+            for stub in self._each():
+                stub.push(step, gradient, self.values)
+        for stub in self._each():
+            stub.pull(self.values)
+        self.rules.made(self.meeting, step)
+
+    def _update_here(self, step: int, gradient: np.ndarray) -> None:
+        """Every rank updates its own slices, whatever becomes of the others meanwhile."""
+        waiting = [(i + step) % self.meeting.size for i in range(self.meeting.size)]
+        while waiting:
+            for i in list(waiting):
+                rank = self.meeting.ranks[i]
+                rank.updating = True
+                self.clock.sleep(UPDATE_S)
+                rank.updating = False
+                if rank.process.alive and not rank.process.stopped:
+                    self.stubs[i].push(step, gradient, self.values)
+                    waiting.remove(i)
+            self._together()
+
+    def _leave(self, step: int) -> None:
+        for stub in self._each():
+            stub.pull(self.values, everything=True)
+        for stub in self._each():
+            stub.leave()
+        if not self.plan.leads or self.run_.topology.nworker_groups == 1:
+            return
+        told, last = self.meeting.ranks[0].task.told, float("inf")
+        while not told.get("others ended") and self.clock.monotonic() < last:
+            self._pause(LOOK_S)
+            if self._stop_requested():
+                last = min(last, self.clock.monotonic() + STOP_S)
+        self._fetch(step)
+
+    def _save(self, step: int) -> None:
+        for stub in self._each():
+            stub.pull(self.values, everything=True)
+        saved, ledgers = np.zeros_like(self.values), []
+        for stub in self._each():
+            for i, s in enumerate(stub.slices):
+                state = stub.inspect(i)
+                saved[s.start : s.stop] = state.values
+                self.rules.agree(state.values, state.ledger, f"checkpoint {step}")
+                ledgers.append(state.ledger)
+        self._pause(SAVE_S)
+        self.run_.disk.save(self.run_, step, saved, Ledger.joint(ledgers), self.lineage)
+
+    def _emit(self, step: int) -> None:
+        """Tell the driver, by an event of Dask."""
+        process, run = self.meeting.ranks[0].process, self.run_
+        tell = partial(run.progress, self.plan.number, step)
+        process.cluster.network.send(process, run.client.process, tell, stream=True)
+
+    def _stop_requested(self) -> bool:
+        return any(rank.task.stop_requested for rank in self.meeting.ranks)
+
+    def _each(self) -> Any:
+        """The stubs in turn, each once all ranks go on: a collective waits for all."""
+        for stub in self.stubs:
+            self._together()
+            yield stub
+
+    def _pause(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+        self._together()
+
+    def _together(self) -> None:
+        """Wait as a collective would for ranks that are stopped or dead."""
+        deadline = self.clock.monotonic() + self.run_.patience_s
+        while True:
+            if reason := self.meeting.aborted():
+                raise ClusterError(f"aborted: {reason}")
+            if all(rank.process.alive and not rank.process.stopped for rank in self.meeting.ranks):
+                return
+            if self.meeting.size > 1 and self.clock.monotonic() > deadline:
+                raise CommTimeout("a collective timed out")
+            self.clock.sleep(LOOK_S)
