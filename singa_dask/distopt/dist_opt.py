@@ -27,7 +27,8 @@ from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
-from singa_dask.job.job_pb2 import LRGenProto, UpdaterProto
+from singa_dask.job.evaluations import plateaus
+from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.net.flat import FlatParams, check_names
@@ -71,7 +72,7 @@ class DistOpt:
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
-        if self._proto.learning_rate.type == LRGenProto.kReduceOnPlateau:
+        if any(plateaus(self._proto.learning_rate)):
             message, hint = "follows the evaluations of a job, which this loop is not", "Use another schedule."
             raise ConfigError(Problem("updater.learning_rate", message, "ReduceOnPlateau", hint))
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()

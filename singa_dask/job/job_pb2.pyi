@@ -555,7 +555,7 @@ class AdamMaxProto(_message.Message):
     def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
 
 class LRGenProto(_message.Message):
-    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf", "reduceonplateau_conf")
+    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf", "reduceonplateau_conf", "warmup_steps", "warmup_factor", "cosine_conf", "onecycle_conf", "sequential_conf")
     class ChangeMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserChange: _ClassVar[LRGenProto.ChangeMethod]
@@ -567,6 +567,9 @@ class LRGenProto(_message.Message):
         kInverseT: _ClassVar[LRGenProto.ChangeMethod]
         kFixedStep: _ClassVar[LRGenProto.ChangeMethod]
         kReduceOnPlateau: _ClassVar[LRGenProto.ChangeMethod]
+        kCosine: _ClassVar[LRGenProto.ChangeMethod]
+        kOneCycle: _ClassVar[LRGenProto.ChangeMethod]
+        kSequential: _ClassVar[LRGenProto.ChangeMethod]
     kUserChange: LRGenProto.ChangeMethod
     kFixed: LRGenProto.ChangeMethod
     kStep: LRGenProto.ChangeMethod
@@ -576,6 +579,9 @@ class LRGenProto(_message.Message):
     kInverseT: LRGenProto.ChangeMethod
     kFixedStep: LRGenProto.ChangeMethod
     kReduceOnPlateau: LRGenProto.ChangeMethod
+    kCosine: LRGenProto.ChangeMethod
+    kOneCycle: LRGenProto.ChangeMethod
+    kSequential: LRGenProto.ChangeMethod
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
     BASE_LR_FIELD_NUMBER: _ClassVar[int]
@@ -587,6 +593,11 @@ class LRGenProto(_message.Message):
     FIXEDSTEP_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     REDUCEONPLATEAU_CONF_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_STEPS_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    COSINE_CONF_FIELD_NUMBER: _ClassVar[int]
+    ONECYCLE_CONF_FIELD_NUMBER: _ClassVar[int]
+    SEQUENTIAL_CONF_FIELD_NUMBER: _ClassVar[int]
     type: LRGenProto.ChangeMethod
     user_type: str
     base_lr: float
@@ -598,7 +609,40 @@ class LRGenProto(_message.Message):
     fixedstep_conf: FixedStepProto
     user_conf: str
     reduceonplateau_conf: ReduceOnPlateauProto
-    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., reduceonplateau_conf: _Optional[_Union[ReduceOnPlateauProto, _Mapping]] = ...) -> None: ...
+    warmup_steps: int
+    warmup_factor: float
+    cosine_conf: CosineProto
+    onecycle_conf: OneCycleProto
+    sequential_conf: SequentialProto
+    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., reduceonplateau_conf: _Optional[_Union[ReduceOnPlateauProto, _Mapping]] = ..., warmup_steps: _Optional[int] = ..., warmup_factor: _Optional[float] = ..., cosine_conf: _Optional[_Union[CosineProto, _Mapping]] = ..., onecycle_conf: _Optional[_Union[OneCycleProto, _Mapping]] = ..., sequential_conf: _Optional[_Union[SequentialProto, _Mapping]] = ...) -> None: ...
+
+class CosineProto(_message.Message):
+    __slots__ = ("change_freq", "final_lr")
+    CHANGE_FREQ_FIELD_NUMBER: _ClassVar[int]
+    FINAL_LR_FIELD_NUMBER: _ClassVar[int]
+    change_freq: int
+    final_lr: float
+    def __init__(self, change_freq: _Optional[int] = ..., final_lr: _Optional[float] = ...) -> None: ...
+
+class OneCycleProto(_message.Message):
+    __slots__ = ("change_freq", "rise", "div_factor", "final_div_factor")
+    CHANGE_FREQ_FIELD_NUMBER: _ClassVar[int]
+    RISE_FIELD_NUMBER: _ClassVar[int]
+    DIV_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    FINAL_DIV_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    change_freq: int
+    rise: float
+    div_factor: float
+    final_div_factor: float
+    def __init__(self, change_freq: _Optional[int] = ..., rise: _Optional[float] = ..., div_factor: _Optional[float] = ..., final_div_factor: _Optional[float] = ...) -> None: ...
+
+class SequentialProto(_message.Message):
+    __slots__ = ("schedule", "steps")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    schedule: _containers.RepeatedCompositeFieldContainer[LRGenProto]
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, schedule: _Optional[_Iterable[_Union[LRGenProto, _Mapping]]] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReduceOnPlateauProto(_message.Message):
     __slots__ = ("metric", "factor", "patience", "min_delta", "min_lr")

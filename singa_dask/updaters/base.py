@@ -112,7 +112,7 @@ class Updater(Description, ABC):
         before this one, by which moments are corrected; other than `step` where several worker groups update the same
         parameters.
         """
-        lr = self.schedule.reduced(step, reductions)
+        lr = self.schedule.rate(step, reductions)
         made = step if made is None else made
         for start, stop, scales, states in self._segments:
             if scales is None:

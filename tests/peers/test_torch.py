@@ -26,7 +26,7 @@ from singa_dask.layers import (
 )
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
-from singa_dask.updaters import make_updater
+from singa_dask.updaters import make_updater, schedules
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -163,3 +163,55 @@ def test_ten_steps_of_an_updater(name):
         theirs.grad = torch.tensor(gradient)
         optimiser.step()
     np.testing.assert_allclose(values, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+LR = torch.optim.lr_scheduler
+SCHEDULES = {
+    "cosine": (
+        schedules.Cosine(base_lr=0.5, change_freq=25, final_lr=0.1),
+        lambda optimiser: LR.CosineAnnealingLR(optimiser, 25, 0.1),
+    ),
+    "one cycle": (
+        schedules.OneCycle(base_lr=0.5, change_freq=26, div_factor=10, final_div_factor=100),
+        lambda optimiser: LR.OneCycleLR(optimiser, 0.5, total_steps=26, div_factor=10, final_div_factor=100),
+    ),
+    "warm-up, then cosine": (
+        schedules.Cosine(base_lr=0.5, change_freq=15, warmup_steps=10, warmup_factor=0.2),
+        lambda optimiser: LR.SequentialLR(
+            optimiser, [LR.LinearLR(optimiser, 0.2, total_iters=10), LR.CosineAnnealingLR(optimiser, 15)], [10]
+        ),
+    ),
+    "three in a sequence": (
+        schedules.Sequential(
+            schedule=[
+                schedules.Fixed(0.05),
+                schedules.Step(base_lr=0.5, gamma=0.5, change_freq=3),
+                schedules.Linear(base_lr=0.5, change_freq=6, final_lr=0.1),
+            ],
+            steps=[7, 9],
+        ),
+        lambda optimiser: LR.SequentialLR(
+            optimiser,
+            [
+                LR.ConstantLR(optimiser, 0.1, total_iters=100),
+                LR.StepLR(optimiser, 3, 0.5),
+                LR.LinearLR(optimiser, 1, 0.2, total_iters=6),
+            ],
+            [7, 16],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.filterwarnings("ignore:.*epoch parameter.*:UserWarning")
+def test_the_rates_of_a_schedule(name):
+    ours, peer = SCHEDULES[name]
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.5, momentum=0.9)
+    theirs, rates = peer(optimiser), []
+    for _ in range(26):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        if len(rates) < 26:
+            theirs.step()
+    np.testing.assert_allclose([ours.rate(t) for t in range(26)], rates, rtol=1e-5, atol=1e-9)
