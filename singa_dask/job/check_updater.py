@@ -23,6 +23,8 @@ _UPDATER_CONF: dict[int, _Conf] = {
     UpdaterProto.kAdaDelta: ("adadelta_conf", None),
     UpdaterProto.kAdam: ("adam_conf", None),
     UpdaterProto.kAdamMax: ("adammax_conf", None),
+    UpdaterProto.kAdamW: ("adamw_conf", None),
+    UpdaterProto.kLAMB: ("lamb_conf", None),
 }
 _RATE_CONF: dict[int, _Conf] = {
     LRGenProto.kStep: ("step_conf", "step_conf { gamma: 0.1 change_freq: 1000 }"),
@@ -46,8 +48,8 @@ def check_updater(findings: Findings) -> None:
     updater = findings.job.updater
     check_user(findings, updater, ("updater",), example="kSGD")
     _check_conf(findings, updater, ("updater",), UpdaterProto.UpdaterType, _UPDATER_CONF)
-    divides = (UpdaterProto.kAdaGrad, UpdaterProto.kRMSProp, UpdaterProto.kAdaDelta, UpdaterProto.kAdam)
-    if updater.type in (*divides, UpdaterProto.kAdamMax) and updater.delta == 0:
+    divides = updater.type not in (UpdaterProto.kUserUpdater, UpdaterProto.kSGD, UpdaterProto.kNesterov)
+    if divides and updater.delta == 0:
         findings.add(("updater", "delta"), "must be above 0 for this updater, which divides by it", "0")
     if updater.clip_low != updater.clip_high and not updater.clip_low < 0 < updater.clip_high:
         given = "clip_low" if updater.HasField("clip_low") else "clip_high"

@@ -479,7 +479,7 @@ class ParamGenProto(_message.Message):
     def __init__(self, type: _Optional[_Union[ParamGenProto.InitType, str]] = ..., user_type: _Optional[str] = ..., value: _Optional[float] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class UpdaterProto(_message.Message):
-    __slots__ = ("type", "user_type", "learning_rate", "momentum", "weight_decay", "delta", "clip_low", "clip_high", "rmsprop_conf", "adadelta_conf", "adam_conf", "adammax_conf", "user_conf")
+    __slots__ = ("type", "user_type", "learning_rate", "momentum", "weight_decay", "delta", "clip_low", "clip_high", "rmsprop_conf", "adadelta_conf", "adam_conf", "adammax_conf", "adamw_conf", "lamb_conf", "user_conf")
     class UpdaterType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserUpdater: _ClassVar[UpdaterProto.UpdaterType]
@@ -490,6 +490,8 @@ class UpdaterProto(_message.Message):
         kAdaDelta: _ClassVar[UpdaterProto.UpdaterType]
         kAdam: _ClassVar[UpdaterProto.UpdaterType]
         kAdamMax: _ClassVar[UpdaterProto.UpdaterType]
+        kAdamW: _ClassVar[UpdaterProto.UpdaterType]
+        kLAMB: _ClassVar[UpdaterProto.UpdaterType]
     kUserUpdater: UpdaterProto.UpdaterType
     kSGD: UpdaterProto.UpdaterType
     kAdaGrad: UpdaterProto.UpdaterType
@@ -498,6 +500,8 @@ class UpdaterProto(_message.Message):
     kAdaDelta: UpdaterProto.UpdaterType
     kAdam: UpdaterProto.UpdaterType
     kAdamMax: UpdaterProto.UpdaterType
+    kAdamW: UpdaterProto.UpdaterType
+    kLAMB: UpdaterProto.UpdaterType
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -510,6 +514,8 @@ class UpdaterProto(_message.Message):
     ADADELTA_CONF_FIELD_NUMBER: _ClassVar[int]
     ADAM_CONF_FIELD_NUMBER: _ClassVar[int]
     ADAMMAX_CONF_FIELD_NUMBER: _ClassVar[int]
+    ADAMW_CONF_FIELD_NUMBER: _ClassVar[int]
+    LAMB_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     type: UpdaterProto.UpdaterType
     user_type: str
@@ -523,8 +529,10 @@ class UpdaterProto(_message.Message):
     adadelta_conf: AdaDeltaProto
     adam_conf: AdamProto
     adammax_conf: AdamMaxProto
+    adamw_conf: AdamWProto
+    lamb_conf: LAMBProto
     user_conf: str
-    def __init__(self, type: _Optional[_Union[UpdaterProto.UpdaterType, str]] = ..., user_type: _Optional[str] = ..., learning_rate: _Optional[_Union[LRGenProto, _Mapping]] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., delta: _Optional[float] = ..., clip_low: _Optional[float] = ..., clip_high: _Optional[float] = ..., rmsprop_conf: _Optional[_Union[RMSPropProto, _Mapping]] = ..., adadelta_conf: _Optional[_Union[AdaDeltaProto, _Mapping]] = ..., adam_conf: _Optional[_Union[AdamProto, _Mapping]] = ..., adammax_conf: _Optional[_Union[AdamMaxProto, _Mapping]] = ..., user_conf: _Optional[str] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[UpdaterProto.UpdaterType, str]] = ..., user_type: _Optional[str] = ..., learning_rate: _Optional[_Union[LRGenProto, _Mapping]] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., delta: _Optional[float] = ..., clip_low: _Optional[float] = ..., clip_high: _Optional[float] = ..., rmsprop_conf: _Optional[_Union[RMSPropProto, _Mapping]] = ..., adadelta_conf: _Optional[_Union[AdaDeltaProto, _Mapping]] = ..., adam_conf: _Optional[_Union[AdamProto, _Mapping]] = ..., adammax_conf: _Optional[_Union[AdamMaxProto, _Mapping]] = ..., adamw_conf: _Optional[_Union[AdamWProto, _Mapping]] = ..., lamb_conf: _Optional[_Union[LAMBProto, _Mapping]] = ..., user_conf: _Optional[str] = ...) -> None: ...
 
 class RMSPropProto(_message.Message):
     __slots__ = ("rho",)
@@ -547,6 +555,22 @@ class AdamProto(_message.Message):
     def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
 
 class AdamMaxProto(_message.Message):
+    __slots__ = ("beta1", "beta2")
+    BETA1_FIELD_NUMBER: _ClassVar[int]
+    BETA2_FIELD_NUMBER: _ClassVar[int]
+    beta1: float
+    beta2: float
+    def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
+
+class AdamWProto(_message.Message):
+    __slots__ = ("beta1", "beta2")
+    BETA1_FIELD_NUMBER: _ClassVar[int]
+    BETA2_FIELD_NUMBER: _ClassVar[int]
+    beta1: float
+    beta2: float
+    def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
+
+class LAMBProto(_message.Message):
     __slots__ = ("beta1", "beta2")
     BETA1_FIELD_NUMBER: _ClassVar[int]
     BETA2_FIELD_NUMBER: _ClassVar[int]

@@ -7,15 +7,17 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.ops import Ops
 from singa_dask.updaters import schedules
 from singa_dask.updaters.base import Updater
-from singa_dask.updaters.rules import SGD, AdaDelta, AdaGrad, Adam, AdamMax, Nesterov, RMSProp
+from singa_dask.updaters.rules import LAMB, SGD, AdaDelta, AdaGrad, Adam, AdamMax, AdamW, Nesterov, RMSProp
 from singa_dask.updaters.schedules import Schedule, learning_rate
 
 __all__ = [
+    "LAMB",
     "SGD",
     "AdaDelta",
     "AdaGrad",
     "Adam",
     "AdamMax",
+    "AdamW",
     "Nesterov",
     "RMSProp",
     "Schedule",
@@ -27,7 +29,7 @@ __all__ = [
 ]
 
 BY_TYPE: dict[str, type[Updater]] = {
-    cls.type: cls for cls in (SGD, Nesterov, AdaGrad, RMSProp, AdaDelta, Adam, AdamMax)
+    cls.type: cls for cls in (SGD, Nesterov, AdaGrad, RMSProp, AdaDelta, Adam, AdamMax, AdamW, LAMB)
 }
 
 

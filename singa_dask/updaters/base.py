@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -49,14 +49,16 @@ class Updater(Description, ABC):
     Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
     weight_decay * wd_scale * w, and the learning rate times lr_scale.
 
-    states: names of the arrays, as long as the slice, that the rule keeps between updates. ops: set by make_updater.
-    numbers: those in the `*_conf`, by name.
+    states: names of the arrays, as long as the slice, that the rule keeps between updates. whole_parameters: whether
+    the rule needs each parameter as a whole, so that slices must not cut it. ops: set by make_updater. numbers: those
+    in the `*_conf`, by name.
     """
 
     ops: Ops
 
     type: ClassVar[str] = "kUserUpdater"
     states: ClassVar[tuple[str, ...]] = ()
+    whole_parameters: ClassVar[bool] = False
 
     def __init__(self, *, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any):
         proto = UpdaterProto()
@@ -97,12 +99,20 @@ class Updater(Description, ABC):
         """An error that names a field of the updater."""
         return ConfigError(Problem(f"updater.{field}", message, str(received), hint))
 
+    def check_fits(self, split: Collection[str]) -> None:
+        """Raise ConfigError if the rule needs whole parameters, but these are split over workers."""
+        if self.whole_parameters and split:
+            name = type(self).__name__
+            message = f"{name} needs the norms of whole parameters, but partition_dim splits some over the workers"
+            hint = "Leave out partition_dim: 1 and partition: auto, or use kAdamW."
+            raise self.problem("type", message, ", ".join(split), hint)
+
     def bind(self, entries: Sequence[Entry], start: int, stop: int) -> None:
         """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
         self._state = {name: self.ops.zeros((stop - start,)) for name in self.states}
         self._segments = [
             Segment(a, b, scales, tuple(self._state[name][a:b] for name in self.states))
-            for a, b, scales in segments(entries, start, stop)
+            for a, b, scales in segments(entries, start, stop, apart=self.whole_parameters)
         ]
 
     def update(self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0) -> None:
@@ -125,7 +135,8 @@ class Updater(Description, ABC):
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         """One application of the rule, in place, to parameters of equal scales. w, g, every state: (n,).
 
-        step: how many updates were made before this one.
+        With `whole_parameters`, to one parameter and the zeros behind it. step: how many updates were made before this
+        one.
         """
 
     def _run(
@@ -158,11 +169,14 @@ class Updater(Description, ABC):
 _COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high")
 
 
-def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int, int, tuple[float, float] | None]]:
+def segments(
+    entries: Sequence[Entry], start: int, stop: int, *, apart: bool = False
+) -> list[tuple[int, int, tuple[float, float] | None]]:
     """Cut [start, stop) where the scales change: (start, stop, (lr_scale, wd_scale)), counted from the slice's start;
     None in place of the scales of a statistic.
 
-    The padding behind a parameter goes with it, so that equal neighbours are one run.
+    The padding behind a parameter goes with it, so that equal neighbours are one run. apart: every parameter is a run
+    of its own, and must lie in [start, stop) as a whole.
     """
     runs: list[tuple[int, int, tuple[float, float] | None]] = []
     for i, entry in enumerate(entries):
@@ -171,7 +185,9 @@ def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int,
         if a >= b:
             continue
         scales = None if entry.statistic else (as_written(entry.lr_scale), as_written(entry.wd_scale))
-        if runs and runs[-1][2] == scales:
+        if apart and not (start <= entry.start and entry.stop <= stop):
+            raise ValueError(f"[{start}, {stop}) cuts parameter {entry.name!r} at [{entry.start}, {entry.stop})")
+        if runs and runs[-1][2] == scales and not apart:
             a = runs.pop()[0]
         runs.append((a, b, scales))
     return runs

@@ -142,6 +142,10 @@ OPTIMISERS = {
         updaters.AdamMax(lr=0.1, beta1=0.9, beta2=0.99, delta=1e-8),
         lambda w: torch.optim.Adamax(w, 0.1, (0.9, 0.99), 1e-8),
     ),
+    "adamw": (
+        updaters.AdamW(lr=0.01, beta1=0.9, beta2=0.99, weight_decay=0.3),
+        lambda w: torch.optim.AdamW(w, 0.01, (0.9, 0.99), 1e-8, 0.3),
+    ),
     # PyTorch adds eps to the root, SINGA's rule under it.
     "rmsprop": (updaters.RMSProp(lr=0.1, rho=0.9, delta=1e-14), lambda w: torch.optim.RMSprop(w, 0.1, 0.9, 1e-14)),
     "adadelta": (updaters.AdaDelta(lr=1, rho=0.9, delta=1e-4), lambda w: torch.optim.Adadelta(w, 1, 0.9, 1e-4)),
@@ -149,7 +153,7 @@ OPTIMISERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_ten_steps_of_an_updater(name):
+def test_twenty_steps_of_an_updater(name):
     updater, peer = OPTIMISERS[name]
     draw = np.random.default_rng(0)
     values = draw.normal(size=64).astype(np.float32)
@@ -157,7 +161,7 @@ def test_ten_steps_of_an_updater(name):
     optimiser = peer([theirs])
     ours = make_updater(updater.proto, get_ops("cpu", np.float32))
     ours.bind([Entry("w", (64,), 0, 64)], 0, 64)
-    for step in range(10):
+    for step in range(20):
         gradient = draw.normal(size=64).astype(np.float32)
         ours.update(step, values, gradient)
         theirs.grad = torch.tensor(gradient)

@@ -269,6 +269,11 @@ UPDATES: dict[str, tuple[int, dict[str, float]]] = {
         {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8}
         | {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3},
     ),
+    "adamw": (
+        2,
+        {"lr": 0.1, "shrinkage": 0.02, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8}
+        | {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3},
+    ),
     "adamax": (2, {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8, "correction1": 1 - 0.9**3}),
 }
 
@@ -285,6 +290,18 @@ def _update(rule: str) -> Case:
         return results
 
     return case
+
+
+def _lamb(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for size, limit, factor in ((1, np.inf, 1), (70_000, 0.4, 1), (50, np.inf, 0)):
+        w, g, m = (factor * draw(ops, rng, size), draw(ops, rng, size), draw(ops, rng, size))
+        v = ops.asarray(rng.random(size) + 0.1, ops.dtype)
+        numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8, "weight_decay": 0.01}
+        corrections = {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3}
+        ops.lamb(w, g, m, v, **numbers, **corrections, clip_low=-limit, clip_high=limit)
+        results += [w, g, m, v, ops.squared_norm(g)]
+    return results
 
 
 CASES: dict[str, Case] = {
@@ -318,6 +335,7 @@ CASES: dict[str, Case] = {
         for rows, channels in SIZES
     },
     **{f"{rule}_update": _update(rule) for rule in UPDATES},
+    "lamb_update": _lamb,
 }
 
 

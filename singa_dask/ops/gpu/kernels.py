@@ -169,6 +169,24 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"{_REGULARISED} const T first = beta1 * m + fresh1 * r, second = beta2 * v + fresh2 * r * r;"
         "m = first; v = second; w -= rate * first / (sqrt(second / correction2) + delta);",
     ),
+    "adamw": (
+        f"T g, T rate, T kept, T beta1, T fresh1, T beta2, T fresh2, T correction2, T delta, {_REST}",
+        "T w, T m, T v",
+        f"{_REGULARISED} const T first = beta1 * m + fresh1 * r, second = beta2 * v + fresh2 * r * r;"
+        "m = first; v = second; w = kept * w - rate * first / (sqrt(second / correction2) + delta);",
+    ),
+    "lamb_moments": (
+        f"T w, T g, T beta1, T fresh1, T beta2, T fresh2, T correction1, T correction2, T delta, {_REST}",
+        "T m, T v, T r",
+        "const T clipped = g < low ? low : g > high ? high : g;"
+        "const T first = beta1 * m + fresh1 * clipped, second = beta2 * v + fresh2 * clipped * clipped;"
+        "m = first; v = second; r = first / correction1 / (sqrt(second / correction2) + delta) + decay * w;",
+    ),
+    "lamb_step": (
+        "T r, T lr, float64 of_w, float64 of_r",
+        "T w",
+        "w -= lr * (of_w > 0 && of_r > 0 ? T(sqrt(of_w / of_r)) : T(1)) * r;",
+    ),
     "adamax": (
         f"T g, T rate, T beta1, T fresh1, T beta2, T delta, {_REST}",
         "T w, T m, T u",
@@ -192,6 +210,9 @@ def update_numbers(rule: str, *given: float) -> tuple[float, ...]:
         case "adam":
             lr, beta1, beta2, correction1, correction2, delta = own
             own = [lr / correction1, beta1, 1 - beta1, beta2, 1 - beta2, correction2, delta]
+        case "adamw":
+            lr, shrinkage, beta1, beta2, correction1, correction2, delta = own
+            own = [lr / correction1, 1 - shrinkage, beta1, 1 - beta1, beta2, 1 - beta2, correction2, delta]
         case "adamax":
             lr, beta1, beta2, correction1, delta = own
             own = [lr / correction1, beta1, 1 - beta1, beta2, delta]

@@ -130,3 +130,14 @@ class GpuOps(Ops):
     def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
         numbers = gpu_kernels.update_numbers(rule, *hyperparameters(rule, given))
         getattr(self._kernels, rule)(g, *numbers, w, *states)
+
+    def lamb(
+        self, w: Array, g: Array, m: Array, v: Array, *,
+        lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,
+        weight_decay: float, clip_low: float, clip_high: float,
+    ) -> None:  # fmt: skip
+        r = self.xp.empty_like(w)
+        moments = beta1, 1 - beta1, beta2, 1 - beta2, correction1, correction2
+        self._kernels.lamb_moments(w, g, *moments, delta, weight_decay, clip_low, clip_high, m, v, r)
+        # Norms on the device: the host does not wait for them.
+        self._kernels.lamb_step(r, lr, self.squared_norm(w), self.squared_norm(r), w)

@@ -1,4 +1,4 @@
-"""Every updater against its rule, written out in float64 one element at a time."""
+"""Every updater against its rule, written out in float64 one parameter at a time."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def nesterov(t, w, g, s, lr, p):
 
 def adagrad(t, w, g, s, lr, p):
     h = s["h"] = s.get("h", 0.0) + g * g
-    return w - lr * g / math.sqrt(h + p["delta"])
+    return w - lr * g / np.sqrt(h + p["delta"])
 
 
 def rmsprop(t, w, g, s, lr, p):
     h = s["h"] = p["rho"] * s.get("h", 0.0) + (1 - p["rho"]) * g * g
-    return w - lr * g / math.sqrt(h + p["delta"])
+    return w - lr * g / np.sqrt(h + p["delta"])
 
 
 def adadelta(t, w, g, s, lr, p):
     rho, delta = p["rho"], p["delta"]
     h = s["h"] = rho * s.get("h", 0.0) + (1 - rho) * g * g
-    d = g * math.sqrt(s.get("u", 0.0) + delta) / math.sqrt(h + delta)
+    d = g * np.sqrt(s.get("u", 0.0) + delta) / np.sqrt(h + delta)
     s["u"] = rho * s.get("u", 0.0) + (1 - rho) * d * d
     return w - lr * d
 
@@ -56,14 +56,26 @@ def adadelta(t, w, g, s, lr, p):
 def adam(t, w, g, s, lr, p):
     m = s["m"] = p["beta1"] * s.get("m", 0.0) + (1 - p["beta1"]) * g
     v = s["v"] = p["beta2"] * s.get("v", 0.0) + (1 - p["beta2"]) * g * g
-    return w - lr * (m / (1 - p["beta1"] ** t)) / (math.sqrt(v / (1 - p["beta2"] ** t)) + p["delta"])
+    return w - lr * (m / (1 - p["beta1"] ** t)) / (np.sqrt(v / (1 - p["beta2"] ** t)) + p["delta"])
 
 
 def adammax(t, w, g, s, lr, p):
     m = s["m"] = p["beta1"] * s.get("m", 0.0) + (1 - p["beta1"]) * g
-    u = s["u"] = max(p["beta2"] * s.get("u", 0.0), abs(g))
+    u = s["u"] = np.maximum(p["beta2"] * s.get("u", 0.0), abs(g))
     return w - lr / (1 - p["beta1"] ** t) * m / (u + p["delta"])
 
+
+def adamw(t, w, g, s, lr, p):
+    return adam(t, w - lr * p["decay"] * w, g, s, lr, p)
+
+
+def lamb(t, w, g, s, lr, p):
+    r = p["decay"] * w - adam(t, 0.0, g, s, 1.0, p)
+    norms = [math.sqrt(sum(x * x)) for x in (w, r)]
+    return w - lr * (norms[0] / norms[1] if all(norms) else 1.0) * r
+
+
+DECOUPLED = (adamw, lamb)
 
 RULES = [
     (updaters.SGD, sgd, {}),
@@ -74,22 +86,24 @@ RULES = [
     (updaters.AdaDelta, adadelta, {"rho": 0.85, "delta": 1e-4}),
     (updaters.Adam, adam, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
     (updaters.AdamMax, adammax, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
+    (updaters.AdamW, adamw, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
+    (updaters.LAMB, lamb, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
 ]
 REGULARISERS = [{}, {"weight_decay": 0.01}, {"clip_low": -0.5, "clip_high": 0.7, "weight_decay": 0.02}]
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(RULES)]
 
 
 def expected(rule, own, common, schedule, w, gradients):
-    """The rule, element by element, with scales, decay and clipping."""
-    p = {"momentum": 0.0, **own}
+    """The rule, parameter by parameter, with scales, decay and clipping."""
     low, high = common.get("clip_low", -math.inf), common.get("clip_high", math.inf)
     w = w.copy()
     for entry in ENTRIES:
-        for i in range(entry.start, entry.start + entry.size):
-            s: dict = {}
-            for step, g in enumerate(gradients):
-                d = min(max(g[i], low), high) + common.get("weight_decay", 0.0) * entry.wd_scale * w[i]
-                w[i] = rule(step + 1, w[i], d, s, schedule(step) * entry.lr_scale, p)
+        where = slice(entry.start, entry.stop)
+        decay, s = common.get("weight_decay", 0.0) * entry.wd_scale, {}
+        p = {"momentum": 0.0, "decay": decay, **own}
+        for step, g in enumerate(gradients):
+            d = np.clip(g[where], low, high) + (0 if rule in DECOUPLED else decay * w[where])
+            w[where] = rule(step + 1, w[where], d, s, schedule(step) * entry.lr_scale, p)
     return w
 
 
@@ -134,7 +148,8 @@ def test_slices_together_equal_the_whole(cls, rule, own, cuts, seed):
     w, gradients = padded(rng), [padded(rng) for _ in range(3)]
     proto = cls(lr=0.05, weight_decay=0.01, clip_low=-1, clip_high=1, **own).proto
     whole = run(proto, np.float32, w, gradients, [])
-    sliced = run(proto, np.float32, w, gradients, [16 * cut for cut in cuts])
+    places = [0, 32, 32, 64, 64, 64, 96] if cls.whole_parameters else range(0, SIZE + 1, 16)
+    sliced = run(proto, np.float32, w, gradients, [places[cut] for cut in cuts])
     np.testing.assert_array_equal(sliced, whole)
 
 
@@ -174,6 +189,25 @@ def test_neighbours_of_equal_scales_are_one_kernel_call():
     assert updaters.base.segments(entries, 0, 64) == [(0, 32, (1, 1)), (32, 48, (2, 1)), (48, 64, (1, 1))]
     assert updaters.base.segments(entries, 16, 48) == [(0, 16, (1, 1)), (16, 32, (2, 1))]
     assert updaters.base.segments(entries, 16, 16) == []
+
+
+def test_a_rule_for_whole_parameters_gets_them_one_by_one():
+    entries = [Entry("a", (10,), 0, 10), Entry("b", (10,), 16, 10), Entry("c", (20,), 32, 20)]
+    assert updaters.base.segments(entries, 16, 64, apart=True) == [(0, 16, (1, 1)), (16, 48, (1, 1))]
+    with pytest.raises(ValueError, match=r"\[0, 48\) cuts parameter 'c' at \[32, 52\)"):
+        updaters.base.segments(entries, 0, 48, apart=True)
+    updaters.LAMB(lr=0.1).check_fits([])
+    updaters.AdamW(lr=0.1).check_fits(["a"])
+    with pytest.raises(ConfigError, match=r"updater.type: LAMB needs .* Received: a, b. Leave out partition_dim: 1"):
+        updaters.LAMB(lr=0.1).check_fits(["a", "b"])
+
+
+def test_lamb_takes_a_first_step_of_a_parameter_of_zeros():
+    updater = make_updater(updaters.LAMB(lr=0.1).proto, get_ops())
+    updater.bind(ENTRIES[:1], 0, 32)
+    w = np.zeros(32, np.float32)
+    updater.update(0, w, np.full(32, -2, np.float32))
+    np.testing.assert_allclose(w, 0.1, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
