@@ -215,7 +215,7 @@ class DistOpt:
         net, flat = model.net, model.net.flat
         self._updaters = [(make_updater(self._proto, model.ops), flat) for flat in (net.flat, net.own)]
         for updater, each in self._updaters:
-            updater.check_fits([entry.name for entry in net.own.entries])
+            updater.check_fits([param.name for param in net.params], [param.name for param in net.own.params])
             updater.bind(each.entries, 0, each.size)
         self._on_host = self._host(flat.grads) is flat.grads
         if self._one_machine:

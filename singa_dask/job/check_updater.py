@@ -56,6 +56,9 @@ def check_updater(findings: Findings) -> None:
         received = f"clip_low={updater.clip_low:g}, clip_high={updater.clip_high:g}"
         message = "gradients need a range that contains 0: clip_low below 0, clip_high above 0"
         findings.add(("updater", given), message, received, "Write clip_low: -5 clip_high: 5.")
+    for i, group in enumerate(updater.group):
+        if not group.match:
+            findings.missing(("updater", "group", i, "match"), 'match: "*_bias"')
     if not updater.HasField("learning_rate"):
         findings.missing(_RATE, _EXAMPLE_RATE)
     else:

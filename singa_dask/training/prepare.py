@@ -112,7 +112,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
-        updater.check_fits([entry.name for entry in nets[Phase.kTrain].own.entries])
+        train = nets[Phase.kTrain]
+        updater.check_fits([param.name for param in train.params], [param.name for param in train.own.params])
     except ConfigError as error:
         raise job.located(error) from error
     net = nets[Phase.kTrain]

@@ -26,6 +26,7 @@ from singa_dask.training.group_state import GroupState
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
 from singa_dask.training.stages import ServerStages
+from singa_dask.updaters.groups import scaled
 
 
 class Replica:
@@ -116,7 +117,7 @@ class Replica:
                 codec,
                 flat.values.dtype,
                 uncoded=flat.places(lambda entry: entry.statistic),
-                frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
+                frozen=flat.places(lambda entry: scaled(entry, job.updater).lr_scale == 0 and not entry.statistic),
             )
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(

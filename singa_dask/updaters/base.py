@@ -25,6 +25,7 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import Entry
 from singa_dask.ops.arrays import Array
 from singa_dask.updaters.fields import as_written, numbers
+from singa_dask.updaters.groups import check_groups, scaled
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Updater(Description, ABC):
     """Base of every updater. A class of your own is named by `user_type: "module:Class"`.
 
     Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
-    weight_decay * wd_scale * w, and the learning rate times lr_scale.
+    weight_decay * wd_scale * w, and the learning rate times lr_scale. group: messages of ParamGroupProto, or mappings.
 
     states: names of the arrays, as long as the slice, that the rule keeps between updates. whole_parameters: whether
     the rule needs each parameter as a whole, so that slices must not cut it. ops: set by make_updater. numbers: those
@@ -99,8 +100,10 @@ class Updater(Description, ABC):
         """An error that names a field of the updater."""
         return ConfigError(Problem(f"updater.{field}", message, str(received), hint))
 
-    def check_fits(self, split: Collection[str]) -> None:
-        """Raise ConfigError if the rule needs whole parameters, but these are split over workers."""
+    def check_fits(self, names: Collection[str], split: Collection[str]) -> None:
+        """Raise ConfigError if a group matches none of the parameters, or if the rule needs whole parameters, but some
+        are split over workers. names: of all parameters; split: of those."""
+        check_groups(self.proto.group, names)
         if self.whole_parameters and split:
             name = type(self).__name__
             message = f"{name} needs the norms of whole parameters, but partition_dim splits some over the workers"
@@ -110,9 +113,10 @@ class Updater(Description, ABC):
     def bind(self, entries: Sequence[Entry], start: int, stop: int) -> None:
         """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
         self._state = {name: self.ops.zeros((stop - start,)) for name in self.states}
+        scaled_entries = [scaled(entry, self.proto) for entry in entries]
         self._segments = [
             Segment(a, b, scales, tuple(self._state[name][a:b] for name in self.states))
-            for a, b, scales in segments(entries, start, stop, apart=self.whole_parameters)
+            for a, b, scales in segments(scaled_entries, start, stop, apart=self.whole_parameters)
         ]
 
     def update(self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0) -> None:
@@ -166,7 +170,7 @@ class Updater(Description, ABC):
             array[...] = self.ops.asarray(state[name])
 
 
-_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high")
+_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high", "group")
 
 
 def segments(

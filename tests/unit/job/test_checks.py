@@ -145,6 +145,7 @@ BROKEN = [
         "updater.learning_rate.sequential_conf.schedule[1]",
         *(9, 100, "is the second one: a run counts one kind of reductions"),
     ),
+    ("momentum: 0.9", "group { wd_scale: 0 }", "updater.group[0].match", 8, 3, 'is missing. Write match: "*_bias"'),
     # layers by themselves
     ('{ name: "accuracy" type', "{ type", "neuralnet.layer[6].name", 40, 3, "is missing"),
     ("type: kReLU", "", "neuralnet.layer[relu1].type", 32, 3, "is missing. Write type: kReLU, or another"),

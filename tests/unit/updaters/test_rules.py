@@ -196,10 +196,43 @@ def test_a_rule_for_whole_parameters_gets_them_one_by_one():
     assert updaters.base.segments(entries, 16, 64, apart=True) == [(0, 16, (1, 1)), (16, 48, (1, 1))]
     with pytest.raises(ValueError, match=r"\[0, 48\) cuts parameter 'c' at \[32, 52\)"):
         updaters.base.segments(entries, 0, 48, apart=True)
-    updaters.LAMB(lr=0.1).check_fits([])
-    updaters.AdamW(lr=0.1).check_fits(["a"])
+    updaters.LAMB(lr=0.1).check_fits(["a", "b", "c"], [])
+    updaters.AdamW(lr=0.1).check_fits(["a", "b"], ["a"])
     with pytest.raises(ConfigError, match=r"updater.type: LAMB needs .* Received: a, b. Leave out partition_dim: 1"):
-        updaters.LAMB(lr=0.1).check_fits(["a", "b"])
+        updaters.LAMB(lr=0.1).check_fits(["a", "b", "c"], ["a", "b"])
+
+
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+def test_groups_multiply_the_scales_of_the_parameters_that_they_match(cls, rule, own):
+    rng = np.random.default_rng(6)
+    w, gradients = padded(rng), [padded(rng) for _ in range(3)]
+    groups = [{"match": ["b", "[cd]"], "wd_scale": 0.5}, {"match": "*", "lr_scale": 2}, {"match": "w", "wd_scale": 0}]
+    entries = [
+        Entry("w", (5, 6), 0, 30, 2.0, 0.0),
+        Entry("b", (20,), 32, 20, 4.0, 0.0),
+        Entry("c", (32,), 64, 32, 1.0, 1.5),
+    ]
+    results = []
+    for more, of in (({"group": groups}, ENTRIES), ({}, entries)):
+        updater = make_updater(cls(lr=0.1, weight_decay=0.02, **own, **more).proto, get_ops("cpu", np.float64))
+        updater.bind(of, 0, SIZE)
+        values = w.copy()
+        for step, g in enumerate(gradients):
+            updater.update(step, values, g.copy())
+        results.append(values)
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_group_without_a_parameter_is_refused_with_the_names_that_there_are():
+    updater = updaters.SGD(lr=0.1, group=[{"match": "*_bias", "wd_scale": 0}, {"match": ["ip*", "*_norm"]}])
+    updater.check_fits(["ip_bias", "x_norm"], [])
+    words = r"updater.group\[1\].match: matches no parameter. Received: '\*_norm'. There are: ip_weight, ip_bias."
+    with pytest.raises(ConfigError, match=words):
+        updater.check_fits(["ip_weight", "ip_bias"], [])
+    with pytest.raises(ConfigError, match=r"updater.group.wd_scal: .*Did you mean wd_scale"):
+        updaters.SGD(lr=0.1, group=[{"match": "*_bias", "wd_scal": 0}])
+    with pytest.raises(ConfigError, match=r"updater.group\[0\].lr_scale: must not be negative"):
+        updaters.SGD(lr=0.1, group=[{"match": "*", "lr_scale": -1}])
 
 
 def test_lamb_takes_a_first_step_of_a_parameter_of_zeros():
