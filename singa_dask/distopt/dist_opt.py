@@ -21,6 +21,7 @@ from singa_dask.distopt.worlds import world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
 from singa_dask.exchange.buckets import even_counts, fused_buckets
+from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
@@ -31,7 +32,7 @@ from singa_dask.job.evaluations import plateaus
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
-from singa_dask.net.flat import FlatParams, check_names
+from singa_dask.net.flat import FlatParams, Joined, check_names
 from singa_dask.updaters import Updater, make_updater
 
 THRESHOLD = 2097152
@@ -318,12 +319,25 @@ class DistOpt:
         return net
 
     def _apply(self) -> None:
+        self._clip_norm()
         for updater, flat in self._updaters:
             if flat.size:
                 updater.update(self.step, flat.values, flat.grads)
         self.step += 1
         assert self.model is not None
         self.model.number = self.step
+
+    def _clip_norm(self) -> None:
+        """Scale the gradients to the updater's `clip_norm`, if their norm is larger."""
+        flat, own = self._net.flat, self._net.own
+        clip = norm_clip(self._proto, flat, own)
+        if clip is None:
+            return
+        gradients, parts = Joined(flat.grads, own.grads), (slice(0, flat.size), slice(flat.size, flat.size + own.size))
+        common, portions = (clip.squares(gradients, part) for part in parts)
+        scale = self._executor.run(clip.scale, self.comm, portions, common)
+        for part in parts:
+            clip.apply(scale, gradients, part)
 
     def _average(self, start: int, stop: int) -> None:
         """Elements [start, stop) of the parameters become their mean over the ranks."""

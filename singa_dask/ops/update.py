@@ -158,15 +158,16 @@ class UpdateOps:
         v *= beta2
         v += (1 - beta2) * g * g
         r = (m / correction1) / (xp.sqrt(v / correction2) + delta) + weight_decay * w
-        w -= lr * trust_ratio(float(self.squared_norm(w)), float(self.squared_norm(r))) * r
+        w -= lr * trust_ratio(float(squared_norm(w)), float(squared_norm(r))) * r
 
-    def squared_norm(self, x: Array) -> Array:
-        """sum x^2 in float64, of a flat array."""
-        total = self.xp.zeros((), "float64")
-        for start in range(0, x.size, _BLOCK):
-            block = x[start : start + _BLOCK].astype("float64")
-            total = total + block @ block
-        return total
+
+def squared_norm(x: Array) -> Array:
+    """sum x^2 in float64, of a flat array: a scalar where the array is."""
+    total: Array = 0.0
+    for start in range(0, x.size, _BLOCK):
+        block = x[start : start + _BLOCK].astype("float64")
+        total = total + block @ block
+    return total
 
 
 def trust_ratio(squared_w: float, squared_r: float) -> float:

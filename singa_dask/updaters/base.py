@@ -48,7 +48,8 @@ class Updater(Description, ABC):
     """Base of every updater. A class of your own is named by `user_type: "module:Class"`.
 
     Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
-    weight_decay * wd_scale * w, and the learning rate times lr_scale. group: messages of ParamGroupProto, or mappings.
+    weight_decay * wd_scale * w, and the learning rate times lr_scale. Before that, the gradient of all parameters is
+    scaled to the norm clip_norm if its norm is larger (`exchange.clipping`). group: ParamGroupProto, or mappings.
 
     states: names of the arrays, as long as the slice, that the rule keeps between updates. whole_parameters: whether
     the rule needs each parameter as a whole, so that slices must not cut it. ops: set by make_updater. numbers: those
@@ -170,7 +171,7 @@ class Updater(Description, ABC):
             array[...] = self.ops.asarray(state[name])
 
 
-_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high", "group")
+_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high", "clip_norm", "group")
 
 
 def segments(

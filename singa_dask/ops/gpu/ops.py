@@ -15,7 +15,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.random import Columns, drop_threshold
-from singa_dask.ops.update import hyperparameters
+from singa_dask.ops.update import hyperparameters, squared_norm
 from singa_dask.ops.window import Window
 
 _WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
@@ -140,4 +140,4 @@ class GpuOps(Ops):
         moments = beta1, 1 - beta1, beta2, 1 - beta2, correction1, correction2
         self._kernels.lamb_moments(w, g, *moments, delta, weight_decay, clip_low, clip_high, m, v, r)
         # Norms on the device: the host does not wait for them.
-        self._kernels.lamb_step(r, lr, self.squared_norm(w), self.squared_norm(r), w)
+        self._kernels.lamb_step(r, lr, squared_norm(w), squared_norm(r), w)

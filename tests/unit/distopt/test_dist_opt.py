@@ -31,7 +31,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
 )
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.updaters import SGD, Adam, Updater, schedules
+from singa_dask.updaters import LAMB, SGD, Adam, Updater, schedules
 
 ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose
 SMALL = 60  # elements: conv's fused, the inner product alone
@@ -84,12 +84,28 @@ def train(comm, method="full", threshold=SMALL, steps=STEPS, **options):
 
 
 @pytest.mark.parametrize("threshold", [1, SMALL, 2097152])
-@pytest.mark.parametrize("updater", [SGD(lr=0.05, momentum=0.9, weight_decay=0.01), Adam(lr=0.01)])
+@pytest.mark.parametrize(
+    "updater",
+    [
+        SGD(lr=0.05, momentum=0.9, weight_decay=0.01),
+        Adam(lr=0.01),
+        SGD(lr=0.5, momentum=0.9, clip_norm=0.1),
+        LAMB(lr=0.01, weight_decay=0.1, clip_norm=0.1, group=[{"match": "*_bias", "wd_scale": 0}]),
+    ],
+    ids=["SGD", "Adam", "clip_norm", "LAMB"],
+)
 @pytest.mark.parametrize("run", [run_threads, run_on_one_machine])
 def test_full_equals_serial_training_on_the_whole_batch(run, updater, threshold):
     serial, *_ = train(SoloCommunicator(), updater=updater, dtype=np.float64)
     for values, *_ in run(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
         np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+def test_a_clipped_gradient_has_the_norm_that_the_updater_allows():
+    model, opt = make(SoloCommunicator(), updater=SGD(lr=1, clip_norm=0.1), dtype=np.float64)
+    start = model.net.flat.values.copy()
+    advance(model, opt, 0, 1)
+    assert np.linalg.norm(model.net.flat.values - start) == pytest.approx(0.1)
 
 
 class InTurn(Updater):
