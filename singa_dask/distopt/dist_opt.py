@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +18,11 @@ from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.model import Model
 from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.distopt.stages import SumStages
+from singa_dask.distopt.updating import RankUpdate
 from singa_dask.distopt.worlds import world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
 from singa_dask.exchange.buckets import even_counts, fused_buckets
-from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
@@ -32,8 +33,8 @@ from singa_dask.job.evaluations import plateaus
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
-from singa_dask.net.flat import FlatParams, Joined, check_names
-from singa_dask.updaters import Updater, make_updater
+from singa_dask.net.flat import FlatParams, check_names
+from singa_dask.updaters import Updater
 
 THRESHOLD = 2097152
 
@@ -168,6 +169,13 @@ class DistOpt:
 
         self._update(loss, threshold, ("sparse", spars, topK, corr), coded)
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the moving averages of its parameters: `with opt.averaged(): model.predict(x)`.
+
+        Raises ConfigError where the updater keeps none (`ema_decay`).
+        """
+        return self._rank_update.averaged(self.step)
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
         `model.state_dict()`. All arrays are whole. Collective where the model is partitioned.
@@ -175,7 +183,7 @@ class DistOpt:
         net = self._net
         assert self.model is not None
         held: dict[str, dict[str, np.ndarray]] = {}
-        for updater, flat in self._updaters:
+        for updater, flat in self._rank_update.pairs:
             for name, array in updater.state.items():
                 held.setdefault(name, {}).update(flat.named(self._host(array).copy()))
         states = {name: self.model.ranks.whole(net.params, arrays) for name, arrays in held.items()}
@@ -201,7 +209,7 @@ class DistOpt:
             )
         net = self._net
         states = {name: own_arrays(net.params, arrays) for name, arrays in state["updater"].items()}
-        for updater, flat in self._updaters:
+        for updater, flat in self._rank_update.pairs:
             updater.load_state({name: flat.flattened(_some(flat, arrays)) for name, arrays in states.items()})
         self._load_residuals(state["residual"], state["owed"])
         self._cut, self._in_use = tuple(state["cut"]), None
@@ -214,10 +222,7 @@ class DistOpt:
         model.spread(Ranks(self._executor))
         self.model = model
         net, flat = model.net, model.net.flat
-        self._updaters = [(make_updater(self._proto, model.ops), flat) for flat in (net.flat, net.own)]
-        for updater, each in self._updaters:
-            updater.check_fits([param.name for param in net.params], [param.name for param in net.own.params])
-            updater.bind(each.entries, 0, each.size)
+        self._rank_update = RankUpdate(self._proto, net, model.ops, self._executor)
         self._on_host = self._host(flat.grads) is flat.grads
         if self._one_machine:
             on_host = np.array([float(self._on_host)])
@@ -319,25 +324,10 @@ class DistOpt:
         return net
 
     def _apply(self) -> None:
-        self._clip_norm()
-        for updater, flat in self._updaters:
-            if flat.size:
-                updater.update(self.step, flat.values, flat.grads)
+        self._rank_update.apply(self.step)
         self.step += 1
         assert self.model is not None
         self.model.number = self.step
-
-    def _clip_norm(self) -> None:
-        """Scale the gradients to the updater's `clip_norm`, if their norm is larger."""
-        flat, own = self._net.flat, self._net.own
-        clip = norm_clip(self._proto, flat, own)
-        if clip is None:
-            return
-        gradients, parts = Joined(flat.grads, own.grads), (slice(0, flat.size), slice(flat.size, flat.size + own.size))
-        common, portions = (clip.squares(gradients, part) for part in parts)
-        scale = self._executor.run(clip.scale, self.comm, portions, common)
-        for part in parts:
-            clip.apply(scale, gradients, part)
 
     def _average(self, start: int, stop: int) -> None:
         """Elements [start, stop) of the parameters become their mean over the ranks."""

@@ -50,6 +50,7 @@ _FIELDS: dict[Range, str] = {
     NOT_ZERO: "std_value RGBImageProto.scale",
     FRACTION: """
         rho beta1 beta2 momentum dropout_ratio validation_share ReduceOnPlateauProto.factor warmup_factor rise
+        ema_decay
     """,
     ODD: "local_size",
     PORT: "start_port",

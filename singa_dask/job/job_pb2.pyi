@@ -479,7 +479,7 @@ class ParamGenProto(_message.Message):
     def __init__(self, type: _Optional[_Union[ParamGenProto.InitType, str]] = ..., user_type: _Optional[str] = ..., value: _Optional[float] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class UpdaterProto(_message.Message):
-    __slots__ = ("type", "user_type", "learning_rate", "momentum", "weight_decay", "delta", "clip_low", "clip_high", "rmsprop_conf", "adadelta_conf", "adam_conf", "adammax_conf", "adamw_conf", "lamb_conf", "group", "clip_norm", "user_conf")
+    __slots__ = ("type", "user_type", "learning_rate", "momentum", "weight_decay", "delta", "clip_low", "clip_high", "rmsprop_conf", "adadelta_conf", "adam_conf", "adammax_conf", "adamw_conf", "lamb_conf", "group", "clip_norm", "ema_decay", "user_conf")
     class UpdaterType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserUpdater: _ClassVar[UpdaterProto.UpdaterType]
@@ -518,6 +518,7 @@ class UpdaterProto(_message.Message):
     LAMB_CONF_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    EMA_DECAY_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     type: UpdaterProto.UpdaterType
     user_type: str
@@ -535,8 +536,9 @@ class UpdaterProto(_message.Message):
     lamb_conf: LAMBProto
     group: _containers.RepeatedCompositeFieldContainer[ParamGroupProto]
     clip_norm: float
+    ema_decay: float
     user_conf: str
-    def __init__(self, type: _Optional[_Union[UpdaterProto.UpdaterType, str]] = ..., user_type: _Optional[str] = ..., learning_rate: _Optional[_Union[LRGenProto, _Mapping]] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., delta: _Optional[float] = ..., clip_low: _Optional[float] = ..., clip_high: _Optional[float] = ..., rmsprop_conf: _Optional[_Union[RMSPropProto, _Mapping]] = ..., adadelta_conf: _Optional[_Union[AdaDeltaProto, _Mapping]] = ..., adam_conf: _Optional[_Union[AdamProto, _Mapping]] = ..., adammax_conf: _Optional[_Union[AdamMaxProto, _Mapping]] = ..., adamw_conf: _Optional[_Union[AdamWProto, _Mapping]] = ..., lamb_conf: _Optional[_Union[LAMBProto, _Mapping]] = ..., group: _Optional[_Iterable[_Union[ParamGroupProto, _Mapping]]] = ..., clip_norm: _Optional[float] = ..., user_conf: _Optional[str] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[UpdaterProto.UpdaterType, str]] = ..., user_type: _Optional[str] = ..., learning_rate: _Optional[_Union[LRGenProto, _Mapping]] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., delta: _Optional[float] = ..., clip_low: _Optional[float] = ..., clip_high: _Optional[float] = ..., rmsprop_conf: _Optional[_Union[RMSPropProto, _Mapping]] = ..., adadelta_conf: _Optional[_Union[AdaDeltaProto, _Mapping]] = ..., adam_conf: _Optional[_Union[AdamProto, _Mapping]] = ..., adammax_conf: _Optional[_Union[AdamMaxProto, _Mapping]] = ..., adamw_conf: _Optional[_Union[AdamWProto, _Mapping]] = ..., lamb_conf: _Optional[_Union[LAMBProto, _Mapping]] = ..., group: _Optional[_Iterable[_Union[ParamGroupProto, _Mapping]]] = ..., clip_norm: _Optional[float] = ..., ema_decay: _Optional[float] = ..., user_conf: _Optional[str] = ...) -> None: ...
 
 class ParamGroupProto(_message.Message):
     __slots__ = ("match", "lr_scale", "wd_scale")

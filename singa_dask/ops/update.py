@@ -138,6 +138,11 @@ class UpdateOps:
         g = self.xp.clip(g, clip_low, clip_high) + weight_decay * w
         RULES[rule](self.xp, w, g, *states, **dict(zip(_HYPERPARAMETERS[rule], own, strict=False)))
 
+    def moving_average(self, average: Array, w: Array, decay: float) -> None:
+        """average = decay average + (1 - decay) w, in place."""
+        average *= decay
+        average += (1 - decay) * w
+
     def lamb(
         self, w: Array, g: Array, m: Array, v: Array, *,
         lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,

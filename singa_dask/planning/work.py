@@ -24,7 +24,7 @@ from singa_dask.server import Partition
 from singa_dask.training.memory import Need, need_of
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
-from singa_dask.updaters import updater_class
+from singa_dask.updaters import states_of
 
 NBYTES = 4  # of an element
 
@@ -182,7 +182,7 @@ def server_memory(job: JobProto, step: WorkerStep) -> int:
     held = Counter[int]()
     for piece in step.partition.slices:
         held[piece.server] += piece.size
-    return NBYTES * (1 + len(updater_class(job.updater).states)) * max(held.values(), default=0)
+    return NBYTES * (1 + len(states_of(job.updater))) * max(held.values(), default=0)
 
 
 def batch_of(net: Net) -> int:

@@ -204,6 +204,8 @@ class SliceProtocol:
             if put.state:
                 self.updater.load_state(put.state)
             self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
+            if not put.state:
+                self.updater.start(self.values)
             self.version, self.reductions = put.version, put.reductions
             self.members = {group: _GroupClock(-1, put.step) for group in self.groups}
             for side, generations in self.generations.items():

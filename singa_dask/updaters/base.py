@@ -32,16 +32,21 @@ if TYPE_CHECKING:
     from singa_dask.ops import Ops
 
 
+EMA = "ema"
+"""The state that holds the moving average of the parameters."""
+
+
 class Segment(NamedTuple):
     """A run of the slice whose parameters share their scales, of learning rate and weight decay; None: statistics.
 
-    start, stop: within the slice; states: views.
+    start, stop: within the slice. states: views. average: of the parameters, a view; None where none is kept.
     """
 
     start: int
     stop: int
     scales: tuple[float, float] | None
     states: tuple[Array, ...]
+    average: Array | None
 
 
 class Updater(Description, ABC):
@@ -50,6 +55,10 @@ class Updater(Description, ABC):
     Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
     weight_decay * wd_scale * w, and the learning rate times lr_scale. Before that, the gradient of all parameters is
     scaled to the norm clip_norm if its norm is larger (`exchange.clipping`). group: ParamGroupProto, or mappings.
+
+    With ema_decay, the moving average of the parameters is part of the state:  a = ema_decay a + (1 - ema_decay) w
+    after each update, and a = w in the beginning (Polyak & Juditsky 1992, with weights that decay). Of running
+    statistics it is the value.
 
     states: names of the arrays, as long as the slice, that the rule keeps between updates. whole_parameters: whether
     the rule needs each parameter as a whole, so that slices must not cut it. ops: set by make_updater. numbers: those
@@ -90,6 +99,10 @@ class Updater(Description, ABC):
         self.weight_decay = as_written(proto.weight_decay)
         self.delta = as_written(proto.delta)
         self.clip_low, self.clip_high = _clip_range(proto)
+        self.ema_decay = as_written(proto.ema_decay)
+        if self.ema_decay and EMA in self.states:
+            message = f"{type(self).__name__} has a state of the name of the moving average"
+            raise self.problem("user_type", message, EMA, "Give it another name.")
         if self.conf_field is not None:
             self.numbers = numbers(self.conf)
         if not proto.HasField("learning_rate"):
@@ -113,12 +126,23 @@ class Updater(Description, ABC):
 
     def bind(self, entries: Sequence[Entry], start: int, stop: int) -> None:
         """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
-        self._state = {name: self.ops.zeros((stop - start,)) for name in self.states}
+        self._state = {name: self.ops.zeros((stop - start,)) for name in state_names(type(self), self.proto)}
         scaled_entries = [scaled(entry, self.proto) for entry in entries]
         self._segments = [
-            Segment(a, b, scales, tuple(self._state[name][a:b] for name in self.states))
+            Segment(
+                a,
+                b,
+                scales,
+                tuple(self._state[name][a:b] for name in self.states),
+                self._state[EMA][a:b] if self.ema_decay else None,
+            )
             for a, b, scales in segments(scaled_entries, start, stop, apart=self.whole_parameters)
         ]
+
+    def start(self, w: Array) -> None:
+        """Begin with these values of the slice, which are their moving average."""
+        if self.ema_decay:
+            self._state[EMA][...] = w
 
     def update(self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0) -> None:
         """Update the slice `w` in place from the gradients `g`.
@@ -129,12 +153,15 @@ class Updater(Description, ABC):
         """
         lr = self.schedule.rate(step, reductions)
         made = step if made is None else made
-        for start, stop, scales, states in self._segments:
+        for start, stop, scales, states, average in self._segments:
+            values = w[start:stop]
             if scales is None:
-                w[start:stop] -= g[start:stop]
+                values -= g[start:stop]
             else:
                 rates = lr * scales[0], self.weight_decay * scales[1]
-                self.apply(made, *rates, w[start:stop], g[start:stop], *states)
+                self.apply(made, *rates, values, g[start:stop], *states)
+            if average is not None:
+                self.ops.moving_average(average, values, 0.0 if scales is None else self.ema_decay)
 
     @abstractmethod
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
@@ -158,9 +185,9 @@ class Updater(Description, ABC):
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from saved arrays. Raises CheckpointError where names or lengths differ."""
-        if set(state) != set(self.states):
+        if set(state) != set(self._state):
             raise CheckpointError(
-                f"{type(self).__name__} keeps {', '.join(self.states) or 'no state'}, "
+                f"{type(self).__name__} keeps {', '.join(self._state) or 'no state'}, "
                 f"but the checkpoint has {', '.join(state) or 'none'}"
             )
         for name, array in self._state.items():
@@ -171,7 +198,12 @@ class Updater(Description, ABC):
             array[...] = self.ops.asarray(state[name])
 
 
-_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high", "clip_norm", "group")
+_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high", "clip_norm", "ema_decay", "group")
+
+
+def state_names(kind: type[Updater], proto: UpdaterProto) -> tuple[str, ...]:
+    """The names of the arrays that an updater of this class and these settings keeps between updates."""
+    return (*kind.states, EMA) if proto.ema_decay else tuple(kind.states)
 
 
 def segments(

@@ -292,6 +292,12 @@ def _update(rule: str) -> Case:
     return case
 
 
+def _moving_average(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    average, w = draw(ops, rng, 70_000), draw(ops, rng, 70_000)
+    ops.moving_average(average, w, 0.999)
+    return [average, w]
+
+
 def _lamb(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for size, limit, factor in ((1, np.inf, 1), (70_000, 0.4, 1), (50, np.inf, 0)):
@@ -336,6 +342,7 @@ CASES: dict[str, Case] = {
     },
     **{f"{rule}_update": _update(rule) for rule in UPDATES},
     "lamb_update": _lamb,
+    "moving_average": _moving_average,
 }
 
 

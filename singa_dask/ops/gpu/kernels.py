@@ -175,6 +175,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"{_REGULARISED} const T first = beta1 * m + fresh1 * r, second = beta2 * v + fresh2 * r * r;"
         "m = first; v = second; w = kept * w - rate * first / (sqrt(second / correction2) + delta);",
     ),
+    "moving_average": ("T w, T decay, T fresh", "T average", "average = decay * average + fresh * w;"),
     "lamb_moments": (
         f"T w, T g, T beta1, T fresh1, T beta2, T fresh2, T correction1, T correction2, T delta, {_REST}",
         "T m, T v, T r",

@@ -131,6 +131,9 @@ class GpuOps(Ops):
         numbers = gpu_kernels.update_numbers(rule, *hyperparameters(rule, given))
         getattr(self._kernels, rule)(g, *numbers, w, *states)
 
+    def moving_average(self, average: Array, w: Array, decay: float) -> None:
+        self._kernels.moving_average(w, decay, 1 - decay, average)
+
     def lamb(
         self, w: Array, g: Array, m: Array, v: Array, *,
         lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,

@@ -108,6 +108,28 @@ def test_a_clipped_gradient_has_the_norm_that_the_updater_allows():
     assert np.linalg.norm(model.net.flat.values - start) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("run", [run_threads, run_on_one_machine])
+def test_a_model_can_have_its_moving_averages_for_a_while(run):
+    def member(comm):
+        model, opt = make(comm, updater=SGD(lr=0.5, ema_decay=0.5), dtype=np.float64)
+        average, found = model.net.flat.values.copy(), []
+        for number in range(3):
+            with opt.averaged():
+                found.append((model.net.flat.values.copy(), average))
+            advance(model, opt, number, number + 1)
+            average = (average + model.net.flat.values) / 2
+        return found, opt.state_dict()["updater"]["ema"], model.net.flat.named(average)
+
+    for found, state, average in run(3, member):
+        for values, expected in found:
+            np.testing.assert_allclose(values, expected, rtol=1e-12)
+        for name, array in average.items():
+            np.testing.assert_allclose(state[name], array, rtol=1e-12)
+    _, opt = make(SoloCommunicator())
+    with pytest.raises(ConfigError, match=r"updater.ema_decay: keeps no moving averages"), opt.averaged():
+        pass
+
+
 class InTurn(Updater):
     """w -= lr g, one rank after another; it writes to its gradients."""
 

@@ -1,5 +1,7 @@
 """Rules that look at more than an element give the same result for any workers, servers and partition."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.one_machine import OneMachine
@@ -8,7 +10,9 @@ from support.topologies import run_topology
 from singa_dask.comm.threads import ThreadCommunicator
 from singa_dask.data import write_shards
 from singa_dask.job import Job
+from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.evaluate import measure
 from singa_dask.training.prepare import prepare
 
 STEPS, LIMIT = 6, 0.05
@@ -30,6 +34,7 @@ neuralnet {
 CLIPPED = f"type: kSGD momentum: 0.5 clip_norm: {LIMIT}"
 RULES = {
     "clip_norm": CLIPPED,
+    "ema_decay": "type: kSGD momentum: 0.5 ema_decay: 0.7",
     "LAMB": "type: kLAMB weight_decay: 0.1",
     "LAMB with clip_norm": f'type: kLAMB clip_norm: {LIMIT} group {{ match: "*_bias" wd_scale: 0 }}',
 }
@@ -53,9 +58,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def trained(folder, where, updater, cluster="", kind=ThreadCommunicator, dim=0):
+def trained(folder, where, updater, cluster="", kind=ThreadCommunicator, dim=0, more=()):
     text = JOB % {"folder": folder, "cluster": cluster, "updater": updater, "dim": dim}
-    run_topology(prepare(Job.from_text(text)), where, kind=kind)
+    trained.ran = run_topology(prepare(Job.from_text(text, more)), where, kind=kind)
     return checkpoints.load(checkpoints.path_of(where, STEPS))
 
 
@@ -78,9 +83,27 @@ def test_any_group_equals_one_worker(folder, tmp_path, serial, rule, group):
     assert_same(trained(folder, tmp_path, RULES[rule], *GROUPS[group]), serial[rule])
 
 
+@pytest.mark.parametrize("rule", ["clip_norm", "ema_decay"])
 @pytest.mark.parametrize("group", ["allreduce", "sandblaster"])
-def test_a_split_net_equals_one_worker(folder, tmp_path, serial, group):
-    assert_same(trained(folder, tmp_path, CLIPPED, *GROUPS[group], dim=1), serial["clip_norm"])
+def test_a_split_net_equals_one_worker(folder, tmp_path, serial, group, rule):
+    assert_same(trained(folder, tmp_path, RULES[rule], *GROUPS[group], dim=1), serial[rule])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("group", [*GROUPS, "codec"])
+def test_evaluations_measure_the_moving_averages_and_leave_the_parameters(folder, tmp_path, group, dim):
+    groups = GROUPS | {"codec": ("nworkers_per_group: 2 nservers_per_group: 2 codec: kHalf", ThreadCommunicator)}
+    plain = trained(folder, tmp_path / "plain", RULES["ema_decay"], *groups[group], dim=dim)
+    reached = trained(folder, tmp_path / "tested", RULES["ema_decay"], *groups[group], dim=dim, more=("test_freq=2",))
+    for name, value in plain.parameters.items():
+        np.testing.assert_array_equal(reached.parameters[name], value)
+        np.testing.assert_array_equal(reached.updater["ema"][name], plain.updater["ema"][name])
+    prepared = prepare(Job.from_text(reached.job))
+    path = checkpoints.path_of(tmp_path / "tested", STEPS)
+    alone = measure(prepared.job, path, Phase.kTest).numbers["loss"]
+    assert trained.ran.reports[0]["metrics"]["test"]["loss"] == pytest.approx(alone, rel=1e-5)
+    raw = replace(reached, updater={})
+    assert measure(prepared.job, checkpoints.save(raw, tmp_path / "raw.h5"), Phase.kTest).numbers["loss"] != alone
 
 
 def test_no_step_is_longer_than_the_limit_allows(folder, tmp_path):

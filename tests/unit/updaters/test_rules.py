@@ -349,3 +349,51 @@ def test_what_a_derived_one_lacks_is_told():
         Own(lr=0.1)
     with pytest.raises(ConfigError, match=r"updater\.user_conf\.rho.*below 1"):
         Own(lr=0.1, rho=1.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cuts", [[], [16, 48]])
+def test_the_moving_average_follows_the_parameters(dtype, cuts):
+    rng = np.random.default_rng(7)
+    entries = [Entry("w", (5, 6), 0, 30), Entry("mean", (20,), 32, 20, statistic=True), Entry("c", (32,), 64, 32, 0.5)]
+    w, gradients = padded(rng, dtype), [padded(rng, dtype) for _ in range(4)]
+    average = w.astype(np.float64)
+    proto = updaters.SGD(lr=0.1, momentum=0.9, ema_decay=0.75).proto
+    made = []
+    for start, stop in zip([0, *cuts], [*cuts, SIZE], strict=True):
+        updater = make_updater(proto, get_ops("cpu", dtype))
+        updater.bind(entries, start, stop)
+        updater.start(w[start:stop])
+        made.append((updater, slice(start, stop)))
+    for step, g in enumerate(gradients):
+        for updater, own in made:
+            updater.update(step, w[own], g[own])
+        average = 0.75 * average + 0.25 * w
+        average[32:52] = w[32:52]
+        for updater, own in made:
+            np.testing.assert_allclose(updater.state["ema"], average[own], rtol=1e-5, atol=1e-6)
+
+
+def test_a_moving_average_is_state_like_any_other():
+    updater = make_updater(updaters.SGD(lr=0.1, ema_decay=0.9).proto, get_ops())
+    updater.bind(ENTRIES, 0, SIZE)
+    saved = {"velocity": np.zeros(SIZE), "ema": np.full(SIZE, 3.0)}
+    updater.load_state(saved)
+    np.testing.assert_array_equal(updater.state["ema"], 3)
+    with pytest.raises(CheckpointError, match=r"SGD keeps velocity, ema, but the checkpoint has velocity"):
+        updater.load_state({"velocity": saved["velocity"]})
+    assert updaters.states_of(updaters.SGD(lr=0.1).proto) == ("velocity",)
+    with pytest.raises(ConfigError, match=r"updater.ema_decay: must be at least 0 and below 1"):
+        updaters.SGD(lr=0.1, ema_decay=1.0)
+
+
+class Averaging(updaters.SGD):
+    """Its state has the name of the moving average."""
+
+    type = "kUserUpdater"
+    states = ("velocity", "ema")
+
+
+def test_a_state_cannot_have_the_name_of_the_moving_average():
+    with pytest.raises(ConfigError, match=r"updater.user_type: Averaging has a state of the name of the moving av"):
+        Averaging(lr=0.1, ema_decay=0.5)

@@ -114,6 +114,9 @@ class CpuElementwiseOps(ThreadedOps):
         kernel = getattr(update_kernels, rule)
         self._share_update(w, lambda n: kernel(w[n], g[n], *(state[n] for state in states), *numbers))
 
+    def moving_average(self, average: Array, w: Array, decay: float) -> None:
+        self._share_update(w, lambda n: update_kernels.moving_average(average[n], w[n], decay))
+
     def lamb(
         self, w: Array, g: Array, m: Array, v: Array, *,
         lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,

@@ -98,6 +98,13 @@ def adamw(w, g, m, v, lr, shrinkage, beta1, beta2, correction1, correction2, del
 
 
 @kernel
+def moving_average(average, w, decay):
+    fresh, decay = w.dtype.type(1 - decay), w.dtype.type(decay)
+    for k in range(w.size):
+        average[k] = decay * average[k] + fresh * w[k]
+
+
+@kernel
 def lamb_moments(w, g, m, v, beta1, beta2, correction1, correction2, delta, weight_decay, clip_low, clip_high):
     """The new moments. Returns the sums of w^2 and of r^2."""
     real = w.dtype.type
