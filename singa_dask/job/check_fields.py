@@ -44,13 +44,13 @@ _FIELDS: dict[Range, str] = {
         validate_after checkpoint_freq checkpoint_after keep gpu poll_time unroll_index lr_scale wd_scale std
         weight_decay delta base_lr gamma step_lr LinearProto.final_lr CosineProto.final_lr random_skip sequence
         lookahead cropsize pad pad_x pad_y workspace_byte_limit knorm concate_dim slice_dim min_delta min_lr
-        class_weight clip_norm
+        class_weight clip_norm pos_weight
     """,
     ABOVE_ZERO: "InverseTProto.final_lr div_factor final_div_factor",
     NOT_ZERO: "std_value RGBImageProto.scale",
     FRACTION: """
         rho beta1 beta2 momentum dropout_ratio validation_share ReduceOnPlateauProto.factor warmup_factor rise
-        ema_decay
+        ema_decay label_smoothing
     """,
     ODD: "local_size",
     PORT: "start_port",

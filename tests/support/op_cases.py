@@ -135,6 +135,11 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
         loss, correct = ops.softmax_cross_entropy(x, labels, 2, out := ops.empty(x.shape))
         results += [y, ops.softmax_backward(y, dy, dy), ops.asarray([loss]), ops.asarray([correct]), out]
         results += [ops.softmax_cross_entropy_backward(y, labels, 0.1, ops.empty(x.shape))]
+        loss, _ = ops.softmax_cross_entropy(x, labels, 1, out, 0.1)
+        results += [ops.asarray([loss]), ops.softmax_cross_entropy_backward(y, labels, 0.1, ops.empty(x.shape), 0.1)]
+        t, positive = ops.asarray(rng.random((rows, classes)), ops.dtype), ops.asarray(rng.random(classes), ops.dtype)
+        results += (three := [ops.empty(x.shape) for _ in range(3)])
+        ops.binary_cross_entropy(x * 9, t, positive, three)
         ties = ops.asarray(rng.integers(0, 3, (rows, classes)), ops.dtype)
         results += [ops.asarray([ops.count_topk(ties, labels, 2)]), ops.argsort_topk(ties, 2)]
     return results

@@ -56,6 +56,15 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     """,
     ),
     "dropout_backward": ("T dy, uint8 mask, T factor", "T dx", "dx = mask ? dy * factor : T(0)"),
+    "binary_cross_entropy": (
+        "T x, T t, raw T p, int32 columns",
+        "T y, T slope, T loss",
+        "const T rest = exp(-abs(x)), positives = p[i % columns] * t, both = T(1) - t + positives;"
+        "const T above = x > 0 ? x : T(0);"
+        "y = (x >= 0 ? T(1) : rest) / (T(1) + rest);"
+        "slope = both * y - positives;"
+        "loss = both * log1p(rest) + positives * (above - x) + (T(1) - t) * above;",
+    ),
     "im2col": (
         f"raw T x, {_SIZES}, {_WINDOW}",
         "T column",

@@ -124,6 +124,9 @@ class GpuOps(Ops):
     def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
         return self._kernels.dropout_backward(dy, mask, 1 / (1 - ratio), out)
 
+    def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
+        self._kernels.binary_cross_entropy(x, t, positive, positive.size, *out)
+
     def one_hot_columns(self, x: Array) -> Array:
         return None  # the host would have to wait for the answer
 

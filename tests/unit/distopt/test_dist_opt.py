@@ -21,10 +21,14 @@ from singa_dask.exchange.buckets import fused_buckets
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.layers import (
     BatchNorm,
+    BCELoss,
     Convolution,
     Dropout,
+    HuberLoss,
     InnerProduct,
     Layer,
+    MAELoss,
+    MSELoss,
     Pooling,
     RecordInput,
     ReLU,
@@ -99,6 +103,26 @@ def test_full_equals_serial_training_on_the_whole_batch(run, updater, threshold)
     serial, *_ = train(SoloCommunicator(), updater=updater, dtype=np.float64)
     for values, *_ in run(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
         np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "loss", [MSELoss(), MAELoss(reduction="SUM"), HuberLoss(delta=0.3), BCELoss(pos_weight=[1, 2, 0.5])], ids=repr
+)
+def test_losses_of_values_equal_serial_training_on_the_whole_batch(loss):
+    def member(comm):
+        net = [RecordInput(shape=[6], target_shape=[3]), InnerProduct(num_output=3), loss]
+        model = Model(net, seed=3, dtype=np.float64)
+        opt = DistOpt(SGD(lr=0.1), model, comm)
+        begin, end = (0, ROWS) if comm.size == 1 else SHARES[comm.rank : comm.rank + 2]
+        for number in range(3):
+            draw = np.random.default_rng(number)
+            x, t = draw.random((ROWS, 6)), draw.random((ROWS, 3))
+            opt(model(x[begin:end], t[begin:end]))
+        return model.net.flat.values.copy()
+
+    serial = member(SoloCommunicator())
+    for values in run_threads(3, member):
+        np.testing.assert_allclose(values, serial, rtol=1e-9)
 
 
 def test_a_clipped_gradient_has_the_norm_that_the_updater_allows():

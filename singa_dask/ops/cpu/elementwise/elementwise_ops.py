@@ -98,13 +98,20 @@ class CpuElementwiseOps(ThreadedOps):
         elementwise_kernels.crop(x, top, left, mirror, mean, scale, out)
         return out
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
-        loss, correct = loss_kernels.softmax_cross_entropy(x, labels, topk, out)
+    def softmax_cross_entropy(
+        self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
+    ) -> tuple[Array, Array]:
+        loss, correct = loss_kernels.softmax_cross_entropy(x, labels, topk, out, float(smoothing))
         return x.dtype.type(loss), correct
 
-    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
-        loss_kernels.softmax_cross_entropy_backward(y, labels, scale, out)
+    def softmax_cross_entropy_backward(
+        self, y: Array, labels: Array, scale: float, out: Array, smoothing: float = 0.0
+    ) -> Array:
+        loss_kernels.softmax_cross_entropy_backward(y, labels, scale, out, float(smoothing))
         return out
+
+    def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
+        self._share(x, lambda n: loss_kernels.binary_cross_entropy(x[n], t[n], positive, *(each[n] for each in out)))
 
     def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
         return loss_kernels.count_topk(x, labels, topk)
