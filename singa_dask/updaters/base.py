@@ -121,7 +121,7 @@ class Updater(Description, ABC):
         if self.whole_parameters and split:
             name = type(self).__name__
             message = f"{name} needs the norms of whole parameters, but partition_dim splits some over the workers"
-            hint = "Leave out partition_dim: 1 and partition: auto, or use kAdamW."
+            hint = "Leave out partition_dim: 1, or use kAdamW."
             raise self.problem("type", message, ", ".join(split), hint)
 
     def bind(self, entries: Sequence[Entry], start: int, stop: int) -> None:
