@@ -203,7 +203,7 @@ class BCELoss(ValueLoss):
         if self.conf.label_smoothing:
             t = t + self.conf.label_smoothing * (0.5 - t)
         y, slope, losses = (ctx.buffer(name, x.shape) for name in ("y", "slope", "losses"))
-        rows = (len(x), -1)
+        rows = len(x), prod(x.shape[1:])
         flat = [array.reshape(rows) for array in (x, xp.ascontiguousarray(t), y, slope, losses)]
         ops.binary_cross_entropy(flat[0], flat[1], ops.asarray(self._positive, ops.dtype), flat[2:])
         if weights is None:

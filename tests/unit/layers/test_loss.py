@@ -210,6 +210,17 @@ def test_settings_that_do_not_fit_are_refused(layer, words):
         layer.setup((6,), (6,) if layer.proto.srclayers[1] == "t" else (5,))
 
 
+@pytest.mark.parametrize("kind", [BCELoss, HuberLoss, MAELoss, MSELoss, EuclideanLoss])
+@pytest.mark.parametrize("ops", [Ops(), get_ops("cpu")], ids=["base", "cpu"])
+def test_a_worker_without_rows_has_a_loss_of_none(kind, ops):
+    layer, ctx = kind("loss", ["x", "t", "w"]), Context(ops, Step(total_rows=4))
+    layer.setup((2, 3), (6,), ())
+    nothing = np.empty((0, 2, 3), np.float32)
+    layer.forward(ctx, nothing, nothing.reshape(0, 6), np.empty(0, np.float32))
+    assert {(metric.total, metric.count) for metric in layer.metrics(ctx).values()} == {(0, 0)}
+    assert layer.backward(ctx, None)[0].shape == (0, 2, 3)
+
+
 def test_a_target_that_is_no_probability_is_refused():
     with pytest.raises(DataError, match=r"targets must lie in \[0, 1\]; 't' gave values from 0 to 2. Use MSELoss"):
         run(BCELoss("loss", ["x", "t"]), np.zeros((1, 2)), np.array([[0.0, 2.0]]))
