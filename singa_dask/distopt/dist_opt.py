@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.model import Model
 from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.distopt.stages import SumStages
+from singa_dask.distopt.updating import RankUpdate
 from singa_dask.distopt.worlds import world
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
@@ -27,11 +29,12 @@ from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
-from singa_dask.job.job_pb2 import LRGenProto, UpdaterProto
+from singa_dask.job.evaluations import plateaus
+from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.net.flat import FlatParams, check_names
-from singa_dask.updaters import Updater, make_updater
+from singa_dask.updaters import Updater
 
 THRESHOLD = 2097152
 
@@ -71,7 +74,7 @@ class DistOpt:
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
             )
-        if self._proto.learning_rate.type == LRGenProto.kReduceOnPlateau:
+        if any(plateaus(self._proto.learning_rate)):
             message, hint = "follows the evaluations of a job, which this loop is not", "Use another schedule."
             raise ConfigError(Problem("updater.learning_rate", message, "ReduceOnPlateau", hint))
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
@@ -166,6 +169,13 @@ class DistOpt:
 
         self._update(loss, threshold, ("sparse", spars, topK, corr), coded)
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the moving averages of its parameters: `with opt.averaged(): model.predict(x)`.
+
+        Raises ConfigError where the updater keeps none (`ema_decay`).
+        """
+        return self._rank_update.averaged(self.step)
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
         `model.state_dict()`. All arrays are whole. Collective where the model is partitioned.
@@ -173,7 +183,7 @@ class DistOpt:
         net = self._net
         assert self.model is not None
         held: dict[str, dict[str, np.ndarray]] = {}
-        for updater, flat in self._updaters:
+        for updater, flat in self._rank_update.pairs:
             for name, array in updater.state.items():
                 held.setdefault(name, {}).update(flat.named(self._host(array).copy()))
         states = {name: self.model.ranks.whole(net.params, arrays) for name, arrays in held.items()}
@@ -199,7 +209,7 @@ class DistOpt:
             )
         net = self._net
         states = {name: own_arrays(net.params, arrays) for name, arrays in state["updater"].items()}
-        for updater, flat in self._updaters:
+        for updater, flat in self._rank_update.pairs:
             updater.load_state({name: flat.flattened(_some(flat, arrays)) for name, arrays in states.items()})
         self._load_residuals(state["residual"], state["owed"])
         self._cut, self._in_use = tuple(state["cut"]), None
@@ -212,9 +222,7 @@ class DistOpt:
         model.spread(Ranks(self._executor))
         self.model = model
         net, flat = model.net, model.net.flat
-        self._updaters = [(make_updater(self._proto, model.ops), flat) for flat in (net.flat, net.own)]
-        for updater, each in self._updaters:
-            updater.bind(each.entries, 0, each.size)
+        self._rank_update = RankUpdate(self._proto, net, model.ops, self._executor)
         self._on_host = self._host(flat.grads) is flat.grads
         if self._one_machine:
             on_host = np.array([float(self._on_host)])
@@ -316,9 +324,7 @@ class DistOpt:
         return net
 
     def _apply(self) -> None:
-        for updater, flat in self._updaters:
-            if flat.size:
-                updater.update(self.step, flat.values, flat.grads)
+        self._rank_update.apply(self.step)
         self.step += 1
         assert self.model is not None
         self.model.number = self.step

@@ -286,6 +286,7 @@ def _plain(op: str) -> Callable[..., str]:
 
 _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Activation: _activation,
+    kinds.BCELoss: _plain("Sigmoid"),
     kinds.BatchNorm: _batch_norm,
     kinds.Concate: _concate,
     kinds.Convolution: _convolution,
@@ -294,11 +295,14 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.EuclideanLoss: _same,
     kinds.Frame: onnx_time.frame,
     kinds.GRU: onnx_time.recurrent,
+    kinds.HuberLoss: _same,
     kinds.ImagePreprocess: _preprocess,
     kinds.InnerProduct: _inner_product,
     kinds.LRN: _lrn,
     kinds.LSTM: onnx_time.recurrent,
     kinds.LastStep: onnx_time.last_step,
+    kinds.MAELoss: _same,
+    kinds.MSELoss: _same,
     kinds.OneHot: onnx_time.one_hot,
     kinds.Pooling: _pooling,
     kinds.RBMHid: _rbm_hidden,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from singa_dask.job.evaluations import PHASE_NAMES, watched_metrics
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import Phase
@@ -31,7 +33,7 @@ def check_evaluations(findings: Findings) -> None:
 
 
 def _has(findings: Findings, path: Path) -> bool:
-    message = findings.job
-    for name in path[:-1]:
-        message = getattr(message, str(name))
-    return message.HasField(str(path[-1]))
+    message: Any = findings.job
+    for part in path[:-1]:
+        message = message[part] if isinstance(part, int) else getattr(message, part)
+    return bool(message.HasField(path[-1]))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from singa_dask.job.job_pb2 import JobProto, LRGenProto, Phase
+from collections.abc import Iterator
+
+from singa_dask.job.job_pb2 import JobProto, LRGenProto, Phase, ReduceOnPlateauProto
 from singa_dask.job.paths import Path
 from singa_dask.job.phases import active_phases
 
 PHASE_NAMES: dict[int, str] = {Phase.kTrain: "train", Phase.kVal: "validate", Phase.kTest: "test"}
 EARLY_STOPPING: Path = ("early_stopping", "metric")
 KEEP_BEST: Path = ("keep_best",)
-REDUCE_ON_PLATEAU: Path = ("updater", "learning_rate", "reduceonplateau_conf", "metric")
+_RATE: Path = ("updater", "learning_rate")
 
 # Other metrics are maximised.
 _MINIMISED = {"loss", "mae", "mape", "mse", "msle", "rmse", "error", "perplexity"}
@@ -21,14 +23,23 @@ def watched_metrics(job: JobProto) -> dict[Path, str]:
     A field that is not set stands for the loss of the validation, or of the test if the job does not validate.
     """
     default = "validate.loss" if Phase.kVal in active_phases(job) else "test.loss"
-    rate, found = job.updater.learning_rate, {}
+    found = {}
     if job.HasField("early_stopping"):
         found[EARLY_STOPPING] = job.early_stopping.metric or default
     if job.HasField("keep_best"):
         found[KEEP_BEST] = job.keep_best
-    if rate.type == LRGenProto.kReduceOnPlateau:
-        found[REDUCE_ON_PLATEAU] = rate.reduceonplateau_conf.metric or default
+    for path, conf in plateaus(job.updater.learning_rate):
+        found[(*path, "metric")] = conf.metric or default
     return found
+
+
+def plateaus(rate: LRGenProto, path: Path = _RATE) -> Iterator[tuple[Path, ReduceOnPlateauProto]]:
+    """The settings of every ReduceOnPlateau in a learning rate, with their paths: its own, or those of a sequence."""
+    if rate.type == LRGenProto.kReduceOnPlateau:
+        yield (*path, "reduceonplateau_conf"), rate.reduceonplateau_conf
+    elif rate.type == LRGenProto.kSequential:
+        for i, each in enumerate(rate.sequential_conf.schedule):
+            yield from plateaus(each, (*path, "sequential_conf", "schedule", i))
 
 
 def is_minimised(metric: str) -> bool:

@@ -7,6 +7,8 @@ from os import PathLike, fspath
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from singa_dask.errors import ConfigError, Problem, nearest
 
@@ -20,11 +22,13 @@ _EXPECTED = {
     FieldDescriptor.CPPTYPE_BOOL: "True or False",
     FieldDescriptor.CPPTYPE_STRING: "text",
     FieldDescriptor.CPPTYPE_ENUM: "a name",
+    FieldDescriptor.CPPTYPE_MESSAGE: "a mapping of its fields",
 }
 
 
 def assign(message: Any, name: str, value: Any, key: str) -> None:
-    """Set a field of a message. Accepts enum values by name, one entry for a list, and paths for text.
+    """Set a field of a message. Accepts enum values by name, one entry for a list, paths for text, and for a list of
+    messages descriptions (`Description`), messages, or mappings of their fields.
 
     Raises ConfigError that names `key` for a wrong type or an unknown name.
     """
@@ -53,6 +57,8 @@ def assign_all(message: Any, given: Mapping[str, Any], key: str, owner: str) -> 
 
 def _plain(field: FieldDescriptor, value: Any, key: str) -> Any:
     """The value for the message. Refuses silent conversions by protobuf: True to 1, 1 to True."""
+    if field.message_type is not None:
+        return _message(field, value, key)
     is_bool = type(value).__name__ in ("bool", "bool_")  # including NumPy's, without importing NumPy
     if is_bool != (field.cpp_type == FieldDescriptor.CPPTYPE_BOOL):
         raise TypeError
@@ -64,3 +70,14 @@ def _plain(field: FieldDescriptor, value: Any, key: str) -> Any:
             raise ConfigError(Problem(key, "unknown value", repr(value), nearest(value, values)))
         return values[value].number
     return value
+
+
+def _message(field: FieldDescriptor, value: Any, key: str) -> Message:
+    if isinstance(value, Mapping):
+        made = GetMessageClass(field.message_type)()
+        assign_all(made, value, key, field.name)
+        return made
+    message = getattr(value, "proto", value)
+    if not (isinstance(message, Message) and field.message_type == message.DESCRIPTOR):
+        raise TypeError
+    return message

@@ -70,6 +70,10 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kCudnnBM: _ClassVar[LayerType]
     kEuclideanLoss: _ClassVar[LayerType]
     kSoftmaxLoss: _ClassVar[LayerType]
+    kMSELoss: _ClassVar[LayerType]
+    kMAELoss: _ClassVar[LayerType]
+    kHuberLoss: _ClassVar[LayerType]
+    kBCELoss: _ClassVar[LayerType]
     kCudnnSoftmaxLoss: _ClassVar[LayerType]
     kAccuracy: _ClassVar[LayerType]
     kArgSort: _ClassVar[LayerType]
@@ -141,6 +145,10 @@ kCudnnActivation: LayerType
 kCudnnBM: LayerType
 kEuclideanLoss: LayerType
 kSoftmaxLoss: LayerType
+kMSELoss: LayerType
+kMAELoss: LayerType
+kHuberLoss: LayerType
+kBCELoss: LayerType
 kCudnnSoftmaxLoss: LayerType
 kAccuracy: LayerType
 kArgSort: LayerType
@@ -333,7 +341,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., min_workers: _Optional[int] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -378,6 +386,10 @@ class LayerProto(_message.Message):
     RNN_DUMMY_CONF_FIELD_NUMBER: _ClassVar[int]
     RNN_CONF_FIELD_NUMBER: _ClassVar[int]
     LSTM_CONF_FIELD_NUMBER: _ClassVar[int]
+    MSELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
+    MAELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
+    HUBERLOSS_CONF_FIELD_NUMBER: _ClassVar[int]
+    BCELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -424,9 +436,13 @@ class LayerProto(_message.Message):
     rnn_dummy_conf: RNNDummyProto
     rnn_conf: RNNProto
     lstm_conf: LSTMProto
+    mseloss_conf: ErrorLossProto
+    maeloss_conf: ErrorLossProto
+    huberloss_conf: HuberLossProto
+    bceloss_conf: BCELossProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -481,7 +497,7 @@ class ParamGenProto(_message.Message):
     def __init__(self, type: _Optional[_Union[ParamGenProto.InitType, str]] = ..., user_type: _Optional[str] = ..., value: _Optional[float] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class UpdaterProto(_message.Message):
-    __slots__ = ("type", "user_type", "learning_rate", "momentum", "weight_decay", "delta", "clip_low", "clip_high", "rmsprop_conf", "adadelta_conf", "adam_conf", "adammax_conf", "user_conf")
+    __slots__ = ("type", "user_type", "learning_rate", "momentum", "weight_decay", "delta", "clip_low", "clip_high", "rmsprop_conf", "adadelta_conf", "adam_conf", "adammax_conf", "adamw_conf", "lamb_conf", "group", "clip_norm", "ema_decay", "user_conf")
     class UpdaterType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserUpdater: _ClassVar[UpdaterProto.UpdaterType]
@@ -492,6 +508,8 @@ class UpdaterProto(_message.Message):
         kAdaDelta: _ClassVar[UpdaterProto.UpdaterType]
         kAdam: _ClassVar[UpdaterProto.UpdaterType]
         kAdamMax: _ClassVar[UpdaterProto.UpdaterType]
+        kAdamW: _ClassVar[UpdaterProto.UpdaterType]
+        kLAMB: _ClassVar[UpdaterProto.UpdaterType]
     kUserUpdater: UpdaterProto.UpdaterType
     kSGD: UpdaterProto.UpdaterType
     kAdaGrad: UpdaterProto.UpdaterType
@@ -500,6 +518,8 @@ class UpdaterProto(_message.Message):
     kAdaDelta: UpdaterProto.UpdaterType
     kAdam: UpdaterProto.UpdaterType
     kAdamMax: UpdaterProto.UpdaterType
+    kAdamW: UpdaterProto.UpdaterType
+    kLAMB: UpdaterProto.UpdaterType
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +532,11 @@ class UpdaterProto(_message.Message):
     ADADELTA_CONF_FIELD_NUMBER: _ClassVar[int]
     ADAM_CONF_FIELD_NUMBER: _ClassVar[int]
     ADAMMAX_CONF_FIELD_NUMBER: _ClassVar[int]
+    ADAMW_CONF_FIELD_NUMBER: _ClassVar[int]
+    LAMB_CONF_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    EMA_DECAY_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     type: UpdaterProto.UpdaterType
     user_type: str
@@ -525,8 +550,23 @@ class UpdaterProto(_message.Message):
     adadelta_conf: AdaDeltaProto
     adam_conf: AdamProto
     adammax_conf: AdamMaxProto
+    adamw_conf: AdamWProto
+    lamb_conf: LAMBProto
+    group: _containers.RepeatedCompositeFieldContainer[ParamGroupProto]
+    clip_norm: float
+    ema_decay: float
     user_conf: str
-    def __init__(self, type: _Optional[_Union[UpdaterProto.UpdaterType, str]] = ..., user_type: _Optional[str] = ..., learning_rate: _Optional[_Union[LRGenProto, _Mapping]] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., delta: _Optional[float] = ..., clip_low: _Optional[float] = ..., clip_high: _Optional[float] = ..., rmsprop_conf: _Optional[_Union[RMSPropProto, _Mapping]] = ..., adadelta_conf: _Optional[_Union[AdaDeltaProto, _Mapping]] = ..., adam_conf: _Optional[_Union[AdamProto, _Mapping]] = ..., adammax_conf: _Optional[_Union[AdamMaxProto, _Mapping]] = ..., user_conf: _Optional[str] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[UpdaterProto.UpdaterType, str]] = ..., user_type: _Optional[str] = ..., learning_rate: _Optional[_Union[LRGenProto, _Mapping]] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., delta: _Optional[float] = ..., clip_low: _Optional[float] = ..., clip_high: _Optional[float] = ..., rmsprop_conf: _Optional[_Union[RMSPropProto, _Mapping]] = ..., adadelta_conf: _Optional[_Union[AdaDeltaProto, _Mapping]] = ..., adam_conf: _Optional[_Union[AdamProto, _Mapping]] = ..., adammax_conf: _Optional[_Union[AdamMaxProto, _Mapping]] = ..., adamw_conf: _Optional[_Union[AdamWProto, _Mapping]] = ..., lamb_conf: _Optional[_Union[LAMBProto, _Mapping]] = ..., group: _Optional[_Iterable[_Union[ParamGroupProto, _Mapping]]] = ..., clip_norm: _Optional[float] = ..., ema_decay: _Optional[float] = ..., user_conf: _Optional[str] = ...) -> None: ...
+
+class ParamGroupProto(_message.Message):
+    __slots__ = ("match", "lr_scale", "wd_scale")
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    LR_SCALE_FIELD_NUMBER: _ClassVar[int]
+    WD_SCALE_FIELD_NUMBER: _ClassVar[int]
+    match: _containers.RepeatedScalarFieldContainer[str]
+    lr_scale: float
+    wd_scale: float
+    def __init__(self, match: _Optional[_Iterable[str]] = ..., lr_scale: _Optional[float] = ..., wd_scale: _Optional[float] = ...) -> None: ...
 
 class RMSPropProto(_message.Message):
     __slots__ = ("rho",)
@@ -556,8 +596,24 @@ class AdamMaxProto(_message.Message):
     beta2: float
     def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
 
+class AdamWProto(_message.Message):
+    __slots__ = ("beta1", "beta2")
+    BETA1_FIELD_NUMBER: _ClassVar[int]
+    BETA2_FIELD_NUMBER: _ClassVar[int]
+    beta1: float
+    beta2: float
+    def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
+
+class LAMBProto(_message.Message):
+    __slots__ = ("beta1", "beta2")
+    BETA1_FIELD_NUMBER: _ClassVar[int]
+    BETA2_FIELD_NUMBER: _ClassVar[int]
+    beta1: float
+    beta2: float
+    def __init__(self, beta1: _Optional[float] = ..., beta2: _Optional[float] = ...) -> None: ...
+
 class LRGenProto(_message.Message):
-    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf", "reduceonplateau_conf")
+    __slots__ = ("type", "user_type", "base_lr", "step_conf", "linear_conf", "exponential_conf", "inverse_conf", "inverset_conf", "fixedstep_conf", "user_conf", "reduceonplateau_conf", "warmup_steps", "warmup_factor", "cosine_conf", "onecycle_conf", "sequential_conf")
     class ChangeMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kUserChange: _ClassVar[LRGenProto.ChangeMethod]
@@ -569,6 +625,9 @@ class LRGenProto(_message.Message):
         kInverseT: _ClassVar[LRGenProto.ChangeMethod]
         kFixedStep: _ClassVar[LRGenProto.ChangeMethod]
         kReduceOnPlateau: _ClassVar[LRGenProto.ChangeMethod]
+        kCosine: _ClassVar[LRGenProto.ChangeMethod]
+        kOneCycle: _ClassVar[LRGenProto.ChangeMethod]
+        kSequential: _ClassVar[LRGenProto.ChangeMethod]
     kUserChange: LRGenProto.ChangeMethod
     kFixed: LRGenProto.ChangeMethod
     kStep: LRGenProto.ChangeMethod
@@ -578,6 +637,9 @@ class LRGenProto(_message.Message):
     kInverseT: LRGenProto.ChangeMethod
     kFixedStep: LRGenProto.ChangeMethod
     kReduceOnPlateau: LRGenProto.ChangeMethod
+    kCosine: LRGenProto.ChangeMethod
+    kOneCycle: LRGenProto.ChangeMethod
+    kSequential: LRGenProto.ChangeMethod
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
     BASE_LR_FIELD_NUMBER: _ClassVar[int]
@@ -589,6 +651,11 @@ class LRGenProto(_message.Message):
     FIXEDSTEP_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     REDUCEONPLATEAU_CONF_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_STEPS_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    COSINE_CONF_FIELD_NUMBER: _ClassVar[int]
+    ONECYCLE_CONF_FIELD_NUMBER: _ClassVar[int]
+    SEQUENTIAL_CONF_FIELD_NUMBER: _ClassVar[int]
     type: LRGenProto.ChangeMethod
     user_type: str
     base_lr: float
@@ -600,7 +667,40 @@ class LRGenProto(_message.Message):
     fixedstep_conf: FixedStepProto
     user_conf: str
     reduceonplateau_conf: ReduceOnPlateauProto
-    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., reduceonplateau_conf: _Optional[_Union[ReduceOnPlateauProto, _Mapping]] = ...) -> None: ...
+    warmup_steps: int
+    warmup_factor: float
+    cosine_conf: CosineProto
+    onecycle_conf: OneCycleProto
+    sequential_conf: SequentialProto
+    def __init__(self, type: _Optional[_Union[LRGenProto.ChangeMethod, str]] = ..., user_type: _Optional[str] = ..., base_lr: _Optional[float] = ..., step_conf: _Optional[_Union[StepProto, _Mapping]] = ..., linear_conf: _Optional[_Union[LinearProto, _Mapping]] = ..., exponential_conf: _Optional[_Union[ExponentialProto, _Mapping]] = ..., inverse_conf: _Optional[_Union[InverseProto, _Mapping]] = ..., inverset_conf: _Optional[_Union[InverseTProto, _Mapping]] = ..., fixedstep_conf: _Optional[_Union[FixedStepProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., reduceonplateau_conf: _Optional[_Union[ReduceOnPlateauProto, _Mapping]] = ..., warmup_steps: _Optional[int] = ..., warmup_factor: _Optional[float] = ..., cosine_conf: _Optional[_Union[CosineProto, _Mapping]] = ..., onecycle_conf: _Optional[_Union[OneCycleProto, _Mapping]] = ..., sequential_conf: _Optional[_Union[SequentialProto, _Mapping]] = ...) -> None: ...
+
+class CosineProto(_message.Message):
+    __slots__ = ("change_freq", "final_lr")
+    CHANGE_FREQ_FIELD_NUMBER: _ClassVar[int]
+    FINAL_LR_FIELD_NUMBER: _ClassVar[int]
+    change_freq: int
+    final_lr: float
+    def __init__(self, change_freq: _Optional[int] = ..., final_lr: _Optional[float] = ...) -> None: ...
+
+class OneCycleProto(_message.Message):
+    __slots__ = ("change_freq", "rise", "div_factor", "final_div_factor")
+    CHANGE_FREQ_FIELD_NUMBER: _ClassVar[int]
+    RISE_FIELD_NUMBER: _ClassVar[int]
+    DIV_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    FINAL_DIV_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    change_freq: int
+    rise: float
+    div_factor: float
+    final_div_factor: float
+    def __init__(self, change_freq: _Optional[int] = ..., rise: _Optional[float] = ..., div_factor: _Optional[float] = ..., final_div_factor: _Optional[float] = ...) -> None: ...
+
+class SequentialProto(_message.Message):
+    __slots__ = ("schedule", "steps")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    schedule: _containers.RepeatedCompositeFieldContainer[LRGenProto]
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, schedule: _Optional[_Iterable[_Union[LRGenProto, _Mapping]]] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReduceOnPlateauProto(_message.Message):
     __slots__ = ("metric", "factor", "patience", "min_delta", "min_lr")
@@ -949,14 +1049,46 @@ class BMProto(_message.Message):
     def __init__(self, factor: _Optional[float] = ...) -> None: ...
 
 class SoftmaxLossProto(_message.Message):
-    __slots__ = ("topk", "scale", "class_weight")
+    __slots__ = ("topk", "scale", "class_weight", "label_smoothing")
     TOPK_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     CLASS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SMOOTHING_FIELD_NUMBER: _ClassVar[int]
     topk: int
     scale: float
     class_weight: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, topk: _Optional[int] = ..., scale: _Optional[float] = ..., class_weight: _Optional[_Iterable[float]] = ...) -> None: ...
+    label_smoothing: float
+    def __init__(self, topk: _Optional[int] = ..., scale: _Optional[float] = ..., class_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
+
+class ErrorLossProto(_message.Message):
+    __slots__ = ("reduction",)
+    class Reduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        MEAN: _ClassVar[ErrorLossProto.Reduction]
+        SUM: _ClassVar[ErrorLossProto.Reduction]
+    MEAN: ErrorLossProto.Reduction
+    SUM: ErrorLossProto.Reduction
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    reduction: ErrorLossProto.Reduction
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ...) -> None: ...
+
+class HuberLossProto(_message.Message):
+    __slots__ = ("reduction", "delta")
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    reduction: ErrorLossProto.Reduction
+    delta: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., delta: _Optional[float] = ...) -> None: ...
+
+class BCELossProto(_message.Message):
+    __slots__ = ("reduction", "pos_weight", "label_smoothing")
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    POS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SMOOTHING_FIELD_NUMBER: _ClassVar[int]
+    reduction: ErrorLossProto.Reduction
+    pos_weight: _containers.RepeatedScalarFieldContainer[float]
+    label_smoothing: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., pos_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
 
 class ArgSortProto(_message.Message):
     __slots__ = ("topk",)

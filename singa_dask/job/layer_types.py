@@ -69,7 +69,10 @@ REQUIRED |= {spelling: REQUIRED[kind] for spelling, kind in SPELLINGS.items() if
 
 ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
-LOSSES = frozenset({"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # prediction, label, maybe weights
+# Prediction, label, maybe weights.
+LOSSES = frozenset(
+    {"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kMSELoss", "kMAELoss", "kHuberLoss", "kBCELoss"}
+)
 
 # Type -> the axis of its weight (or table) that `partition_dim: 1` splits, and what lies along it.
 _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {

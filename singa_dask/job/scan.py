@@ -245,11 +245,11 @@ def _homes() -> dict[str, tuple[str, ...]]:
     """Field name -> the blocks of a job with such a field."""
     homes: dict[str, set[str]] = {}
 
-    def visit(message: Descriptor, block: str) -> None:
+    def visit(message: Descriptor, block: str, *above: Descriptor) -> None:
         for f in message.fields:
             homes.setdefault(f.name, set()).add(block)
-            if f.message_type is not None:
-                visit(f.message_type, f"{f.name} {{ }}")
+            if f.message_type is not None and f.message_type not in (message, *above):
+                visit(f.message_type, f"{f.name} {{ }}", message, *above)
 
     visit(JobProto.DESCRIPTOR, "the job")
     return {name: tuple(sorted(blocks)) for name, blocks in homes.items()}

@@ -12,7 +12,7 @@ from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput
-from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
+from singa_dask.layers.loss import SoftmaxLoss
 from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.param import Param
@@ -28,6 +28,7 @@ from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
 from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.transition import LabelTransition, Transition
+from singa_dask.layers.value_loss import BCELoss, EuclideanLoss, HuberLoss, MAELoss, MSELoss
 
 __all__ = [
     "GRU",
@@ -37,6 +38,7 @@ __all__ = [
     "Accuracy",
     "Activation",
     "ArgSort",
+    "BCELoss",
     "BatchNorm",
     "BridgeDst",
     "BridgeSrc",
@@ -53,6 +55,7 @@ __all__ = [
     "EuclideanLoss",
     "Form",
     "Frame",
+    "HuberLoss",
     "ImagePreprocess",
     "InnerProduct",
     "InputLayer",
@@ -60,6 +63,8 @@ __all__ = [
     "LastStep",
     "Layer",
     "LossLayer",
+    "MAELoss",
+    "MSELoss",
     "Metric",
     "OneHot",
     "OutputLayer",

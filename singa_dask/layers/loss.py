@@ -1,4 +1,4 @@
-"""Losses.   B samples of this worker, T samples of the group's mini-batch (step.total_rows), N classes."""
+"""Losses of classes.   B samples of this worker, T samples of the group's mini-batch (step.total_rows), N classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels, refuse_targets, target_rows
+from singa_dask.layers.labels import class_labels, refuse_targets
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -18,14 +18,16 @@ from singa_dask.ops.arrays import Array
 
 
 class SoftmaxLoss(LossLayer):
-    """loss = -scale log softmax(x)[label]; the output is softmax(x).   x: (B, ...) of N elements -> (B, N).
+    """loss = -scale sum_j q_j log softmax(x)_j,  q = (1 - label_smoothing) onehot(label) + label_smoothing / N; the
+    output is softmax(x).   x: (B, ...) of N elements -> (B, N).   (Label smoothing: Szegedy et al. 2016.)
 
     Sources: x, the layer with the labels, and optionally one with a weight per row, (B,) or (B, 1). A row's loss is
     multiplied by its weight and by the class_weight of its label; both are 1 if not given.
-    Gradient for x: scale weight (softmax(x) - onehot(label)) / T; the weights get none.
+    Gradient for x: scale weight (softmax(x) - q) / T; the weights get none.
     Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows whose
     label is among the topk largest outputs, whatever their weights.
-    softmaxloss_conf: topk, scale, class_weight. Raises DataError if a weight is negative or not finite.
+    softmaxloss_conf: topk, scale, class_weight, label_smoothing. Raises DataError if a weight is negative or not
+    finite.
     """
 
     type: ClassVar[str] = "kSoftmaxLoss"
@@ -45,8 +47,8 @@ class SoftmaxLoss(LossLayer):
 
     @property
     def sent(self) -> tuple[float, float]:
-        others = self.partition.size - 1
-        return (3.0 * others + 2 * self.partition.others if self.partition.splits else 0.0), 0.0
+        others, sums = self.partition.size - 1, 1 + (self.conf.label_smoothing > 0)
+        return (3.0 * others + 2 * sums * self.partition.others if self.partition.splits else 0.0), 0.0
 
     def setup(self, *src: Shape) -> Shape:
         own = prod(self.sources(src)[0])
@@ -62,7 +64,7 @@ class SoftmaxLoss(LossLayer):
             message = f"softmaxloss_conf.class_weight must have {classes} factors: the layer has {classes} outputs"
             raise self.problem(message, f"{len(factors)} factors", hint)
         self._factors = np.array(factors) if factors else None
-        self._classes = classes
+        self._classes, self._smoothing = classes, self.conf.label_smoothing
         return (own,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
@@ -75,7 +77,9 @@ class SoftmaxLoss(LossLayer):
         if self.partition.splits:
             ctx.loss, ctx.correct = self._of_columns(ctx, logits)
         else:
-            ctx.loss, ctx.correct = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y)
+            ctx.loss, ctx.correct = ctx.ops.softmax_cross_entropy(
+                logits, ctx.targets, self.conf.topk, ctx.y, self._smoothing
+            )
             if ctx.weights is not None:
                 ctx.loss = _summed(self._losses(ctx, logits), ctx.weights)
         return ctx.y
@@ -87,10 +91,14 @@ class SoftmaxLoss(LossLayer):
         weights = ctx.ops.asarray(self._factors, ctx.ops.dtype)[ctx.targets]
         return weights if ctx.sample_weights is None else weights * ctx.sample_weights
 
-    @staticmethod
-    def _losses(ctx: Context, x: Array) -> Array:
-        """-log softmax(x)[label], (B,), after softmax(x): the largest output is exp(0) / sum."""
-        return x.max(axis=1) - x[ctx.ops.xp.arange(len(x)), ctx.targets] - ctx.ops.xp.log(ctx.y.max(axis=1))
+    def _losses(self, ctx: Context, x: Array) -> Array:
+        """The loss of each row, (B,), after softmax(x): the largest output is exp(0) / sum."""
+        value = self._smoothed(x[ctx.ops.xp.arange(len(x)), ctx.targets], x.mean(axis=1))
+        return x.max(axis=1) - value - ctx.ops.xp.log(ctx.y.max(axis=1))
+
+    def _smoothed(self, value: Array, mean: Array) -> Array:
+        """sum_j q_j x_j of each row, from x[label] and the mean of x."""
+        return value + self._smoothing * (mean - value) if self._smoothing else value
 
     def _of_columns(self, ctx: Context, x: Array) -> tuple[Array, Array]:
         """The weighted loss and the number of correct rows, from the logits of all workers. x: (B, own columns)."""
@@ -104,19 +112,23 @@ class SoftmaxLoss(LossLayer):
         larger, equal = x > value[:, None], x == value[:, None]
         larger |= equal & (xp.arange(first, last) < labels[:, None])
         among = group.sum(larger.sum(axis=1).astype(x.dtype)) < self.conf.topk
-        return _summed(xp.log(total) - (value - maximum), ctx.weights), (among & (value == value)).sum()
+        mean = group.sum(x.sum(axis=1)) / self._classes if self._smoothing else value
+        losses = xp.log(total) - (self._smoothed(value, mean) - maximum)
+        return _summed(losses, ctx.weights), (among & (value == value)).sum()
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         dx = ctx.buffer("dx", ctx.y.shape)
         scale = self.conf.scale / ctx.step.total_rows
         if self.partition.splits:
             ctx.ops.xp.multiply(ctx.y, scale, out=dx)
-            dx[ctx.ops.xp.arange(len(dx)), ctx.columns] -= scale * ctx.own
+            dx[ctx.ops.xp.arange(len(dx)), ctx.columns] -= scale * (1 - self._smoothing) * ctx.own
+            if self._smoothing:
+                dx -= scale * self._smoothing / self._classes
         else:
-            ctx.ops.softmax_cross_entropy_backward(ctx.y, ctx.targets, scale, dx)
+            ctx.ops.softmax_cross_entropy_backward(ctx.y, ctx.targets, scale, dx, self._smoothing)
         if ctx.weights is not None:
             dx *= ctx.weights[:, None]
-        return _for_first(self, dx.reshape(ctx.x_shape))
+        return for_first(self, dx.reshape(ctx.x_shape))
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         rows = ctx.y.shape[0]
@@ -126,77 +138,10 @@ class SoftmaxLoss(LossLayer):
         return ctx.y, ctx.targets, ctx.sample_weights
 
 
-class EuclideanLoss(LossLayer):
-    """loss = sum over a sample of w (x - t)^2 / 2; the output is x.   x: (B, ...), t: (B, ...) with as many elements.
-
-    Sources: prediction x; the layer with the target t: an input layer's target if it has a target_shape, else the
-    layer's output; and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with one per value of
-    t, or per position of an image. Where w is 0, t may be NaN.
-    Gradient for x: w (x - t) / T, as in SINGA, whose reported loss is twice ours; target and weights get none.
-    Metric: loss, the sum over the samples divided by their number.
-    Raises DataError if a target is missing, or a weight is negative or not finite.
-    """
-
-    type: ClassVar[str] = "kEuclideanLoss"
-    target_sources: ClassVar[tuple[int, ...]] = (1,)
-    compares: ClassVar[str] = "values"
-    num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
-    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
-    rowwise: ClassVar[bool] = True
-
-    def setup(self, *src: Shape) -> Shape:
-        prediction, target = self.sources(src)[:2]
-        if prod(prediction) != prod(target):
-            first, second = self.proto.srclayers[:2]
-            hint = f"Let {first!r} have {prod(target)} outputs."
-            if 1 in self.targets:
-                hint += f" Or set has_label: false, if the net is to reproduce the samples of {second!r}."
-            else:
-                hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
-            raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
-        if len(src) > 2:
-            check_weights(self, src[2], target)
-        return prediction
-
-    def forward(self, ctx: Context, *x: Array) -> Array:
-        xp = ctx.ops.xp
-        target_rows(self, x[0], x[1])
-        ctx.difference = ctx.buffer("difference", x[0].shape)
-        xp.subtract(x[0], x[1].reshape(x[0].shape), out=ctx.difference)
-        flat = ctx.difference.reshape(-1)
-        ctx.compared, ctx.sample_weights, ctx.weighted = x[:2], None, ctx.difference
-        if len(x) > 2:
-            ctx.weighted = self._weighted(ctx, x[1].shape, x[2])
-        ctx.loss = 0.5 * xp.dot(flat, ctx.weighted.reshape(-1))
-        return x[0]
-
-    def _weighted(self, ctx: Context, shape: Shape, weights: Array) -> Array:
-        """w (x - t), in the shape of x. shape: of t."""
-        weights = sample_weights(self, ctx, weights, shape[0])
-        if weights.size == prod(shape):
-            weights = weights.reshape(shape)
-        elif weights.size == shape[0]:
-            weights = weights.reshape(-1, *[1] * (len(shape) - 1))
-        ctx.sample_weights = weights
-        difference = ctx.difference.reshape(shape)
-        difference[ctx.ops.xp.broadcast_to(weights == 0, shape)] = 0
-        return (weights * difference).reshape(ctx.difference.shape)
-
-    def backward(self, ctx: Context, dy: Any) -> Any:
-        dx = ctx.buffer("dx", ctx.difference.shape)
-        return _for_first(self, ctx.ops.xp.multiply(ctx.weighted, 1 / ctx.step.total_rows, out=dx))
-
-    def metrics(self, ctx: Context) -> dict[str, Metric]:
-        return {"loss": Metric(float(ctx.loss), ctx.difference.shape[0])}
-
-    def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
-        return *ctx.compared, ctx.sample_weights
-
-
 def _summed(losses: Array, weights: Array) -> Array:
     return (losses if weights is None else losses * weights).sum(dtype="float64")
 
 
-def _for_first(layer: LossLayer, dx: Array) -> tuple[Any, ...]:
+def for_first(layer: LossLayer, dx: Array) -> tuple[Any, ...]:
     """The gradients for the sources, of which only the first gets one."""
     return dx, *(None,) * (len(layer.proto.srclayers) - 1)

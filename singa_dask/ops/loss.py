@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from singa_dask.ops.arrays import Array
@@ -27,26 +28,44 @@ class LossOps:
         out *= y
         return out
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
-        """out = softmax(x); returns the sum over rows of -log out[label] and how many labels are among the topk.
+    def softmax_cross_entropy(
+        self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
+    ) -> tuple[Array, Array]:
+        """out = softmax(x); returns the sum over rows of -sum_j q_j log out_j and how many labels are among the topk.
 
-        x, out: (B, N), labels: (B,) integers in [0, N).
+        x, out: (B, N), labels: (B,) integers in [0, N). q = (1 - smoothing) onehot(label) + smoothing / N.
         """
         xp = self.xp
         shifted = x - x.max(axis=1, keepdims=True)
         xp.exp(shifted, out=out)
         sums = out.sum(axis=1, keepdims=True)
         out /= sums
-        losses = xp.log(sums[:, 0]) - shifted[xp.arange(len(labels)), labels]
+        losses = xp.log(sums[:, 0]) - (1 - smoothing) * shifted[xp.arange(len(labels)), labels]
+        if smoothing:
+            losses -= smoothing * shifted.mean(axis=1)
         return losses.sum(), self.count_topk(x, labels, topk)
 
-    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
-        """out = scale (y - onehot(labels)): the gradient for x of scale times the summed loss.   y: softmax(x)."""
+    def softmax_cross_entropy_backward(
+        self, y: Array, labels: Array, scale: float, out: Array, smoothing: float = 0.0
+    ) -> Array:
+        """out = scale (y - q): the gradient for x of scale times the summed loss.   y: softmax(x)."""
         xp = self.xp
-        out[...] = y
-        out[xp.arange(len(labels)), labels] -= 1
+        self.xp.subtract(y, smoothing / y.shape[1], out=out)
+        out[xp.arange(len(labels)), labels] -= 1 - smoothing
         out *= scale
         return out
+
+    def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
+        """out: y = sigmoid(x), the losses' derivative (1 - t + p t) y - p t, and the losses
+        -(p t log y + (1 - t) log(1 - y)).   x, t, each of out: (B, N); positive: p, (N,)."""
+        xp, (y, slope, losses) = self.xp, out
+        rest = xp.exp(-xp.abs(x))  # never overflows
+        xp.divide(xp.where(x >= 0, xp.ones_like(rest), rest), 1 + rest, out=y)
+        positives = positive * t
+        both = 1 - t + positives
+        xp.multiply(both, xp.log1p(rest), out=losses)
+        losses += positives * xp.maximum(-x, 0) + (1 - t) * xp.maximum(x, 0)
+        xp.subtract(both * y, positives, out=slope)
 
     def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
         """How many rows have x[label] among their topk largest; of equal values those of lower index count as larger.

@@ -6,6 +6,7 @@ and weight decay; devices have a kernel of the same name, with the hyperparamete
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from inspect import getfullargspec
 from typing import Any
@@ -68,6 +69,18 @@ def adam(
     w -= (lr / correction1) * m / (xp.sqrt(v / correction2) + delta)
 
 
+def adamw(
+    xp: Any, w: Array, g: Array, m: Array, v: Array, *,
+    lr: float, shrinkage: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,
+) -> None:  # fmt: skip
+    """w -= shrinkage w, then as adam (Loshchilov and Hutter 2019). shrinkage: lr times the weight decay."""
+    w *= 1 - shrinkage
+    adam(
+        xp, w, g, m, v,
+        lr=lr, beta1=beta1, beta2=beta2, correction1=correction1, correction2=correction2, delta=delta,
+    )  # fmt: skip
+
+
 def adamax(
     xp: Any, w: Array, g: Array, m: Array, u: Array, *,
     lr: float, beta1: float, beta2: float, correction1: float, delta: float,
@@ -82,7 +95,7 @@ def adamax(
 
 
 RULES: dict[str, Callable[..., None]] = {
-    rule.__name__: rule for rule in (sgd, nesterov, adagrad, rmsprop, adadelta, adam, adamax)
+    rule.__name__: rule for rule in (sgd, nesterov, adagrad, rmsprop, adadelta, adam, adamw, adamax)
 }
 
 
@@ -104,6 +117,10 @@ def hyperparameters(rule: str, given: dict[str, float]) -> tuple[float, ...]:
     return tuple(given[name] for name in names)
 
 
+# Elements that become float64 at once.
+_BLOCK = 1 << 16
+
+
 class UpdateOps:
     """Update rules over `self.xp`."""
 
@@ -120,3 +137,44 @@ class UpdateOps:
         *own, weight_decay, clip_low, clip_high = hyperparameters(rule, given)
         g = self.xp.clip(g, clip_low, clip_high) + weight_decay * w
         RULES[rule](self.xp, w, g, *states, **dict(zip(_HYPERPARAMETERS[rule], own, strict=False)))
+
+    def moving_average(self, average: Array, w: Array, decay: float) -> None:
+        """average = decay average + (1 - decay) w, in place."""
+        average *= decay
+        average += (1 - decay) * w
+
+    def lamb(
+        self, w: Array, g: Array, m: Array, v: Array, *,
+        lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,
+        weight_decay: float, clip_low: float, clip_high: float,
+    ) -> None:  # fmt: skip
+        """Update a whole parameter w and the moments m and v in place (You et al. 2020):
+
+            g = clip(g, clip_low, clip_high);  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+            r = (m / correction1) / (sqrt(v / correction2) + delta) + weight_decay w
+            w -= lr (|w| / |r|) r
+
+        The ratio of the norms is 1 where either is 0. correction1, correction2: as of adam. g stays as it is.
+        """
+        xp = self.xp
+        g = xp.clip(g, clip_low, clip_high)
+        m *= beta1
+        m += (1 - beta1) * g
+        v *= beta2
+        v += (1 - beta2) * g * g
+        r = (m / correction1) / (xp.sqrt(v / correction2) + delta) + weight_decay * w
+        w -= lr * trust_ratio(float(squared_norm(w)), float(squared_norm(r))) * r
+
+
+def squared_norm(x: Array) -> Array:
+    """sum x^2 in float64, of a flat array: a scalar where the array is."""
+    total: Array = 0.0
+    for start in range(0, x.size, _BLOCK):
+        block = x[start : start + _BLOCK].astype("float64")
+        total = total + block @ block
+    return total
+
+
+def trust_ratio(squared_w: float, squared_r: float) -> float:
+    """|w| / |r| from their squares; 1 where either is 0."""
+    return math.sqrt(squared_w / squared_r) if squared_w > 0 and squared_r > 0 else 1.0

@@ -15,6 +15,7 @@ from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.work import planned_nets
 from singa_dask.training.nets import make_nets
+from singa_dask.updaters import updater_class
 
 DIMS = {"dim 0": 0, "dim 1": 1}
 CODED: tuple[dict[str, Any], ...] = ({"codec": "kHalf"}, {"codec": "kTopK", "sparsity": 0.05})
@@ -108,11 +109,15 @@ class _Maker:
             yield ClusterTopology.hybrid(2, half, 2, half)
 
     def divides(self, topology: ClusterTopology, partition: str) -> bool:
-        """Whether the net can be partitioned so, and every worker of a group gets something to compute."""
+        """Whether the net can be partitioned so, with this updater, and every worker of a group gets something to
+        compute."""
         size = topology.nworkers_per_group
         try:
             forms = self.forms(topology, partition)
+            net = planned_nets(self.candidate(topology, partition).job, size).nets[Phase.kTrain]
         except ConfigError:
+            return False
+        if net.own.params and updater_class(self.job.updater).whole_parameters:
             return False
         divided = any((reads, makes) != ("rows", "rows") for _, reads, makes in forms)
         return divided or (partition == "dim 0" and size <= max(self._batches(), default=size))

@@ -61,7 +61,7 @@ class Costs:
         _, self.threads = conditions(job, machines)
         self.rates = Rates(profile, machines.cores)
         self.collectives = Collectives(profile, machines)
-        self.rule = rule_name(job.updater)
+        self.rule, self.clips = rule_name(job.updater), bool(job.updater.clip_norm)
         self.codec: Codec | None = None
         if self.topology.codec != "kFull":
             self.codec = codec(self.topology.codec, sparsity=self.topology.sparsity)

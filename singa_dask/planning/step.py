@@ -15,6 +15,7 @@ from singa_dask.planning.work import NBYTES, Call, Collective, WorkerStep
 Script = Iterator[Compute | Pause | Submit | Wait]
 # Of the message by which all ranks learn the metrics of a step (training/step_metrics.py), before what each reports.
 _METRICS_NBYTES, _RANK_NBYTES = 48, 72
+_NORM_NBYTES = 8
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class GroupStep:
     @property
     def _together(self) -> float | None:
         """Of the exchange in shared memory with the update, where that was measured; see Costs.shared."""
-        if not (self.shares and self.in_process):
+        if not (self.shares and self.in_process) or self.costs.clips:
             return None
         return self.costs.shared(self.work.replicated, self.size)
 
@@ -191,14 +192,24 @@ class GroupStep:
         elif self.size > 1:
             yield Arrive(f"sum {bucket}")
             yield Compute((self.size - 1) * self.costs.coding("decode", part), "codec")
+        if self.costs.clips:
+            yield Compute(self.costs.add(NBYTES * part), "update")  # the squares of its elements
+        else:
+            yield from self._apply(bucket)
+
+    def _apply(self, bucket: int) -> Iterator[Act]:
         if not self.local:
             yield from self._push(f"server {bucket}", self._slices(bucket))
             return
-        yield Compute(self.costs.update(part), "update")
+        yield Compute(self.costs.update(self._part(bucket)), "update")
         if self.in_process and self.size > 1 and not self.shares:
             yield from self._start_gather(bucket)
 
     def _gather(self, bucket: int) -> Iterator[Act]:
+        if not self.costs.clips:
+            yield from self._take(bucket)
+
+    def _take(self, bucket: int) -> Iterator[Act]:
         if not self.in_process or self.size == 1 or self._together is not None:
             return
         if self.shares:
@@ -269,8 +280,20 @@ class GroupStep:
         """Until all replies of a step are there."""
         return sum(reply.seconds for reply in self.replies)
 
+    def _update_clipped(self) -> Script:
+        if self.size > 1:
+            yield Compute(self.costs.collectives.cost("all_reduce", _NORM_NBYTES, self.size).seconds, "exchange")
+        count = len(self.buckets)
+        for bucket in range(count + 1):
+            if bucket < count:
+                yield from self._inline(tuple(self._apply(bucket)))
+            if bucket > 0:
+                yield from self._inline(tuple(self._take(bucket - 1)))
+
     def _finish(self) -> Script:
         work = self.work
+        if self.costs.clips:
+            yield from self._update_clipped()
         if work.own and self.local:
             yield Compute(self.costs.update(work.own), "update")
         elif work.own:

@@ -22,7 +22,7 @@ from singa_dask.net.partition import Partitioner
 from singa_dask.net.passes import failure
 from singa_dask.ops import Ops
 from singa_dask.planning.work import NBYTES, Collective, Work, batch_of, collectives_of, layer_work, transition_work
-from singa_dask.updaters import updater_class
+from singa_dask.updaters import states_of, updater_class
 
 Forms = tuple[Form, Form]
 
@@ -150,7 +150,8 @@ class Ways:
         }
         self._wanted = {plan.layer.name: set(plan.wanted) for plan in net.routing.forward}
         self._trained = {plan.layer.name for plan in net.routing.backward}
-        self._states = len(updater_class(job.updater).states)
+        self._states = len(states_of(job.updater))
+        self._whole_parameters = updater_class(job.updater).whole_parameters
         self._owners = set(net.params)
         self._known: dict[tuple[str, Way, Context], Placed | NotPartitioned] = {}
 
@@ -204,6 +205,8 @@ class Ways:
             known = portions.setdefault(param.owner.name, here.portion)
             if here.portion is not None and known != here.portion:
                 raise whole.problem(f"would split {here.name!r} otherwise than a layer that shares it")
+            if here.portion is not None and self._whole_parameters:
+                raise whole.problem(f"would split {here.name!r}, which the updater needs as a whole")
         transitions = [
             (i, _transition(partitioner.messages[source], partitioner.partitions[source], layer, i))
             for i, source in enumerate(read)

@@ -24,7 +24,7 @@ from singa_dask.server import Partition
 from singa_dask.training.memory import Need, need_of
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
-from singa_dask.updaters import updater_class
+from singa_dask.updaters import states_of
 
 NBYTES = 4  # of an element
 
@@ -137,8 +137,8 @@ def worker_step(job: JobProto) -> WorkerStep:
         backward=planned.backward,
         entries=tuple(net.flat.entries),
         own=net.own.size,
-        partition=parameter_partition(topology, layout),
-        whole=parameter_partition(topology, layout, whole=True),
+        partition=parameter_partition(topology, layout, job.updater),
+        whole=parameter_partition(topology, layout, job.updater, whole=True),
         forms={name: (layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()},
         need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
         shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
@@ -182,7 +182,7 @@ def server_memory(job: JobProto, step: WorkerStep) -> int:
     held = Counter[int]()
     for piece in step.partition.slices:
         held[piece.server] += piece.size
-    return NBYTES * (1 + len(updater_class(job.updater).states)) * max(held.values(), default=0)
+    return NBYTES * (1 + len(states_of(job.updater))) * max(held.values(), default=0)
 
 
 def batch_of(net: Net) -> int:

@@ -24,11 +24,11 @@ from singa_dask.planning.profile import Curve, LayerSample, Point, Profile, codi
 from singa_dask.profiling.grid import grid_jobs
 from singa_dask.profiling.layers import RATE, measure_layers
 from singa_dask.server import LocalLink, Server, ServerPlan, Slice, Stub
-from singa_dask.updaters import SGD, AdaDelta, AdaGrad, Adam, AdamMax, Nesterov, RMSProp
+from singa_dask.updaters import LAMB, SGD, AdaDelta, AdaGrad, Adam, AdamMax, AdamW, Nesterov, RMSProp
 
 RULES = (
     *(rule(lr=RATE, momentum=0.9, weight_decay=1e-4).proto for rule in (SGD, Nesterov)),
-    *(rule(lr=RATE).proto for rule in (AdaGrad, AdaDelta, Adam, AdamMax)),
+    *(rule(lr=RATE).proto for rule in (AdaGrad, AdaDelta, Adam, AdamMax, AdamW, LAMB)),
     RMSProp(lr=RATE, rho=0.9).proto,
 )
 SHARES = (0.01, 0.05, 0.1)

@@ -216,6 +216,8 @@ class SliceProtocol:
             if put.state:
                 self.updater.load_state(put.state)
             self.values = self.ops.asarray(put.values).copy() if self.copy else put.values
+            if not put.state:
+                self.updater.start(self.values)
             self.version, self.reductions, self.ledger = put.version, put.reductions, put.ledger.copy()
             self.ledger.begin(self.dealt_to, put.step)
             self.members = {group: _GroupClock(-1, self.ledger.next(group)) for group in self.groups}

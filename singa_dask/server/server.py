@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -53,7 +53,7 @@ class ServerPlan:
         ops = ops or get_ops("cpu")
 
         def updater(of: Slice) -> Updater:
-            return self._updater(ops, of.start, of.stop)
+            return self._updater(ops, self.entries, of.start, of.stop)
 
         return ServerProtocol(
             self.slices,
@@ -76,14 +76,14 @@ class ServerPlan:
     def warm_up(self) -> None:
         """Compile the kernels of an update on the CPU, with an update that is discarded."""
         if self.slices:
-            start, ops = self.slices[0].start, get_ops("cpu")
-            values, gradient = ops.zeros((ALIGNMENT,)), ops.zeros((ALIGNMENT,))
-            self._updater(ops, start, start + ALIGNMENT).update(0, values, gradient, made=0)
+            ops, size = get_ops("cpu"), ALIGNMENT
+            updater = self._updater(ops, [Entry("any", (size,), 0, size)], 0, size)
+            updater.update(0, ops.zeros((size,)), ops.zeros((size,)), made=0)
 
-    def _updater(self, ops: Ops, start: int, stop: int) -> Updater:
+    def _updater(self, ops: Ops, entries: Sequence[Entry], start: int, stop: int) -> Updater:
         with unpacked(self.code):
             updater = make_updater(UpdaterProto.FromString(self.updater), ops)
-        updater.bind(self.entries, start, stop)
+        updater.bind(entries, start, stop)
         return updater
 
 

@@ -61,6 +61,15 @@ def even_cuts(size: int, n: int) -> list[int]:
     return [ALIGNMENT * (blocks + (i < extra)) for i in range(n)]
 
 
+def _lengths(first: int, last: int, n: int, cuts: Sequence[int] | None) -> list[int]:
+    """Lengths of n consecutive ranges of [first, last), as even as the places where it may be cut allow."""
+    if cuts is None:
+        return even_cuts(last - first, n)
+    allowed = [first, *(cut for cut in cuts if first < cut < last), last]
+    even = (first + (last - first) * i / n for i in range(n + 1))
+    return [stop - start for start, stop in pairwise(min(allowed, key=lambda cut: abs(cut - end)) for end in even)]
+
+
 def partition(
     size: int,
     nworkers: int,
@@ -69,25 +78,26 @@ def partition(
     beside: bool,
     bounds: Sequence[int] | None = None,
     own: Sequence[int] = (),
+    cuts: Sequence[int] | None = None,
 ) -> Partition:
     """Partition `size` replicated elements (a multiple of 16) and each worker's `own` for groups of `nworkers` workers
     and `nservers` servers.
 
     beside: whether servers share the workers' processes. If every server then has a worker in its process, both own
     the same part of a bucket, so that nothing is sent twice. Otherwise each worker has an equal part, for any servers.
-    bounds: the bounds of the buckets (multiples of 16); by default one bucket.
+    bounds: the bounds of the buckets (multiples of 16); by default one bucket. cuts: where replicated parameters may
+    be cut, besides these bounds: ascending multiples of 16; by default at all of them.
     """
     slices: list[Slice] = []
     buckets: list[Bucket] = []
     for first, last in pairwise([0, size] if bounds is None else bounds):
-        owned = even_cuts(last - first, nservers)
-        counts = even_cuts(last - first, nworkers)
+        owned, counts = (_lengths(first, last, n, cuts) for n in (nservers, nworkers))
         if beside and nservers <= nworkers:
             counts = owned + [0] * (nworkers - nservers)
         buckets.append(Bucket(first, last, tuple(counts)))
-        cuts = sorted({0, *accumulate(counts), *accumulate(owned)})
-        workers, servers = _owners(counts, cuts), _owners(owned, cuts)
-        for worker, server, (start, stop) in zip(workers, servers, pairwise(cuts), strict=True):
+        ends = sorted({0, *accumulate(counts), *accumulate(owned)})
+        workers, servers = _owners(counts, ends), _owners(owned, ends)
+        for worker, server, (start, stop) in zip(workers, servers, pairwise(ends), strict=True):
             slices.append(Slice(len(slices), first + start, first + stop, worker, server))
     starts = [size + before for before in accumulate(own, initial=0)]
     for worker, (first, last) in enumerate(pairwise(starts)):

@@ -37,6 +37,7 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
 from singa_dask.training.ledgers import joint_ledger
+from singa_dask.updaters import EMA
 
 FORMAT = "singa_dask checkpoint 1"
 BEST = "best.h5"
@@ -72,6 +73,11 @@ class Checkpoint:
     def ledger(self) -> Ledger:
         """Which gradients the parameters contain."""
         return joint_ledger(self.ledgers)
+
+    @property
+    def trained(self) -> Mapping[str, Any]:
+        """The parameters that evaluations and predictions use: their moving averages, if the updater keeps them."""
+        return self.updater.get(EMA, self.parameters)
 
     @property
     def own_nbytes(self) -> int:
@@ -187,10 +193,10 @@ def keep_newest(folder: Path, count: int) -> None:
 
 
 def load_parameters(paths: Iterable[str]) -> dict[str, SavedArray]:
-    """The parameters of several checkpoints (files or workspaces). Later ones override earlier ones."""
+    """The trained parameters of several checkpoints (files or workspaces). Later ones override earlier ones."""
     parameters: dict[str, SavedArray] = {}
     for path in paths:
-        parameters.update(load(find(Path(path))).parameters)
+        parameters.update(load(find(Path(path))).trained)
     return parameters
 
 

@@ -11,12 +11,12 @@ from singa_dask.job.evaluations import (
     EARLY_STOPPING,
     KEEP_BEST,
     PHASE_NAMES,
-    REDUCE_ON_PLATEAU,
     is_minimised,
+    plateaus,
     watched_metrics,
 )
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.job.paths import format_path
+from singa_dask.job.paths import Path, format_path
 from singa_dask.updaters import learning_rate
 
 
@@ -64,11 +64,12 @@ class Decisions:
 
     def __init__(self, job: JobProto) -> None:
         self._metrics = watched_metrics(job)
-        plateau, early = job.updater.learning_rate.reduceonplateau_conf, job.early_stopping
-        deltas = {EARLY_STOPPING: early.min_delta, REDUCE_ON_PLATEAU: plateau.min_delta}
-        self._watches = {path: Watch(metric, deltas.get(path, 0.0)) for path, metric in self._metrics.items()}
-        self._patience = {EARLY_STOPPING: early.patience, REDUCE_ON_PLATEAU: plateau.patience}
         self._rate = job.updater.learning_rate
+        self._plateaus = {(*path, "metric"): conf for path, conf in plateaus(self._rate)}
+        settings: dict[Path, Any] = {EARLY_STOPPING: job.early_stopping, **self._plateaus}
+        deltas = {path: conf.min_delta for path, conf in settings.items()}
+        self._watches = {path: Watch(metric, deltas.get(path, 0.0)) for path, metric in self._metrics.items()}
+        self._patience = {path: conf.patience for path, conf in settings.items()}
         self.reductions = 0
 
     @property
@@ -99,7 +100,7 @@ class Decisions:
             improved = improved or (better and path == KEEP_BEST)
             out_of_patience = watch.since >= self._patience.get(path, watch.since + 1)
             ends = ends or (out_of_patience and path == EARLY_STOPPING)
-            if out_of_patience and path == REDUCE_ON_PLATEAU:
+            if out_of_patience and path in self._plateaus:
                 watch.since = 0
                 self.reductions += self.rate(step, more=1) < self.rate(step)
         return Verdict(improved, self.reductions, ends)
@@ -114,7 +115,7 @@ class Decisions:
 
     def rate(self, step: int, more: int = 0) -> float:
         """The learning rate at a step, after so many more reductions."""
-        return learning_rate(self._rate).reduced(step, self.reductions + more)
+        return learning_rate(self._rate).rate(step, self.reductions + more)
 
     @property
     def reason(self) -> str:

@@ -38,7 +38,7 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     train = Net(job.neuralnet, Phase.kTrain, ops)
     found = checkpoints.load(path)
     check_fits(found, path, {entry.name: entry.shape for entry in train.flat.entries})
-    train.flat.values[...] = ops.asarray(train.flat.flattened(found.parameters))
+    train.flat.values[...] = ops.asarray(train.flat.flattened(found.trained))
     return Net(job.neuralnet, phase, ops, share=train)
 
 
@@ -49,6 +49,7 @@ def load_model(
     dtype: Any = np.float32,
     device_id: int = 0,
     trust_code: bool = False,
+    ema: bool = True,
 ) -> Model:
     """A trained net to call on arrays, in any process: of a checkpoint file or a run's workspace.
 
@@ -58,7 +59,8 @@ def load_model(
         probabilities = model.predict(x)              x: in the units of the data
 
     `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
-    another user has written. dtype: in which the model computes.
+    another user has written. dtype: in which the model computes. ema: take the moving averages of the parameters, if
+    the updater kept them; False takes the parameters themselves, with which training goes on.
     Raises CheckpointError where there is no checkpoint, it is damaged, or it needs code that is not trusted.
     """
     path = checkpoints.find(Path(where))
@@ -67,7 +69,7 @@ def load_model(
         net = Job.from_text(found.job).net
         model = Model(net, seed=found.seed, device=device, dtype=dtype, device_id=device_id)
     model.code, model.described = code, found.described
-    model.load_state_dict(found.parameters)
+    model.load_state_dict(found.trained if ema else found.parameters)
     return model
 
 
@@ -100,7 +102,7 @@ def model_of(job: JobProto, code: CodeBundle | None, path: Path) -> Model:
     device = {"device": "gpu", "device_id": job.gpu[0]} if job.gpu else {}
     model = Model(net, seed=found.seed, **device)
     check_fits(found, path, {param.name: param.whole_shape for param in model.net.params})
-    model.load_state_dict(found.parameters)
+    model.load_state_dict(found.trained)
     model.code, model.described = code, found.described
     return model
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -27,7 +28,7 @@ from singa_dask.training.decisions import reductions_in
 from singa_dask.training.ledgers import gather_ledgers, share_ledger
 from singa_dask.training.shadows import LATEST, RankAddress, all_gather_objects, provider_of
 from singa_dask.training.stages import ServerStages
-from singa_dask.updaters import updater_class
+from singa_dask.updaters import EMA, states_of
 
 
 class GroupState:
@@ -233,9 +234,40 @@ class GroupState:
         ledgers = gather_ledgers(comm, Ledger.joint(self._stages.stub.ledgers), lambda: servers.ledger)
         return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals, ledgers)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the net has the moving averages of the parameters, if the updater keeps them. No update may be under
+        way. Collective; an exception inside leaves the averages, for it ends the run."""
+        if not self._job.updater.ema_decay:
+            yield
+            return
+        flat, own = self._net.flat, self._net.own
+        kept = flat.values.copy(), own.values.copy()
+        averages = self._averages()
+        self._set(averages[: flat.size], averages[flat.size :])
+        yield
+        self._set(*kept)
+
+    def _averages(self) -> np.ndarray:
+        """The moving averages of the replicated parameters and of the own portions. Collective."""
+        stages, values = self._stages, self._zeros(self._size)
+        for i, s in enumerate(stages.stub.slices):
+            values[s.start : s.stop] = self._net.ops.to_host(stages.stub.inspect(i).state[EMA])
+        for bucket in stages.exchange.buckets:
+            self._comm.all_gather(values[bucket.elements], bucket.counts)
+        return values
+
+    def _set(self, flat: Any, own: Any) -> None:
+        """Set the values of the net; what the servers have stays. Workers may share the memory of `flat`."""
+        ops, dtype = self._net.ops, self._net.ops.dtype
+        self._comm.barrier()
+        self._net.flat.values[...] = ops.asarray(flat, dtype)
+        self._net.own.values[...] = ops.asarray(own, dtype)
+        self._comm.barrier()
+
     @property
     def _updater_state(self) -> tuple[str, ...]:
-        return tuple(updater_class(self._job.updater).states)
+        return states_of(self._job.updater)
 
     def _zeros(self, size: int) -> np.ndarray:
         return np.zeros(size, self._net.flat.values.dtype)

@@ -28,7 +28,7 @@ from singa_dask.net.net import told_apart
 from singa_dask.ops import Ops
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import suits_sharing
-from singa_dask.updaters import updater_class
+from singa_dask.updaters import states_of
 
 UNLIMITED = 2**62
 # Address space that a worker takes besides its arrays: compiled kernels, threads, messages; 100 MB were measured.
@@ -40,6 +40,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 class Need:
     """Bytes of the arrays that a worker allocates and uses, by kind.
 
+    averages: while the moving averages of the parameters are evaluated, these and the parameters themselves.
     exchange: what arrives of the others' gradients, and what a codec keeps. reserved: besides, in the address space.
     """
 
@@ -48,6 +49,7 @@ class Need:
     updater_state: int
     exchange: int
     activations: int
+    averages: int = 0
     reserved: int = 0
 
     @property
@@ -91,7 +93,7 @@ def need_of(
     itemsize = np.dtype(train.ops.dtype).itemsize
     common = itemsize * sum(param.size for param in train.params if param.portion is None)
     own = itemsize * sum(param.size for param in train.params if param.portion is not None)
-    states = len(updater_class(job.updater).states)
+    states = len(states_of(job.updater))
     exchanged = 0 if shares or workers == 1 else common
     kept = 2 * exchanged // workers  # the own part of the sums, and MPI's buffer for what it adds
     if job.cluster.codec != job.cluster.kFull:  # the servers' values, and a residual
@@ -104,6 +106,7 @@ def need_of(
         updater_state=states * (common // workers + own) if in_process_servers else 0,
         exchange=kept,
         activations=itemsize * sum(_activations(net, workers) for net in nets.values()),
+        averages=2 * (common + own) if job.updater.ema_decay else 0,
         reserved=unused + (common - common // workers if shares else 0),
     )
 

@@ -10,14 +10,18 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.exchange.buckets import bucket_bounds
 from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import AlgProto, JobProto
+from singa_dask.job.job_pb2 import AlgProto, JobProto, UpdaterProto
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition, ServerPlan, Slice, partition
+from singa_dask.updaters import updater_class
 
 
-def parameter_partition(topology: ClusterTopology, layout: GroupLayout, *, whole: bool = False) -> Partition:
-    """How the parameters of a group are cut for the workers and servers of this topology.
+def parameter_partition(
+    topology: ClusterTopology, layout: GroupLayout, updater: UpdaterProto, *, whole: bool = False
+) -> Partition:
+    """How the parameters of a group are cut for the workers and servers of this topology: for a rule that needs whole
+    parameters, only between them.
 
     whole: the replicated ones into one bucket, because nothing is sent: workers share memory. So it is for a worker on
     its own.
@@ -31,6 +35,7 @@ def parameter_partition(topology: ClusterTopology, layout: GroupLayout, *, whole
         beside=not topology.server_worker_separate,
         bounds=bucket_bounds(starts, layout.size, topology.bucket_size),
         own=layout.own_sizes,
+        cuts=[entry.start for entry in layout.replicated] if updater_class(updater).whole_parameters else None,
     )
 
 

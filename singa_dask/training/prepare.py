@@ -67,7 +67,7 @@ class Prepared:
     @property
     def partition(self) -> Partition:
         """The partition of the parameters among workers and servers."""
-        return parameter_partition(self.topology, self.layout)
+        return parameter_partition(self.topology, self.layout, self.job.updater)
 
 
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
@@ -112,6 +112,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
+        train = nets[Phase.kTrain]
+        updater.check_fits([param.name for param in train.params], [param.name for param in train.own.params])
     except ConfigError as error:
         raise job.located(error) from error
     net = nets[Phase.kTrain]

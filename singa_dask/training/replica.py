@@ -27,7 +27,8 @@ from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
 from singa_dask.training.shadows import Holder, RankShadow
 from singa_dask.training.stages import ServerStages
-from singa_dask.updaters import updater_class
+from singa_dask.updaters import states_of
+from singa_dask.updaters.groups import scaled
 
 
 class Replica:
@@ -119,7 +120,7 @@ class Replica:
         one_machine = comm.size > 1 and device_comm is None and comm.one_machine()
         shared = form_shared_parameters(flat, comm) if one_machine and suits_sharing(job, ops) else None
         whole = links is None and shared is not None
-        cut = parameter_partition(topology, layout, whole=whole)
+        cut = parameter_partition(topology, layout, job.updater, whole=whole)
         slices = cut.of_worker(comm.rank)
         codec = {"name": topology.codec, "sparsity": topology.sparsity}
         exchange: BucketExchange
@@ -132,9 +133,9 @@ class Replica:
                 codec,
                 flat.values.dtype,
                 uncoded=flat.places(lambda entry: entry.statistic),
-                frozen=flat.places(lambda entry: entry.lr_scale == 0 and not entry.statistic),
+                frozen=flat.places(lambda entry: scaled(entry, job.updater).lr_scale == 0 and not entry.statistic),
             )
-        states = updater_class(job.updater).states
+        states = states_of(job.updater)
         shadow = None
         if holder is not None and links is None and ops.device == "cpu":
             shadow = Shadow.create(slices, states, flat.values.dtype, room)

@@ -9,6 +9,7 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
+from singa_dask.exchange.clipping import NormClip, norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.staging import Staging
 from singa_dask.job.job_pb2 import JobProto
@@ -28,6 +29,8 @@ class ServerStages:
     new: the servers' values of this worker's parts, flat: the net's own array where that is exact. values: `new`, then
     the worker's own portions: what the stub reads and writes. owed: gradients, in the same order, that an earlier run
     kept back and no codec here can keep; they are part of the next step.
+
+    With `clip_norm` in the updater, servers update no bucket before all are summed: the norm is that of all of them.
     """
 
     def __init__(
@@ -58,10 +61,12 @@ class ServerStages:
         self._own = own
         self.values, self._gradients = Joined(self.new, own.values), Joined(self._sums, own.gradients)
         self._own_range = range(net.flat.size, net.flat.size + net.own.size)
+        self._clip = norm_clip(job.updater, net.flat, net.own)
+        self._squares: Any = 0.0  # of the sums of this worker's parts so far
 
     def begin(self, step: int) -> None:
         """Begin a step, on every worker."""
-        self._step = step
+        self._step, self._squares = step, 0.0
         self.exchange.begin(step)
 
     def prepare(self, bucket: int) -> None:
@@ -76,18 +81,16 @@ class ServerStages:
 
     def update(self, bucket: int) -> None:
         """Have the servers update this worker's part."""
-        part = self.exchange.parts[bucket]
         self.exchange.reduce_scatter(bucket, self.staging.gradients, self._sums)
-        self.stub.push(self._step, self._gradients, self.values, range(part.start, part.stop))
-        if self.in_process_servers:
-            self.staging.offer(self.new, part)
-            self.exchange.start_all_gather(bucket, self.staging.values, self._offered)
+        if self._clip is None:
+            self._push(bucket)
+        else:
+            self._squares = self._squares + self._clip.squares(self._sums, self.exchange.parts[bucket])
 
     def gather(self, bucket: int) -> None:
         """Take the other workers' parts, if the servers are in the workers' processes."""
-        if self.in_process_servers:
-            self.exchange.all_gather(bucket, self.staging.values, self._offered)
-            self.staging.receive(self.exchange.buckets[bucket].elements)
+        if self._clip is None:
+            self._take(bucket)
 
     def finish(self) -> None:
         """Have the servers update the worker's own portions, and take the replies of servers elsewhere."""
@@ -95,12 +98,40 @@ class ServerStages:
             if self.owed is not None:
                 self._net.own.grads += self._net.ops.asarray(self.owed[self._own_range.start : self._own_range.stop])
             self._own.send(slice(None))
+        if self._clip is not None:
+            self._executor.run(self._update_clipped, self._clip)
+        if self._own_range:
             self.stub.push(self._step, self._gradients, self.values, self._own_range)
         self.owed = None
         self.stub.pull(self.values)
         self.receive_own()
         if not self.in_process_servers:
             self._gather_replies()
+
+    def _push(self, bucket: int) -> None:
+        part = self.exchange.parts[bucket]
+        self.stub.push(self._step, self._gradients, self.values, range(part.start, part.stop))
+        if self.in_process_servers:
+            self.staging.offer(self.new, part)
+            self.exchange.start_all_gather(bucket, self.staging.values, self._offered)
+
+    def _take(self, bucket: int) -> None:
+        if self.in_process_servers:
+            self.exchange.all_gather(bucket, self.staging.values, self._offered)
+            self.staging.receive(self.exchange.buckets[bucket].elements)
+
+    def _update_clipped(self, clip: NormClip) -> None:
+        """Scale all sums to the largest norm, have the servers update every bucket, and take the others' parts."""
+        own = slice(self._own_range.start, self._own_range.stop)
+        scale = clip.scale(self._comm, self._squares + clip.squares(self._gradients, own))
+        for part in (*self.exchange.parts, own):
+            clip.apply(scale, self._gradients, part)
+        count = len(self.exchange.buckets)
+        for bucket in range(count + 1):  # one travels while the next one is updated
+            if bucket < count:
+                self._push(bucket)
+            if bucket > 0:
+                self._take(bucket - 1)
 
     def drain(self) -> None:
         """Take the replies to all updates that are under way. Collective."""

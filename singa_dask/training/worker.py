@@ -302,7 +302,8 @@ class _TrainingLoop:
         ends = False
         for phase in phases:
             self._replica.drain()
-            with self._open(self._replica.nets[phase], 0, stop=batches_of(self._job, phase) or None) as feed:
+            feed = self._open(self._replica.nets[phase], 0, stop=batches_of(self._job, phase) or None)
+            with feed, self._replica.group_state.averaged():
                 measured = evaluate_group(self._replica, phase, feed, self._services.stop_requested)
             if measured is None:
                 return True, False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,38 +25,51 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import Entry
 from singa_dask.ops.arrays import Array
 from singa_dask.updaters.fields import as_written, numbers
+from singa_dask.updaters.groups import check_groups, scaled
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 
 if TYPE_CHECKING:
     from singa_dask.ops import Ops
 
 
+EMA = "ema"
+"""The state that holds the moving average of the parameters."""
+
+
 class Segment(NamedTuple):
     """A run of the slice whose parameters share their scales, of learning rate and weight decay; None: statistics.
 
-    start, stop: within the slice; states: views.
+    start, stop: within the slice. states: views. average: of the parameters, a view; None where none is kept.
     """
 
     start: int
     stop: int
     scales: tuple[float, float] | None
     states: tuple[Array, ...]
+    average: Array | None
 
 
 class Updater(Description, ABC):
     """Base of every updater. A class of your own is named by `user_type: "module:Class"`.
 
     Every rule sees the gradient clipped to [clip_low, clip_high] (where they differ), plus
-    weight_decay * wd_scale * w, and the learning rate times lr_scale.
+    weight_decay * wd_scale * w, and the learning rate times lr_scale. Before that, the gradient of all parameters is
+    scaled to the norm clip_norm if its norm is larger (`exchange.clipping`). group: ParamGroupProto, or mappings.
 
-    states: names of the arrays, as long as the slice, that the rule keeps between updates. ops: set by make_updater.
-    numbers: those in the `*_conf`, by name.
+    With ema_decay, the moving average of the parameters is part of the state:  a = ema_decay a + (1 - ema_decay) w
+    after each update, and a = w in the beginning (Polyak & Juditsky 1992, with weights that decay). Of running
+    statistics it is the value.
+
+    states: names of the arrays, as long as the slice, that the rule keeps between updates. whole_parameters: whether
+    the rule needs each parameter as a whole, so that slices must not cut it. ops: set by make_updater. numbers: those
+    in the `*_conf`, by name.
     """
 
     ops: Ops
 
     type: ClassVar[str] = "kUserUpdater"
     states: ClassVar[tuple[str, ...]] = ()
+    whole_parameters: ClassVar[bool] = False
 
     def __init__(self, *, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any):
         proto = UpdaterProto()
@@ -86,6 +99,10 @@ class Updater(Description, ABC):
         self.weight_decay = as_written(proto.weight_decay)
         self.delta = as_written(proto.delta)
         self.clip_low, self.clip_high = _clip_range(proto)
+        self.ema_decay = as_written(proto.ema_decay)
+        if self.ema_decay and EMA in self.states:
+            message = f"{type(self).__name__} has a state of the name of the moving average"
+            raise self.problem("user_type", message, EMA, "Give it another name.")
         if self.conf_field is not None:
             self.numbers = numbers(self.conf)
         if not proto.HasField("learning_rate"):
@@ -97,13 +114,35 @@ class Updater(Description, ABC):
         """An error that names a field of the updater."""
         return ConfigError(Problem(f"updater.{field}", message, str(received), hint))
 
+    def check_fits(self, names: Collection[str], split: Collection[str]) -> None:
+        """Raise ConfigError if a group matches none of the parameters, or if the rule needs whole parameters, but some
+        are split over workers. names: of all parameters; split: of those."""
+        check_groups(self.proto.group, names)
+        if self.whole_parameters and split:
+            name = type(self).__name__
+            message = f"{name} needs the norms of whole parameters, but partition_dim splits some over the workers"
+            hint = "Leave out partition_dim: 1, or use kAdamW."
+            raise self.problem("type", message, ", ".join(split), hint)
+
     def bind(self, entries: Sequence[Entry], start: int, stop: int) -> None:
         """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
-        self._state = {name: self.ops.zeros((stop - start,)) for name in self.states}
+        self._state = {name: self.ops.zeros((stop - start,)) for name in state_names(type(self), self.proto)}
+        scaled_entries = [scaled(entry, self.proto) for entry in entries]
         self._segments = [
-            Segment(a, b, scales, tuple(self._state[name][a:b] for name in self.states))
-            for a, b, scales in segments(entries, start, stop)
+            Segment(
+                a,
+                b,
+                scales,
+                tuple(self._state[name][a:b] for name in self.states),
+                self._state[EMA][a:b] if self.ema_decay else None,
+            )
+            for a, b, scales in segments(scaled_entries, start, stop, apart=self.whole_parameters)
         ]
+
+    def start(self, w: Array) -> None:
+        """Begin with these values of the slice, which are their moving average."""
+        if self.ema_decay:
+            self._state[EMA][...] = w
 
     def update(self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0) -> None:
         """Update the slice `w` in place from the gradients `g`.
@@ -112,20 +151,24 @@ class Updater(Description, ABC):
         before this one, by which moments are corrected; other than `step` where several worker groups update the same
         parameters.
         """
-        lr = self.schedule.reduced(step, reductions)
+        lr = self.schedule.rate(step, reductions)
         made = step if made is None else made
-        for start, stop, scales, states in self._segments:
+        for start, stop, scales, states, average in self._segments:
+            values = w[start:stop]
             if scales is None:
-                w[start:stop] -= g[start:stop]
+                values -= g[start:stop]
             else:
                 rates = lr * scales[0], self.weight_decay * scales[1]
-                self.apply(made, *rates, w[start:stop], g[start:stop], *states)
+                self.apply(made, *rates, values, g[start:stop], *states)
+            if average is not None:
+                self.ops.moving_average(average, values, 0.0 if scales is None else self.ema_decay)
 
     @abstractmethod
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         """One application of the rule, in place, to parameters of equal scales. w, g, every state: (n,).
 
-        step: how many updates were made before this one.
+        With `whole_parameters`, to one parameter and the zeros behind it. step: how many updates were made before this
+        one.
         """
 
     def _run(
@@ -142,9 +185,9 @@ class Updater(Description, ABC):
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from saved arrays. Raises CheckpointError where names or lengths differ."""
-        if set(state) != set(self.states):
+        if set(state) != set(self._state):
             raise CheckpointError(
-                f"{type(self).__name__} keeps {', '.join(self.states) or 'no state'}, "
+                f"{type(self).__name__} keeps {', '.join(self._state) or 'no state'}, "
                 f"but the checkpoint has {', '.join(state) or 'none'}"
             )
         for name, array in self._state.items():
@@ -155,14 +198,22 @@ class Updater(Description, ABC):
             array[...] = self.ops.asarray(state[name])
 
 
-_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high")
+_COMMON = ("momentum", "weight_decay", "delta", "clip_low", "clip_high", "clip_norm", "ema_decay", "group")
 
 
-def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int, int, tuple[float, float] | None]]:
+def state_names(kind: type[Updater], proto: UpdaterProto) -> tuple[str, ...]:
+    """The names of the arrays that an updater of this class and these settings keeps between updates."""
+    return (*kind.states, EMA) if proto.ema_decay else tuple(kind.states)
+
+
+def segments(
+    entries: Sequence[Entry], start: int, stop: int, *, apart: bool = False
+) -> list[tuple[int, int, tuple[float, float] | None]]:
     """Cut [start, stop) where the scales change: (start, stop, (lr_scale, wd_scale)), counted from the slice's start;
     None in place of the scales of a statistic.
 
-    The padding behind a parameter goes with it, so that equal neighbours are one run.
+    The padding behind a parameter goes with it, so that equal neighbours are one run. apart: every parameter is a run
+    of its own, and must lie in [start, stop) as a whole.
     """
     runs: list[tuple[int, int, tuple[float, float] | None]] = []
     for i, entry in enumerate(entries):
@@ -171,7 +222,9 @@ def segments(entries: Sequence[Entry], start: int, stop: int) -> list[tuple[int,
         if a >= b:
             continue
         scales = None if entry.statistic else (as_written(entry.lr_scale), as_written(entry.wd_scale))
-        if runs and runs[-1][2] == scales:
+        if apart and not (start <= entry.start and entry.stop <= stop):
+            raise ValueError(f"[{start}, {stop}) cuts parameter {entry.name!r} at [{entry.start}, {entry.stop})")
+        if runs and runs[-1][2] == scales and not apart:
             a = runs.pop()[0]
         runs.append((a, b, scales))
     return runs

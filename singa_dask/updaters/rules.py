@@ -98,6 +98,44 @@ class Adam(_Dividing):
         )  # fmt: skip
 
 
+class AdamW(_Dividing):
+    """w -= lr weight_decay w, then as Adam, whose gradient has no weight decay.
+
+    beta1 [0.9], beta2 [0.999], delta [1e-8].  (Loshchilov & Hutter 2019.)
+    """
+
+    type: ClassVar[str] = "kAdamW"
+    conf_field: ClassVar[str | None] = "adamw_conf"
+    states: ClassVar[tuple[str, ...]] = ("mean", "squares")
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        self._run(
+            "adamw", w, g, states, 0.0, lr=lr, shrinkage=lr * weight_decay, **vars(self.numbers), delta=self.delta,
+            correction1=1 - self.numbers.beta1 ** (step + 1), correction2=1 - self.numbers.beta2 ** (step + 1),
+        )  # fmt: skip
+
+
+class LAMB(_Dividing):
+    """m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+    r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + delta) + weight_decay w,  t the number of updates with this one;
+    w -= lr (|w| / |r|) r,  with the norms of each whole parameter, and 1 for their ratio where either is 0.
+
+    beta1 [0.9], beta2 [0.999], delta [1e-8].  (You et al. 2020, algorithm 2.)
+    """
+
+    type: ClassVar[str] = "kLAMB"
+    conf_field: ClassVar[str | None] = "lamb_conf"
+    states: ClassVar[tuple[str, ...]] = ("mean", "squares")
+    whole_parameters: ClassVar[bool] = True
+
+    def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
+        self.ops.lamb(
+            w, g, *states, lr=lr, **vars(self.numbers), delta=self.delta, weight_decay=weight_decay,
+            correction1=1 - self.numbers.beta1 ** (step + 1), correction2=1 - self.numbers.beta2 ** (step + 1),
+            clip_low=self.clip_low, clip_high=self.clip_high,
+        )  # fmt: skip
+
+
 class AdamMax(_Dividing):
     """m = beta1 m + (1 - beta1) g;  u = max(beta2 u, |g|);  w -= lr m / (1 - beta1^t) / (u + delta),
     t the number of updates with this one.

@@ -3,12 +3,14 @@
     Inverse(base_lr=0.01, gamma=1e-4, pow=0.75)                                             # Python
     learning_rate { type: kInverse base_lr: 0.01 inverse_conf { gamma: 1e-4 pow: 0.75 } }   # job file
 
-Rules of SINGA 0.3, except ReduceOnPlateau.
+Rules of SINGA 0.3, except ReduceOnPlateau, Cosine, OneCycle and Sequential. Any of them may have a warm-up in front.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from singa_dask.errors import ConfigError, Problem
@@ -22,8 +24,8 @@ KEY = "updater.learning_rate"
 class Schedule(Description, ABC):
     """A learning rate that is a pure function of the step, and of how often evaluations have reduced it.
 
-    Keyword arguments are `base_lr` [0.01] and the fields of the schedule's `*_conf`, or whatever a class of your own,
-    named by `user_type: "module:Class"`, finds in `self.conf`.
+    Keyword arguments are `base_lr` [0.01], `warmup_steps` [0], `warmup_factor` [0] and the fields of the schedule's
+    `*_conf`, or whatever a class of your own, named by `user_type: "module:Class"`, finds in `self.conf`.
 
     numbers: those in the `*_conf`, by name.
     """
@@ -35,7 +37,7 @@ class Schedule(Description, ABC):
         if self.conf_field is not None and self.type != Schedule.type:
             getattr(proto, self.conf_field).SetInParent()  # what it must have is missed, though none is given
         given = {"base_lr": base_lr} if base_lr is not None else {}
-        self._describe(proto, Schedule, KEY, {**given, **conf}, ("base_lr",), ("base_lr",))
+        self._describe(proto, Schedule, KEY, {**given, **conf}, _COMMON, _COMMON)
         self._adopt(proto)
 
     def _adopt(self, proto: LRGenProto) -> None:
@@ -46,6 +48,7 @@ class Schedule(Description, ABC):
     def prepare(self) -> None:
         """Read and check the settings; schedules with settings of their own read them here too."""
         self.base_lr = as_written(self.proto.base_lr)
+        self.warmup_steps, self.warmup_factor = self.proto.warmup_steps, as_written(self.proto.warmup_factor)
         if self.conf_field is not None:
             self.numbers = numbers(self.conf)
 
@@ -55,14 +58,28 @@ class Schedule(Description, ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float:
-        """The learning rate at this step."""
+        """The learning rate at this step, counted from the end of the warm-up."""
 
     def reduced(self, step: int, reductions: int) -> float:
-        """The learning rate at this step, after so many reductions: only ReduceOnPlateau is reduced."""
+        """As a call, after so many reductions: only ReduceOnPlateau is reduced."""
         return self(step)
+
+    def rate(self, step: int, reductions: int = 0) -> float:
+        """The learning rate at this step of training, after so many reductions.
+
+        f = warmup_factor, n = warmup_steps: (f + (1 - f) t / n) reduced(0) while t < n, then reduced(t - n)
+        (gradual warm-up, Goyal et al. 2017).
+        """
+        if step >= self.warmup_steps:
+            return self.reduced(step - self.warmup_steps, reductions)
+        warmth = self.warmup_factor + (1 - self.warmup_factor) * step / self.warmup_steps
+        return warmth * self.reduced(0, reductions)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.proto).strip()!r})"
+
+
+_COMMON = ("base_lr", "warmup_steps", "warmup_factor")
 
 
 class Fixed(Schedule):
@@ -177,8 +194,89 @@ class ReduceOnPlateau(Schedule):
         return max(self.base_lr * self.numbers.factor**reductions, self.numbers.min_lr)
 
 
+class Cosine(Schedule):
+    """lr(t) = final_lr + (base_lr - final_lr) (1 + cos(pi r)) / 2,  r = min(t / change_freq, 1).
+    change_freq, final_lr [0].   (Loshchilov & Hutter 2017, without restarts.)
+    """
+
+    type: ClassVar[str] = "kCosine"
+    conf_field: ClassVar[str | None] = "cosine_conf"
+
+    def __call__(self, step: int) -> float:
+        return _half_cosine(self.base_lr, self.numbers.final_lr, step / self.numbers.change_freq)
+
+
+class OneCycle(Schedule):
+    """Half a cosine from base_lr / div_factor to base_lr, which it reaches at u = rise change_freq - 1; then half a
+    cosine to base_lr / div_factor / final_div_factor at change_freq - 1, where it stays.
+    change_freq, rise [0.3], div_factor [25], final_div_factor [1e4].   (Smith & Topin 2018.)
+
+    Momentum stays as it is.
+    """
+
+    type: ClassVar[str] = "kOneCycle"
+    conf_field: ClassVar[str | None] = "onecycle_conf"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._top = self.numbers.rise * self.numbers.change_freq - 1
+        if self._top <= 0:
+            raise self.problem("rise", "must be more than 1 / change_freq", self.numbers.rise)
+
+    def __call__(self, step: int) -> float:
+        first = self.base_lr / self.numbers.div_factor
+        if step <= self._top:
+            return _half_cosine(first, self.base_lr, step / self._top)
+        fall = (step - self._top) / (self.numbers.change_freq - 1 - self._top)
+        return _half_cosine(self.base_lr, first / self.numbers.final_div_factor, fall)
+
+
+class Sequential(Schedule):
+    """One schedule after the other; each counts its own steps, its warm-up first, and the last has no end.
+    schedule, steps: lists; steps[i] is how many steps schedule[i] lasts, of each but the last.
+
+    `base_lr` is not used.
+    """
+
+    type: ClassVar[str] = "kSequential"
+    conf_field: ClassVar[str | None] = "sequential_conf"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.schedules = [learning_rate(proto) for proto in self.conf.schedule]
+        self._starts = [0, *accumulate(self.conf.steps)]
+        if not self.schedules or len(self._starts) != len(self.schedules):
+            received = f"{len(self.schedules)} schedule, {len(self.conf.steps)} steps"
+            raise self.problem("steps", "must be one less than the schedules", received)
+
+    def __call__(self, step: int) -> float:
+        return self.reduced(step, 0)
+
+    def reduced(self, step: int, reductions: int) -> float:
+        i = sum(start <= step for start in self._starts) - 1
+        return self.schedules[i].rate(step - self._starts[i], reductions)
+
+
+def _half_cosine(first: float, last: float, r: float) -> float:
+    """From `first` at r = 0 to `last` at r = 1 and beyond."""
+    return last + (first - last) * (1 + math.cos(math.pi * min(r, 1.0))) / 2
+
+
 BY_TYPE: dict[str, type[Schedule]] = {
-    cls.type: cls for cls in (Fixed, Step, Linear, Exponential, Inverse, InverseT, FixedStep, ReduceOnPlateau)
+    cls.type: cls
+    for cls in (
+        Fixed,
+        Step,
+        Linear,
+        Exponential,
+        Inverse,
+        InverseT,
+        FixedStep,
+        ReduceOnPlateau,
+        Cosine,
+        OneCycle,
+        Sequential,
+    )
 }
 
 

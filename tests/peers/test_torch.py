@@ -10,13 +10,19 @@ import pytest
 from support.layer_cases import Bench
 
 from singa_dask import updaters
+from singa_dask.distopt import DistOpt, Model
 from singa_dask.layers import (
     LRN,
     BatchNorm,
+    BCELoss,
     Convolution,
     EuclideanLoss,
+    HuberLoss,
     InnerProduct,
+    MAELoss,
+    MSELoss,
     Pooling,
+    RecordInput,
     ReLU,
     Sigmoid,
     Softmax,
@@ -26,7 +32,7 @@ from singa_dask.layers import (
 )
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
-from singa_dask.updaters import make_updater
+from singa_dask.updaters import make_updater, schedules
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -123,6 +129,54 @@ def test_the_loss_of_a_regression():
     np.testing.assert_allclose(ours.backward([np.zeros((6, 4, 3, 2))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
+POSITIVE = [1.0, 0.5, 3.0, 2.0]
+LOSSES = {
+    "mse": (MSELoss("n", ["x", "t"]), F.mse_loss),
+    "sum of squares": (MSELoss("n", ["x", "t"], reduction="SUM"), lambda x, t: F.mse_loss(x, t, reduction="sum") / 6),
+    "mae": (MAELoss("n", ["x", "t"]), F.l1_loss),
+    "huber": (HuberLoss("n", ["x", "t"], delta=0.6), lambda x, t: F.huber_loss(x, t, delta=0.6)),
+    "sum of hubers": (
+        HuberLoss("n", ["x", "t"], reduction="SUM"),
+        lambda x, t: F.huber_loss(x, t, reduction="sum") / 6,
+    ),
+    "bce": (BCELoss("n", ["x", "t"]), F.binary_cross_entropy_with_logits),
+    "bce with factors": (
+        BCELoss("n", ["x", "t"], pos_weight=POSITIVE),
+        lambda x, t: F.binary_cross_entropy_with_logits(x, t, pos_weight=torch.tensor(POSITIVE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_values(name):
+    layer, peer = LOSSES[name]
+    draw = np.random.default_rng(0)
+    ours = Bench(layer, ((4,), (4,)), get_ops("cpu", np.float32), rows=6)
+    ours.inputs = [draw.normal(size=(6, 4)).astype(np.float32), draw.random((6, 4), np.float32)]
+    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
+    x, target = (torch.tensor(array) for array in ours.inputs)
+    x.requires_grad_()
+    loss = peer(x, target)
+    loss.backward()
+    ours.forward()
+    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(ours.backward([np.zeros((6, 4))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_loss_with_label_smoothing():
+    draw = np.random.default_rng(0)
+    logits, labels = draw.normal(size=(6, 10)).astype(np.float32), draw.integers(0, 10, 6)
+    ours = Bench(SoftmaxLoss("n", ["x", "data"], label_smoothing=0.1), ((10,), "labels"), get_ops("cpu", np.float32))
+    ours.inputs = [logits, labels]
+    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
+    x = torch.tensor(logits, requires_grad=True)
+    loss = F.cross_entropy(x, torch.tensor(labels), label_smoothing=0.1)
+    loss.backward()
+    ours.forward()
+    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(ours.backward([np.zeros((6, 10))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
 OPTIMISERS = {
     "sgd": (updaters.SGD(lr=0.1), lambda w: torch.optim.SGD(w, 0.1)),
     "momentum": (
@@ -142,6 +196,10 @@ OPTIMISERS = {
         updaters.AdamMax(lr=0.1, beta1=0.9, beta2=0.99, delta=1e-8),
         lambda w: torch.optim.Adamax(w, 0.1, (0.9, 0.99), 1e-8),
     ),
+    "adamw": (
+        updaters.AdamW(lr=0.01, beta1=0.9, beta2=0.99, weight_decay=0.3),
+        lambda w: torch.optim.AdamW(w, 0.01, (0.9, 0.99), 1e-8, 0.3),
+    ),
     # PyTorch adds eps to the root, SINGA's rule under it.
     "rmsprop": (updaters.RMSProp(lr=0.1, rho=0.9, delta=1e-14), lambda w: torch.optim.RMSprop(w, 0.1, 0.9, 1e-14)),
     "adadelta": (updaters.AdaDelta(lr=1, rho=0.9, delta=1e-4), lambda w: torch.optim.Adadelta(w, 1, 0.9, 1e-4)),
@@ -149,7 +207,7 @@ OPTIMISERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_ten_steps_of_an_updater(name):
+def test_twenty_steps_of_an_updater(name):
     updater, peer = OPTIMISERS[name]
     draw = np.random.default_rng(0)
     values = draw.normal(size=64).astype(np.float32)
@@ -157,9 +215,129 @@ def test_ten_steps_of_an_updater(name):
     optimiser = peer([theirs])
     ours = make_updater(updater.proto, get_ops("cpu", np.float32))
     ours.bind([Entry("w", (64,), 0, 64)], 0, 64)
-    for step in range(10):
+    for step in range(20):
         gradient = draw.normal(size=64).astype(np.float32)
         ours.update(step, values, gradient)
         theirs.grad = torch.tensor(gradient)
         optimiser.step()
     np.testing.assert_allclose(values, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+LR = torch.optim.lr_scheduler
+SCHEDULES = {
+    "cosine": (
+        schedules.Cosine(base_lr=0.5, change_freq=25, final_lr=0.1),
+        lambda optimiser: LR.CosineAnnealingLR(optimiser, 25, 0.1),
+    ),
+    "one cycle": (
+        schedules.OneCycle(base_lr=0.5, change_freq=26, div_factor=10, final_div_factor=100),
+        lambda optimiser: LR.OneCycleLR(optimiser, 0.5, total_steps=26, div_factor=10, final_div_factor=100),
+    ),
+    "warm-up, then cosine": (
+        schedules.Cosine(base_lr=0.5, change_freq=15, warmup_steps=10, warmup_factor=0.2),
+        lambda optimiser: LR.SequentialLR(
+            optimiser, [LR.LinearLR(optimiser, 0.2, total_iters=10), LR.CosineAnnealingLR(optimiser, 15)], [10]
+        ),
+    ),
+    "three in a sequence": (
+        schedules.Sequential(
+            schedule=[
+                schedules.Fixed(0.05),
+                schedules.Step(base_lr=0.5, gamma=0.5, change_freq=3),
+                schedules.Linear(base_lr=0.5, change_freq=6, final_lr=0.1),
+            ],
+            steps=[7, 9],
+        ),
+        lambda optimiser: LR.SequentialLR(
+            optimiser,
+            [
+                LR.ConstantLR(optimiser, 0.1, total_iters=100),
+                LR.StepLR(optimiser, 3, 0.5),
+                LR.LinearLR(optimiser, 1, 0.2, total_iters=6),
+            ],
+            [7, 16],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.filterwarnings("ignore:.*epoch parameter.*:UserWarning")
+def test_the_rates_of_a_schedule(name):
+    ours, peer = SCHEDULES[name]
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.5, momentum=0.9)
+    theirs, rates = peer(optimiser), []
+    for _ in range(26):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        if len(rates) < 26:
+            theirs.step()
+    np.testing.assert_allclose([ours.rate(t) for t in range(26)], rates, rtol=1e-5, atol=1e-9)
+
+
+def test_twenty_steps_of_a_net_with_everything_at_once():
+    """AdamW with groups, clipping by norm, warm-up and a cosine, label smoothing, and moving averages."""
+    layers = [RecordInput(shape=[8]), InnerProduct("a", num_output=16), Tanh(), InnerProduct("b", num_output=5)]
+    model = Model([*layers, SoftmaxLoss(label_smoothing=0.1)], seed=1)
+    schedule = schedules.Cosine(base_lr=0.05, change_freq=15, warmup_steps=5, warmup_factor=0.2)
+    groups = [{"match": "*_bias", "wd_scale": 0}, {"match": "a_*", "lr_scale": 0.5}]
+    rule = updaters.AdamW(learning_rate=schedule, weight_decay=0.2, clip_norm=0.8, ema_decay=0.8, group=groups)
+    opt = DistOpt(rule, model)
+    theirs = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 5))
+    theirs.load_state_dict(as_theirs(model))
+    first, second = theirs[0], theirs[2]
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": [first.weight], "lr": 0.025, "weight_decay": 0.2},
+            {"params": [first.bias], "lr": 0.025, "weight_decay": 0.0},
+            {"params": [second.weight], "lr": 0.05, "weight_decay": 0.2},
+            {"params": [second.bias], "lr": 0.05, "weight_decay": 0.0},
+        ]
+    )
+    warm_up, cosine = LR.LinearLR(optimiser, 0.2, total_iters=5), LR.CosineAnnealingLR(optimiser, 15)
+    rates = LR.SequentialLR(optimiser, [warm_up, cosine], [5])
+    average = torch.optim.swa_utils.AveragedModel(theirs, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8))
+    average.update_parameters(theirs)  # the first one copies
+    draw, norms = np.random.default_rng(2), []
+    for _ in range(20):
+        x, y = draw.normal(size=(12, 8)).astype(np.float32), draw.integers(0, 5, 12)
+        opt.backward_and_update(model(x, y))
+        optimiser.zero_grad()
+        F.cross_entropy(theirs(torch.tensor(x)), torch.tensor(y), label_smoothing=0.1).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.8).item())
+        optimiser.step()
+        rates.step()
+        average.update_parameters(theirs)
+    assert min(norms) < 0.8 < max(norms), "some are clipped"
+    assert_same(model, theirs)
+    with opt.averaged():
+        assert_same(model, average.module)
+
+
+def as_theirs(model):
+    ours = model.state_dict()
+    names = {"0.weight": "a_weight", "0.bias": "a_bias", "2.weight": "b_weight", "2.bias": "b_bias"}
+    return {theirs: torch.tensor(np.ascontiguousarray(ours[name].T)) for theirs, name in names.items()}
+
+
+def assert_same(model, theirs):
+    expected = theirs.state_dict()
+    for name, array in as_theirs(model).items():
+        np.testing.assert_allclose(array.numpy(), expected[name].numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_twenty_steps_of_lamb():
+    """By its formula in PyTorch, which has no LAMB."""
+    draw = np.random.default_rng(0)
+    values, rule = draw.normal(size=64).astype(np.float32), updaters.LAMB(lr=0.02, weight_decay=0.1)
+    ours = make_updater(rule.proto, get_ops("cpu", np.float32))
+    ours.bind([Entry("w", (64,), 0, 64)], 0, 64)
+    w, m, v = torch.tensor(values.copy()), torch.zeros(64), torch.zeros(64)
+    for step in range(20):
+        gradient = draw.normal(size=64).astype(np.float32)
+        ours.update(step, values, gradient)
+        g = torch.tensor(gradient)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        r = m / (1 - 0.9 ** (step + 1)) / ((v / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8) + 0.1 * w
+        w = w - 0.02 * w.norm() / r.norm() * r
+    np.testing.assert_allclose(values, w.numpy(), rtol=1e-5, atol=1e-5)

@@ -23,6 +23,7 @@ from singa_dask.layers import (
     Activation,
     ArgSort,
     BatchNorm,
+    BCELoss,
     BridgeDst,
     BridgeSrc,
     Concate,
@@ -31,10 +32,13 @@ from singa_dask.layers import (
     Dropout,
     Dummy,
     EuclideanLoss,
+    HuberLoss,
     InnerProduct,
     LastStep,
     Layer,
     LossLayer,
+    MAELoss,
+    MSELoss,
     Pooling,
     ReLU,
     Sigmoid,
@@ -56,6 +60,10 @@ LABELS = "labels"
 
 class Weights(tuple):
     """The sample shape of a source that gives weights: positive numbers and, in the first row, 0."""
+
+
+class Shares(tuple):
+    """The sample shape of a source that gives numbers from 0 to 1."""
 
 
 class Twins(Group):
@@ -109,6 +117,8 @@ class Bench:
         for source in self.sources:
             if source is LABELS:
                 self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), self.rows)))
+            elif isinstance(source, Shares):
+                self.inputs.append(self.ops.asarray(rng.random((self.rows, *source)), self.ops.dtype))
             elif isinstance(source, Weights):
                 weights = rng.random((self.rows, *source)) + 0.5
                 weights.reshape(-1)[0] = 0
@@ -414,6 +424,68 @@ CASES: dict[str, Case] = {
         "softmaxloss_conf { class_weight: [1, 0.5, 2, 0, 1, 3] }",
         ((6,), LABELS, Weights((1,))),
         lambda x, labels, w: _softmax(x),
+    ),
+    "SoftmaxLoss with label smoothing": Case(
+        SoftmaxLoss("loss", ["x", "data"], label_smoothing=0.1, scale=2),
+        'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data"] softmaxloss_conf { label_smoothing: 0.1 scale: 2 }',
+        ((6,), LABELS),
+        lambda x, labels: _softmax(x),
+    ),
+    "SoftmaxLoss with label smoothing and weights": Case(
+        SoftmaxLoss("loss", ["x", "data", "w"], class_weight=[1, 0.5, 2, 0, 1, 3], label_smoothing=0.3),
+        'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data", "w"] '
+        "softmaxloss_conf { class_weight: [1, 0.5, 2, 0, 1, 3] label_smoothing: 0.3 }",
+        ((6,), LABELS, Weights((1,))),
+        lambda x, labels, w: _softmax(x),
+    ),
+    "MSELoss": Case(
+        MSELoss("loss", ["x", "data"]),
+        'name: "loss" type: kMSELoss srclayers: ["x", "data"]',
+        ((6,), (2, 3, 1)),
+        lambda x, t: x,
+    ),
+    "MSELoss of sums with a mask": Case(
+        MSELoss("loss", ["x", "data", "mask"], reduction="SUM"),
+        'name: "loss" type: kMSELoss srclayers: ["x", "data", "mask"] mseloss_conf { reduction: SUM }',
+        ((2, 2, 3), (2, 2, 3), Weights((12,))),
+        lambda x, t, w: x,
+    ),
+    "MAELoss": Case(
+        MAELoss("loss", ["x", "data"]),
+        'name: "loss" type: kMAELoss srclayers: ["x", "data"]',
+        ((6,), (6,)),
+        lambda x, t: x,
+    ),
+    "MAELoss of sums with a mask of positions": Case(
+        MAELoss("loss", ["x", "data", "mask"], reduction="SUM"),
+        'name: "loss" type: kMAELoss srclayers: ["x", "data", "mask"] maeloss_conf { reduction: SUM }',
+        ((12,), (2, 2, 3), Weights((2, 2, 1))),
+        lambda x, t, w: x,
+    ),
+    "HuberLoss": Case(
+        HuberLoss("loss", ["x", "data"], delta=0.7),
+        'name: "loss" type: kHuberLoss srclayers: ["x", "data"] huberloss_conf { delta: 0.7 }',
+        ((12,), (2, 2, 3)),
+        lambda x, t: x,
+    ),
+    "HuberLoss of sums with weights of samples": Case(
+        HuberLoss("loss", ["x", "data", "w"], reduction="SUM"),
+        'name: "loss" type: kHuberLoss srclayers: ["x", "data", "w"] huberloss_conf { reduction: SUM }',
+        ((6,), (6,), Weights(())),
+        lambda x, t, w: x,
+    ),
+    "BCELoss": Case(
+        BCELoss("loss", ["x", "data"]),
+        'name: "loss" type: kBCELoss srclayers: ["x", "data"]',
+        ((6,), Shares((6,))),
+        lambda x, t: _sigmoid(x),
+    ),
+    "BCELoss of sums with all settings and a mask": Case(
+        BCELoss("loss", ["x", "data", "mask"], reduction="SUM", pos_weight=[1, 2, 0.5, 0], label_smoothing=0.2),
+        'name: "loss" type: kBCELoss srclayers: ["x", "data", "mask"] '
+        "bceloss_conf { reduction: SUM pos_weight: [1, 2, 0.5, 0] label_smoothing: 0.2 }",
+        ((4,), Shares((2, 2)), Weights((4,))),
+        lambda x, t, w: _sigmoid(x),
     ),
     "EuclideanLoss": Case(
         EuclideanLoss("loss", ["x", "data"]),

@@ -135,6 +135,11 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
         loss, correct = ops.softmax_cross_entropy(x, labels, 2, out := ops.empty(x.shape))
         results += [y, ops.softmax_backward(y, dy, dy), ops.asarray([loss]), ops.asarray([correct]), out]
         results += [ops.softmax_cross_entropy_backward(y, labels, 0.1, ops.empty(x.shape))]
+        loss, _ = ops.softmax_cross_entropy(x, labels, 1, out, 0.1)
+        results += [ops.asarray([loss]), ops.softmax_cross_entropy_backward(y, labels, 0.1, ops.empty(x.shape), 0.1)]
+        t, positive = ops.asarray(rng.random((rows, classes)), ops.dtype), ops.asarray(rng.random(classes), ops.dtype)
+        results += (three := [ops.empty(x.shape) for _ in range(3)])
+        ops.binary_cross_entropy(x * 9, t, positive, three)
         ties = ops.asarray(rng.integers(0, 3, (rows, classes)), ops.dtype)
         results += [ops.asarray([ops.count_topk(ties, labels, 2)]), ops.argsort_topk(ties, 2)]
     return results
@@ -269,6 +274,11 @@ UPDATES: dict[str, tuple[int, dict[str, float]]] = {
         {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8}
         | {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3},
     ),
+    "adamw": (
+        2,
+        {"lr": 0.1, "shrinkage": 0.02, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8}
+        | {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3},
+    ),
     "adamax": (2, {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8, "correction1": 1 - 0.9**3}),
 }
 
@@ -285,6 +295,24 @@ def _update(rule: str) -> Case:
         return results
 
     return case
+
+
+def _moving_average(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    average, w = draw(ops, rng, 70_000), draw(ops, rng, 70_000)
+    ops.moving_average(average, w, 0.999)
+    return [average, w]
+
+
+def _lamb(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for size, limit, factor in ((1, np.inf, 1), (70_000, 0.4, 1), (50, np.inf, 0)):
+        w, g, m = (factor * draw(ops, rng, size), draw(ops, rng, size), draw(ops, rng, size))
+        v = ops.asarray(rng.random(size) + 0.1, ops.dtype)
+        numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "delta": 1e-8, "weight_decay": 0.01}
+        corrections = {"correction1": 1 - 0.9**3, "correction2": 1 - 0.999**3}
+        ops.lamb(w, g, m, v, **numbers, **corrections, clip_low=-limit, clip_high=limit)
+        results += [w, g, m, v]
+    return results
 
 
 CASES: dict[str, Case] = {
@@ -318,6 +346,8 @@ CASES: dict[str, Case] = {
         for rows, channels in SIZES
     },
     **{f"{rule}_update": _update(rule) for rule in UPDATES},
+    "lamb_update": _lamb,
+    "moving_average": _moving_average,
 }
 
 

@@ -204,6 +204,7 @@ CASES = {
     "Softmax": lambda: images(Softmax("s", "x"), 10, rows=4),
     "Softmax of images": lambda: images(Softmax("s", "x"), 2, 3, 5),
     "SoftmaxLoss": lambda: loss(5, scale=3),
+    "SoftmaxLoss, smoothed": lambda: loss(5, label_smoothing=0.1),
     "SoftmaxLoss, top 3": lambda: loss(40, topk=3),
     "SoftmaxLoss, weighted": lambda: weighted_loss(5),
     "BatchNorm": lambda: images(BatchNorm("n", "x"), 2, 2, 5, rows=3),

@@ -32,8 +32,13 @@ class Ran:
     servers: dict[tuple[int, int], Server] = field(default_factory=dict)
 
 
-def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -> Ran:
-    """Train the job with all its worker and server groups. Raises what the first failing worker raised."""
+def run_topology(
+    prepared: Prepared, folder: Path, *, timeout_s: float = 30.0, kind: type[ThreadCommunicator] = ThreadCommunicator
+) -> Ran:
+    """Train the job with all its worker and server groups. kind: of the communicators of worker groups.
+
+    Raises what the first failing worker raised.
+    """
     topology, ran = prepared.topology, Ran()
     if not topology.in_process_servers:
         ran.servers = _servers(prepared)
@@ -49,7 +54,7 @@ def run_topology(prepared: Prepared, folder: Path, *, timeout_s: float = 30.0) -
                 code=prepared.code,
                 group=GroupPlan(group, puts=group == served[0]),
             )
-            mine = ThreadCommunicator.create(topology.nworkers_per_group, timeout_s)
+            mine = kind.create(topology.nworkers_per_group, timeout_s)
             comms += mine
             surroundings = RankServices(
                 loading.submit,

@@ -56,6 +56,15 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     """,
     ),
     "dropout_backward": ("T dy, uint8 mask, T factor", "T dx", "dx = mask ? dy * factor : T(0)"),
+    "binary_cross_entropy": (
+        "T x, T t, raw T p, int32 columns",
+        "T y, T slope, T loss",
+        "const T rest = exp(-abs(x)), positives = p[i % columns] * t, both = T(1) - t + positives;"
+        "const T above = x > 0 ? x : T(0);"
+        "y = (x >= 0 ? T(1) : rest) / (T(1) + rest);"
+        "slope = both * y - positives;"
+        "loss = both * log1p(rest) + positives * (above - x) + (T(1) - t) * above;",
+    ),
     "im2col": (
         f"raw T x, {_SIZES}, {_WINDOW}",
         "T column",
@@ -169,6 +178,25 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"{_REGULARISED} const T first = beta1 * m + fresh1 * r, second = beta2 * v + fresh2 * r * r;"
         "m = first; v = second; w -= rate * first / (sqrt(second / correction2) + delta);",
     ),
+    "adamw": (
+        f"T g, T rate, T kept, T beta1, T fresh1, T beta2, T fresh2, T correction2, T delta, {_REST}",
+        "T w, T m, T v",
+        f"{_REGULARISED} const T first = beta1 * m + fresh1 * r, second = beta2 * v + fresh2 * r * r;"
+        "m = first; v = second; w = kept * w - rate * first / (sqrt(second / correction2) + delta);",
+    ),
+    "moving_average": ("T w, T decay, T fresh", "T average", "average = decay * average + fresh * w;"),
+    "lamb_moments": (
+        f"T w, T g, T beta1, T fresh1, T beta2, T fresh2, T correction1, T correction2, T delta, {_REST}",
+        "T m, T v, T r",
+        "const T clipped = g < low ? low : g > high ? high : g;"
+        "const T first = beta1 * m + fresh1 * clipped, second = beta2 * v + fresh2 * clipped * clipped;"
+        "m = first; v = second; r = first / correction1 / (sqrt(second / correction2) + delta) + decay * w;",
+    ),
+    "lamb_step": (
+        "T r, T lr, float64 of_w, float64 of_r",
+        "T w",
+        "w -= lr * (of_w > 0 && of_r > 0 ? T(sqrt(of_w / of_r)) : T(1)) * r;",
+    ),
     "adamax": (
         f"T g, T rate, T beta1, T fresh1, T beta2, T delta, {_REST}",
         "T w, T m, T u",
@@ -192,6 +220,9 @@ def update_numbers(rule: str, *given: float) -> tuple[float, ...]:
         case "adam":
             lr, beta1, beta2, correction1, correction2, delta = own
             own = [lr / correction1, beta1, 1 - beta1, beta2, 1 - beta2, correction2, delta]
+        case "adamw":
+            lr, shrinkage, beta1, beta2, correction1, correction2, delta = own
+            own = [lr / correction1, 1 - shrinkage, beta1, 1 - beta1, beta2, 1 - beta2, correction2, delta]
         case "adamax":
             lr, beta1, beta2, correction1, delta = own
             own = [lr / correction1, beta1, 1 - beta1, beta2, delta]

@@ -15,7 +15,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.random import Columns, drop_threshold
-from singa_dask.ops.update import hyperparameters
+from singa_dask.ops.update import hyperparameters, squared_norm
 from singa_dask.ops.window import Window
 
 _WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
@@ -124,9 +124,26 @@ class GpuOps(Ops):
     def dropout_backward(self, dy: Array, mask: Array, ratio: float, out: Array) -> Array:
         return self._kernels.dropout_backward(dy, mask, 1 / (1 - ratio), out)
 
+    def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
+        self._kernels.binary_cross_entropy(x, t, positive, positive.size, *out)
+
     def one_hot_columns(self, x: Array) -> Array:
         return None  # the host would have to wait for the answer
 
     def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
         numbers = gpu_kernels.update_numbers(rule, *hyperparameters(rule, given))
         getattr(self._kernels, rule)(g, *numbers, w, *states)
+
+    def moving_average(self, average: Array, w: Array, decay: float) -> None:
+        self._kernels.moving_average(w, decay, 1 - decay, average)
+
+    def lamb(
+        self, w: Array, g: Array, m: Array, v: Array, *,
+        lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,
+        weight_decay: float, clip_low: float, clip_high: float,
+    ) -> None:  # fmt: skip
+        r = self.xp.empty_like(w)
+        moments = beta1, 1 - beta1, beta2, 1 - beta2, correction1, correction2
+        self._kernels.lamb_moments(w, g, *moments, delta, weight_decay, clip_low, clip_high, m, v, r)
+        # Norms on the device: the host does not wait for them.
+        self._kernels.lamb_step(r, lr, squared_norm(w), squared_norm(r), w)

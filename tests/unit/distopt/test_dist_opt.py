@@ -21,17 +21,21 @@ from singa_dask.exchange.buckets import fused_buckets
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.layers import (
     BatchNorm,
+    BCELoss,
     Convolution,
     Dropout,
+    HuberLoss,
     InnerProduct,
     Layer,
+    MAELoss,
+    MSELoss,
     Pooling,
     RecordInput,
     ReLU,
     SoftmaxLoss,
 )
 from singa_dask.ops.cpu.ops import CpuOps
-from singa_dask.updaters import SGD, Adam, Updater, schedules
+from singa_dask.updaters import LAMB, SGD, Adam, Updater, schedules
 
 ROWS, STEPS, SHARES = 21, 5, [0, 4, 11, 21]  # unequal on purpose
 SMALL = 60  # elements: conv's fused, the inner product alone
@@ -84,12 +88,70 @@ def train(comm, method="full", threshold=SMALL, steps=STEPS, **options):
 
 
 @pytest.mark.parametrize("threshold", [1, SMALL, 2097152])
-@pytest.mark.parametrize("updater", [SGD(lr=0.05, momentum=0.9, weight_decay=0.01), Adam(lr=0.01)])
+@pytest.mark.parametrize(
+    "updater",
+    [
+        SGD(lr=0.05, momentum=0.9, weight_decay=0.01),
+        Adam(lr=0.01),
+        SGD(lr=0.5, momentum=0.9, clip_norm=0.1),
+        LAMB(lr=0.01, weight_decay=0.1, clip_norm=0.1, group=[{"match": "*_bias", "wd_scale": 0}]),
+    ],
+    ids=["SGD", "Adam", "clip_norm", "LAMB"],
+)
 @pytest.mark.parametrize("run", [run_threads, run_on_one_machine])
 def test_full_equals_serial_training_on_the_whole_batch(run, updater, threshold):
     serial, *_ = train(SoloCommunicator(), updater=updater, dtype=np.float64)
     for values, *_ in run(3, lambda comm: train(comm, "full", threshold, updater=updater, dtype=np.float64)):
         np.testing.assert_allclose(values, serial, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "loss", [MSELoss(), MAELoss(reduction="SUM"), HuberLoss(delta=0.3), BCELoss(pos_weight=[1, 2, 0.5])], ids=repr
+)
+def test_losses_of_values_equal_serial_training_on_the_whole_batch(loss):
+    def member(comm):
+        net = [RecordInput(shape=[6], target_shape=[3]), InnerProduct(num_output=3), loss]
+        model = Model(net, seed=3, dtype=np.float64)
+        opt = DistOpt(SGD(lr=0.1), model, comm)
+        begin, end = (0, ROWS) if comm.size == 1 else SHARES[comm.rank : comm.rank + 2]
+        for number in range(3):
+            draw = np.random.default_rng(number)
+            x, t = draw.random((ROWS, 6)), draw.random((ROWS, 3))
+            opt(model(x[begin:end], t[begin:end]))
+        return model.net.flat.values.copy()
+
+    serial = member(SoloCommunicator())
+    for values in run_threads(3, member):
+        np.testing.assert_allclose(values, serial, rtol=1e-9)
+
+
+def test_a_clipped_gradient_has_the_norm_that_the_updater_allows():
+    model, opt = make(SoloCommunicator(), updater=SGD(lr=1, clip_norm=0.1), dtype=np.float64)
+    start = model.net.flat.values.copy()
+    advance(model, opt, 0, 1)
+    assert np.linalg.norm(model.net.flat.values - start) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("run", [run_threads, run_on_one_machine])
+def test_a_model_can_have_its_moving_averages_for_a_while(run):
+    def member(comm):
+        model, opt = make(comm, updater=SGD(lr=0.5, ema_decay=0.5), dtype=np.float64)
+        average, found = model.net.flat.values.copy(), []
+        for number in range(3):
+            with opt.averaged():
+                found.append((model.net.flat.values.copy(), average))
+            advance(model, opt, number, number + 1)
+            average = (average + model.net.flat.values) / 2
+        return found, opt.state_dict()["updater"]["ema"], model.net.flat.named(average)
+
+    for found, state, average in run(3, member):
+        for values, expected in found:
+            np.testing.assert_allclose(values, expected, rtol=1e-12)
+        for name, array in average.items():
+            np.testing.assert_allclose(state[name], array, rtol=1e-12)
+    _, opt = make(SoloCommunicator())
+    with pytest.raises(ConfigError, match=r"updater.ema_decay: keeps no moving averages"), opt.averaged():
+        pass
 
 
 class InTurn(Updater):

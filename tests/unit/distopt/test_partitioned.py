@@ -23,7 +23,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
 )
 from singa_dask.net.flat import FlatParams
-from singa_dask.updaters import SGD, Adam
+from singa_dask.updaters import LAMB, SGD, Adam
 
 ROWS, STEPS = 13, 4
 BOUNDS = {1: [0, 13], 2: [0, 4, 13], 3: [0, 2, 7, 13]}  # unequal on purpose
@@ -96,7 +96,7 @@ def assert_close(arrays, expected, rtol=1e-6, atol=1e-9):
         np.testing.assert_allclose(arrays[name], array, rtol=rtol, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("updater", [MOMENTUM, Adam(lr=0.01)])
+@pytest.mark.parametrize("updater", [MOMENTUM, Adam(lr=0.01), SGD(lr=0.5, momentum=0.9, clip_norm=0.1)])
 @pytest.mark.parametrize("build", [mlp, cnn])
 @pytest.mark.parametrize(("run", "size"), [(run_threads, 2), (run_threads, 3), (run_on_one_machine, 3)])
 def test_full_equals_serial_training(run, size, build, updater):
@@ -108,6 +108,14 @@ def test_full_equals_serial_training(run, size, build, updater):
         assert_close(partitioned, values)
         for name, arrays in state["updater"].items():
             assert_close(theirs["updater"][name], arrays)
+
+
+def test_a_rule_that_needs_whole_parameters_is_refused():
+    def member(comm):
+        with pytest.raises(ConfigError, match=r"updater.type: LAMB needs the norms of whole parameters"):
+            DistOpt(LAMB(lr=0.1), mlp(), comm)
+
+    run_threads(2, member)
 
 
 @pytest.mark.parametrize("method", METHODS)

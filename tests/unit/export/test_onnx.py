@@ -14,7 +14,18 @@ from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import Convolution, EuclideanLoss, InnerProduct, Layer, RecordInput, Step
+from singa_dask.layers import (
+    BCELoss,
+    Convolution,
+    EuclideanLoss,
+    HuberLoss,
+    InnerProduct,
+    Layer,
+    MAELoss,
+    MSELoss,
+    RecordInput,
+    Step,
+)
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
@@ -193,6 +204,20 @@ def test_regression_from_raw_samples_to_raw_targets(output):
     model = Model(layers)
     x = np.random.default_rng(0).normal(size=(5, 3), scale=9).astype(np.float32)
     np.testing.assert_allclose(ran(model, layers, {"data": x}, output), model.predict(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [MSELoss, MAELoss, HuberLoss, BCELoss])
+def test_losses_of_values_are_exported(loss):
+    layers = [
+        RecordInput("data", shape=[3], target_shape=[2], mean=[1, 2, 3], std=[4, 5, 6]),
+        InnerProduct("out", num_output=2, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
+        loss("loss"),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 3), scale=9).astype(np.float32)
+    received = ran(model, layers, {"data": x}, "loss")
+    np.testing.assert_allclose(received, model.predict(x), rtol=1e-5)
+    assert loss is not BCELoss or ((received > 0) & (received < 1)).all()
 
 
 def test_fields_from_raw_samples_to_raw_targets():

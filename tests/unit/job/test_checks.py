@@ -110,6 +110,42 @@ BROKEN = [
         *("type: kFixed", "type: kFixedStep fixedstep_conf { }"),
         *("updater.learning_rate.fixedstep_conf.step", 9, 36, "is missing"),
     ),
+    (
+        *("type: kFixed", "type: kFixed warmup_factor: 0.5"),
+        *("updater.learning_rate.warmup_factor", 9, 32, "warmup_steps is 0. Received: 0.5. Write warmup_steps: 500."),
+    ),
+    ("type: kFixed", "type: kCosine", "updater.learning_rate.cosine_conf", 9, 3, "is missing: kCosine needs it"),
+    (
+        *("type: kFixed", "type: kOneCycle onecycle_conf { change_freq: 9 rise: 0.1 }"),
+        *("updater.learning_rate.onecycle_conf.rise", 9, 66, "more than 1 / change_freq. Received: 0.1."),
+    ),
+    (
+        *("type: kFixed", "type: kSequential sequential_conf { }"),
+        *("updater.learning_rate.sequential_conf.schedule", 9, 37, "is missing"),
+    ),
+    (
+        *("type: kFixed", "type: kSequential sequential_conf { schedule { type: kFixed } steps: 5 }"),
+        *("updater.learning_rate.sequential_conf.steps", 9, 81, "one less than the schedules, of which there are 1"),
+    ),
+    (
+        *("type: kFixed", "type: kSequential sequential_conf { schedule { type: kStep } }"),
+        *("updater.learning_rate.sequential_conf.schedule[0].step_conf", 9, 55, "is missing: kStep needs it"),
+    ),
+    (
+        "type: kFixed",
+        "type: kSequential sequential_conf { schedule { type: kReduceOnPlateau "
+        'reduceonplateau_conf { metric: "validate.loss" } } }',
+        "updater.learning_rate.sequential_conf.schedule[0].reduceonplateau_conf.metric",
+        *(9, 112, "needs the validate evaluation"),
+    ),
+    (
+        "type: kFixed",
+        "type: kSequential sequential_conf { schedule { type: kReduceOnPlateau } steps: 5 "
+        "schedule { type: kReduceOnPlateau } }",
+        "updater.learning_rate.sequential_conf.schedule[1]",
+        *(9, 100, "is the second one: a run counts one kind of reductions"),
+    ),
+    ("momentum: 0.9", "group { wd_scale: 0 }", "updater.group[0].match", 8, 3, 'is missing. Write match: "*_bias"'),
     # layers by themselves
     ('{ name: "accuracy" type', "{ type", "neuralnet.layer[6].name", 40, 3, "is missing"),
     ("type: kReLU", "", "neuralnet.layer[relu1].type", 32, 3, "is missing. Write type: kReLU, or another"),

@@ -1,4 +1,4 @@
-"""Weights in losses: their values, and what is refused."""
+"""Values of losses, weights in them, and what is refused."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,18 @@ from sklearn.metrics import log_loss
 
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import Context, EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss, Step
+from singa_dask.layers import (
+    BCELoss,
+    Context,
+    EuclideanLoss,
+    HuberLoss,
+    InnerProduct,
+    MAELoss,
+    MSELoss,
+    RecordInput,
+    SoftmaxLoss,
+    Step,
+)
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops, get_ops
 
@@ -134,3 +145,84 @@ def test_weights_of_sequences(whole):
     expected = (w * (np.log(np.exp(logits).sum(axis=2)) - picked)).mean()
     assert losses == pytest.approx([expected] * 2)
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-12)
+
+
+def huber(delta):
+    return lambda e: np.where(abs(e) <= delta, e**2 / 2, delta * (abs(e) - delta / 2))
+
+
+ERRORS = {
+    "euclidean": (EuclideanLoss("n", ["x", "t", "w"]), lambda e: e**2 / 2, 1),
+    "mse": (MSELoss("n", ["x", "t", "w"]), np.square, 6),
+    "sums of squares": (MSELoss("n", ["x", "t", "w"], reduction="SUM"), np.square, 1),
+    "mae": (MAELoss("n", ["x", "t", "w"]), abs, 6),
+    "sums of errors": (MAELoss("n", ["x", "t", "w"], reduction="SUM"), abs, 1),
+    "huber": (HuberLoss("n", ["x", "t", "w"], delta=0.5), huber(0.5), 6),
+    "sums of hubers": (HuberLoss("n", ["x", "t", "w"], reduction="SUM"), huber(1), 1),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_loss_of_errors_is_the_mean_over_samples_of_a_mean_or_sum_of_values(name):
+    layer, each, values = ERRORS[name]
+    x, t = DRAW.standard_normal((B, 2, 3)) * 2, DRAW.standard_normal((B, 2, 3))
+    for weights in (WEIGHTS, DRAW.random((B, 2, 3))):
+        metrics, (_, *others) = run(layer, x, t, weights)
+        spread = weights.reshape(B, *weights.shape[1:] or (1, 1))
+        assert metrics["loss"] == pytest.approx((spread * each(x - t)).sum() / values / B)
+        assert others == [None, None]
+
+
+def test_binary_cross_entropy_counts_what_is_on_the_right_side():
+    x = np.array([[4.0, -1, 0.5], [-2, 3, 0], [1, 1, 1]])
+    t = np.array([[1, 0, 0.2], [0, 0, 0], [1, np.nan, 1]])
+    mask = np.array([[1.0, 2, 1], [1, 1, 1], [1, 0, 3]])
+    metrics, (dx, *others) = run(BCELoss("loss", ["x", "t", "mask"]), x, t, mask)
+    y, known = 1 / (1 + np.exp(-x)), np.nan_to_num(t)
+    losses = -mask * (known * np.log(y) + (1 - known) * np.log(1 - y))
+    assert metrics == pytest.approx({"loss": losses.sum() / 9, "accuracy": 6 / 8})
+    np.testing.assert_allclose(dx, mask * (y - known) / 9)
+    assert others == [None, None]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_binary_cross_entropy_of_extreme_logits(dtype):
+    x, t = np.array([[1e5, -1e5, 60, -60]], dtype), np.array([[1, 1, 0, 0]], dtype)
+    metrics, (dx, _) = run(BCELoss("loss", ["x", "t"], reduction="SUM"), x, t, ops=get_ops("cpu", dtype))
+    assert metrics["loss"] == pytest.approx(1e5 + 60, rel=1e-6)
+    np.testing.assert_allclose(dx, [[0, -1, 1, 0]], atol=1e-6)
+    tiny, _ = run(
+        BCELoss("loss", ["x", "t"]), np.array([[30.0]], dtype), np.ones((1, 1), dtype), ops=get_ops("cpu", dtype)
+    )
+    assert tiny["loss"] == pytest.approx(np.exp(-30), rel=1e-4), "nothing cancels"
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (HuberLoss("n", ["x", "t"], delta=0), r"huberloss_conf.delta must be above 0. Received: 0"),
+        (BCELoss("n", ["x", "t"], pos_weight=[1, 2]), r"bceloss_conf.pos_weight must have 6 factors.* 2 factors"),
+        (MSELoss("n", ["x", "y"]), r"prediction and target differ in size"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(layer, words):
+    with pytest.raises(ConfigError, match=words):
+        layer.setup((6,), (6,) if layer.proto.srclayers[1] == "t" else (5,))
+
+
+@pytest.mark.parametrize("kind", [BCELoss, HuberLoss, MAELoss, MSELoss, EuclideanLoss])
+@pytest.mark.parametrize("ops", [Ops(), get_ops("cpu")], ids=["base", "cpu"])
+def test_a_worker_without_rows_has_a_loss_of_none(kind, ops):
+    layer, ctx = kind("loss", ["x", "t", "w"]), Context(ops, Step(total_rows=4))
+    layer.setup((2, 3), (6,), ())
+    nothing = np.empty((0, 2, 3), np.float32)
+    layer.forward(ctx, nothing, nothing.reshape(0, 6), np.empty(0, np.float32))
+    assert {(metric.total, metric.count) for metric in layer.metrics(ctx).values()} == {(0, 0)}
+    assert layer.backward(ctx, None)[0].shape == (0, 2, 3)
+
+
+def test_a_target_that_is_no_probability_is_refused():
+    with pytest.raises(DataError, match=r"targets must lie in \[0, 1\]; 't' gave values from 0 to 2. Use MSELoss"):
+        run(BCELoss("loss", ["x", "t"]), np.zeros((1, 2)), np.array([[0.0, 2.0]]))
+    with pytest.raises(DataError, match=r"targets must lie in \[0, 1\]"):
+        run(BCELoss("loss", ["x", "t"]), np.zeros((1, 2)), np.array([[0.0, np.nan]]))

@@ -43,7 +43,9 @@ def test_cpu_computes_what_the_base_computes(name, dtype):
     compare(name, get_ops("cpu", dtype))
 
 
-@pytest.mark.parametrize("name", ["products", "time-zero", "time-given", "time-symbols", "sgd_update", "adam_update"])
+@pytest.mark.parametrize(
+    "name", ["products", "time-zero", "time-given", "time-symbols", "sgd_update", "adam_update", "lamb_update"]
+)
 def test_threads_share_the_work(name, monkeypatch):
     monkeypatch.setattr(CpuOps, "_product_worth_a_thread", 1)
     monkeypatch.setattr(CpuOps, "_update_worth_a_thread", 1)

@@ -98,3 +98,12 @@ def test_the_jobs_own_topology_must_be_listed_and_find_processes():
 @pytest.mark.parametrize("count", [3, 6])
 def test_any_number_of_workers_makes_legal_topologies(count):
     assert all(each.topology.nworkers in (1, count) for each in candidates(mlp(), [count], NETWORK))
+
+
+def test_parameters_are_not_split_for_a_rule_that_needs_them_whole():
+    def splits(updater):
+        job = mlp()
+        job.updater.type = job.updater.UpdaterType.Value(updater)
+        return any(each.partition == "dim 1" for each in candidates(job, [2], HOST))
+
+    assert splits("kAdamW") and not splits("kLAMB")

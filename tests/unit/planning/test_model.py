@@ -109,6 +109,17 @@ def test_workers_that_share_memory_meet_twice_and_add():
     assert not found.overlaps
 
 
+@pytest.mark.parametrize("machines", [Machines(cores=2), PER_HOST])
+def test_a_clipped_norm_costs_an_all_reduce_and_a_pass_over_the_gradients(machines):
+    plain, clipped = job_of(ClusterTopology.allreduce(2)), job_of(ClusterTopology.allreduce(2))
+    clipped.updater.clip_norm = 1
+    profile = profile_for(plain, cores=2)
+    one, other = (predict(Candidate(job), profile, machines) for job in (plain, clipped))
+    part = worker_step(plain).whole.buckets[0].size / 2
+    assert other.step_s - one.step_s >= 1e-4 + 0.99e-10 * 4 * part
+    assert not other.hidden_s > one.hidden_s
+
+
 def test_workers_that_share_a_core_take_turns():
     job = job_of(ClusterTopology.allreduce(2))
     profile = profile_for(job)

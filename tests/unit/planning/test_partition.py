@@ -73,6 +73,19 @@ def test_nets_realise_a_choice_at_its_cost(seed):
     assert sum(choice.seconds.values()) == pytest.approx(costs.of_step(choice.job())) == pytest.approx(choice.step_s)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_parameter_is_split_that_the_updater_needs_as_a_whole(seed):
+    layers = [RecordInput("x", shape=[9]), InnerProduct("a", num_output=30), Tanh(), InnerProduct("b", num_output=4)]
+    costs, job = DrawnCosts(seed, exchange=10.0), job_of([*layers, SoftmaxLoss()], 3)
+    split = []
+    for rule in ("kAdamW", "kLAMB"):
+        job.updater.type = job.updater.UpdaterType.Value(rule)
+        chosen = choose(job, costs, evaluated(costs)).job()
+        net = Net(chosen.neuralnet, Phase.kTrain, Ops(), rank=0, size=3, allocate=False)
+        split.append(bool(net.own.params))
+    assert split == [True, False]
+
+
 def assignments(job, ways):
     """The job with every assignment of its layers that a net can have."""
     for chosen in product(*(ways.of(name) for name in ways.layers)):

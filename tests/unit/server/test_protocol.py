@@ -212,6 +212,9 @@ def test_staleness_counts_the_updates_since_the_parameters_were_read():
 
 def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
     class Recorder:
+        def start(self, w):
+            calls.append("start")
+
         def update(self, step, w, g, made, reductions):
             calls.append((step, made))
 
@@ -221,7 +224,7 @@ def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
     to.say(Put(0, ones(), version=40, step=10))
     for group, step in [(0, 10), (1, 10), (1, 11), (0, 11)]:
         to.say(update(group, step, first=10))
-    assert calls == [(10, 40), (10, 41), (11, 42), (11, 43)]
+    assert calls == ["start", (10, 40), (10, 41), (11, 42), (11, 43)]
 
 
 def falling() -> Post:

@@ -63,6 +63,23 @@ def test_separate_servers_leave_the_workers_equal_ranges(blocks, nworkers, nserv
     assert max(bucket.counts) - min(bucket.counts) <= ALIGNMENT
 
 
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9), wanted=st.integers(1, 12),
+    nworkers=members, nservers=members, beside=st.booleans(),
+)  # fmt: skip
+def test_a_partition_cuts_only_where_it_may(lengths, wanted, nworkers, nservers, beside):
+    starts = [ALIGNMENT * start for start in accumulate(lengths, initial=0)]
+    size = starts.pop()
+    bounds = bucket_bounds(starts, size, ALIGNMENT * wanted)
+    cut = partition(size, nworkers, nservers, beside=beside, bounds=bounds, cuts=starts)
+    assert {s.start for s in cut.slices} <= set(starts)
+    assert [0, *(s.stop for s in cut.slices)] == [*(s.start for s in cut.slices), size]
+    assert all(sum(bucket.counts) == bucket.size and len(bucket.counts) == nworkers for bucket in cut.buckets)
+    for bucket in cut.buckets:  # no range is longer than its even share and a parameter at either end
+        longest = ALIGNMENT * max(lengths)
+        assert max(bucket.counts) <= bucket.size / (min(nworkers, nservers) if beside else nworkers) + longest
+
+
 @given(blocks=st.integers(0, 20), owned=st.lists(st.integers(0, 9), min_size=1, max_size=6), beside=st.booleans())
 @pytest.mark.parametrize("nservers", [1, 2, 3, 6])
 def test_own_portions_follow_the_replicated_parameters(nservers, blocks, owned, beside):

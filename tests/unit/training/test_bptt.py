@@ -21,7 +21,7 @@ from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
-from singa_dask.training.placement import parameter_partition, server_plan
+from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
@@ -135,7 +135,7 @@ def test_a_state_is_forgotten_where_the_servers_have_gone_on_since(prepared, tmp
     run(alone, tmp_path)
     early, late = (checkpoints.load(checkpoints.path_of(tmp_path, step)) for step in (4, 8))
     entries, job = alone.layout.entries, alone.job
-    cut = parameter_partition(alone.topology, alone.layout)
+    cut = alone.partition
     links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0)).protocol(get_ops("cpu"))))}
     found = []
     for generation, checkpoint in enumerate((late, early)):

@@ -137,3 +137,13 @@ def test_a_checkpoint_without_decisions_begins_anew():
     made = decisions(PLATEAU)
     made.resume({})
     assert made.reductions == reductions_in({}) == 0 and made.best is None
+
+
+def test_a_plateau_in_a_sequence_is_reduced_only_in_its_own_steps():
+    plateau = "schedule { type: kReduceOnPlateau base_lr: 1 reduceonplateau_conf { factor: 0.5 patience: 2 } }"
+    fixed = "schedule { type: kFixed base_lr: 3 }"
+    sequence = f"type: kSequential sequential_conf {{ {fixed} steps: 10 {plateau} }}"
+    made = decisions(f"updater {{ type: kSGD learning_rate {{ {sequence} }} }}")
+    assert [verdict.reductions for verdict in feed(made, [5, 6, 6, 6, 6])] == [0] * 5
+    assert [verdict.reductions for verdict in feed(made, [6, 6, 6, 6], first=10)] == [0, 1, 1, 2]
+    assert (made.rate(9), made.rate(13)) == (3, 0.25)

@@ -9,7 +9,7 @@ from singa_dask.errors import CheckpointError
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure, restore_net
+from singa_dask.training.evaluate import measure, model_of, restore_net
 from singa_dask.training.prepare import check_given, prepare, training_data
 
 JOB = """
@@ -107,3 +107,19 @@ def test_given_parameters_are_checked_and_training_data_told_from_others(made, t
     prepared.job.checkpoint_path[:] = [str(checkpoints.save(other, tmp_path / "other.h5"))]
     with pytest.raises(CheckpointError, match=r"its parameters do not fit\. .*not in this net: else"):
         check_given(prepared)
+
+
+def test_a_model_has_the_moving_averages_unless_the_parameters_are_wanted(made, tmp_path):
+    prepared, path = made()
+    found = checkpoints.load(path)
+    found.updater = {"ema": {name: np.asarray(value) + 1 for name, value in found.parameters.items()}}
+    checkpoints.save(found, path)
+    averaged, raw = load_model(tmp_path / "run").state_dict(), load_model(tmp_path / "run", ema=False).state_dict()
+    nets = restore_net(prepared.job, Phase.kTest, path), model_of(prepared.job, None, path).net
+    initial = checkpoints.load_parameters([str(path)])
+    for name, value in found.parameters.items():
+        np.testing.assert_array_equal(raw[name], value)
+        np.testing.assert_array_equal(averaged[name], np.asarray(value) + 1)
+        np.testing.assert_array_equal(initial[name], np.asarray(value) + 1)
+        for net in nets:
+            np.testing.assert_array_equal(net.flat.named(net.flat.values)[name], np.asarray(value) + 1)

@@ -75,7 +75,7 @@ def links_of(plan, servers, codec=None):
     job = job_of(plan, codec=codec)
     net = on_workers(plan, lambda comm: formed(job, comm).net)[0]
     layout = GroupLayout.of(net.flat, net.own, PLANS[plan][0])
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), layout)
+    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), layout, job.updater)
     plans = [server_plan(job, layout.entries, cut.of_server(i)) for i in range(servers)]
     return {i: LocalLink(Server(each.protocol(get_ops("cpu")))) for i, each in enumerate(plans)}
 

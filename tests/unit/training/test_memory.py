@@ -42,6 +42,13 @@ def test_a_worker_on_its_own_needs_values_gradients_states_and_activations():
     assert need(job(), 1, in_process_servers=False).updater_state == 0
 
 
+def test_moving_averages_are_state_and_are_evaluated_beside_the_parameters():
+    averaging = need(job("kSGD", "updater.ema_decay=0.9"), 1)
+    assert (averaging.updater_state, averaging.averages) == (448, 448)
+    assert "averages 0.4 kB" in str(averaging)
+    assert need(job("kSGD"), 1).averages == 0
+
+
 def test_workers_divide_what_is_replicated_only_in_the_exchange_and_what_is_split_everywhere():
     found = need(job(), 4)
     assert (found.parameters, found.gradients, found.updater_state, found.exchange) == (224, 224, 112, 112)

@@ -15,14 +15,17 @@ from singa_dask.training.placement import (
     server_plan,
     suits_device_comm,
 )
+from singa_dask.updaters import LAMB, SGD
 
 ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,), 64, 32)]
 
 
+def parted(topology, updater=SGD, **options):
+    return parameter_partition(topology, GroupLayout(tuple(ENTRIES), 96), updater(lr=0.1).proto, **options)
+
+
 def cut(topology, **options):
-    return [
-        (b.start, b.stop) for b in parameter_partition(topology, GroupLayout(tuple(ENTRIES), 96), **options).buckets
-    ]
+    return [(b.start, b.stop) for b in parted(topology, **options).buckets]
 
 
 def test_parameters_are_cut_into_buckets_where_a_group_has_a_network():
@@ -30,6 +33,13 @@ def test_parameters_are_cut_into_buckets_where_a_group_has_a_network():
     assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=33)) == [(0, 32), (32, 96)]
     assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=32), whole=True) == [(0, 96)]
     assert cut(ClusterTopology(1, 1, 1, 1, bucket_size=32)) == [(0, 96)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_rule_for_whole_parameters_has_them_on_one_server_each(whole):
+    topology = ClusterTopology(1, 1, 2, 2, bucket_size=96)
+    assert [(s.start, s.stop) for s in parted(topology, whole=whole).slices] == [(0, 48), (48, 96)]
+    assert [(s.start, s.stop) for s in parted(topology, LAMB, whole=whole).slices] == [(0, 32), (32, 96)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +71,7 @@ def test_buckets_stay_on_gpus_where_nothing_needs_the_host(gpu, workers, codec, 
 def test_a_server_is_told_the_settings_of_its_job():
     text = 'name: "x" updater { type: kAdaGrad learning_rate { type: kFixed base_lr: 0.5 } } cluster { %s }\n'
     job = Job.from_text(text % "nworker_groups: 2 max_staleness: 3 server_worker_separate: true").proto
-    cutting = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(tuple(ENTRIES), 96))
+    cutting = parted(ClusterTopology.from_proto(job.cluster))
     plan = server_plan(job, tuple(ENTRIES), cutting.of_server(0), key="key", groups=(0, 1), accounts={"left": (1, 2)})
     assert (plan.key, plan.groups, plan.max_staleness, plan.sync_freq) == ("key", (0, 1), 3, 1)
     assert plan.updater == job.updater.SerializeToString() and plan.accounts == {"left": (1, 2)}

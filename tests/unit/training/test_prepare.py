@@ -9,7 +9,7 @@ import pytest
 from singa_dask import algorithms, layers, updaters
 from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError, ConfigError
-from singa_dask.job import Job
+from singa_dask.job import ClusterTopology, Job
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import check_given, prepare, training_data
 
@@ -235,3 +235,22 @@ def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards
     caplog.clear()
     prepare(autoencoder(has_label=False))
     assert not caplog.records
+
+
+def test_a_group_of_parameters_that_matches_none_is_refused():
+    net = [data(), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")]
+    given = {"layers": net, "train_steps": 1, "name": "groups"}
+    groups = [{"match": "*_bias", "wd_scale": 0}]
+    prepare(Job(**given, updater=updaters.SGD(lr=0.1, group=groups)), with_data=False)
+    groups[0]["match"] = "*.bias"
+    words = r"updater.group\[0\].match: matches no parameter. Received: '\*\.bias'. There are: ip_weight, ip_bias."
+    with pytest.raises(ConfigError, match=words):
+        prepare(Job(**given, updater=updaters.SGD(lr=0.1, group=groups)), with_data=False)
+
+
+def test_a_rule_for_whole_parameters_refuses_parameters_that_are_split():
+    net = [data(), layers.InnerProduct("ip", num_output=2, partition_dim=1), layers.SoftmaxLoss("loss")]
+    given = {"layers": net, "train_steps": 1, "name": "split", "cluster": ClusterTopology.allreduce(2)}
+    prepare(Job(**given, updater=updaters.AdamW(lr=0.1)), with_data=False)
+    with pytest.raises(ConfigError, match=r"updater.type: LAMB needs .* Received: ip_weight, ip_bias. Leave out part"):
+        prepare(Job(**given, updater=updaters.LAMB(lr=0.1)), with_data=False)

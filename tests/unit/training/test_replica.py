@@ -33,10 +33,13 @@ UPDATERS = {
     "SGD": "type: kSGD momentum: 0.9 weight_decay: 0.01",
     "Nesterov": "type: kNesterov momentum: 0.9 weight_decay: 0.01",
     "Adam": "type: kAdam weight_decay: 0.01",
+    "AdamW": "type: kAdamW weight_decay: 0.01",
+    "LAMB": "type: kLAMB weight_decay: 0.01",
 }
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}
 # Adam divides by a gradient's root mean square: where that is next to nothing, the rounding of it shows.
-CLOSE_OF = dict.fromkeys(UPDATERS, CLOSE) | {"Adam": {"rtol": 1e-5, "atol": 1e-6}}
+ROUNDED = {"rtol": 1e-5, "atol": 1e-6}
+CLOSE_OF = dict.fromkeys(UPDATERS, CLOSE) | {"Adam": ROUNDED, "AdamW": ROUNDED, "LAMB": ROUNDED}
 NET = """
 name: "small" seed: 3
 train_one_batch { alg: kBP }
@@ -88,17 +91,18 @@ def test_n_workers_equal_one(n, updater):
         np.testing.assert_allclose(values, serial, **CLOSE_OF[updater])
 
 
+@pytest.mark.parametrize("updater", ["Adam", "LAMB"])
 @pytest.mark.parametrize("slices", [1, 2])
-def test_fewer_servers_than_workers_equal_one(slices):
-    serial = train(SoloCommunicator(), job_of(1, "Adam"))
-    for values in run_threads(3, train, job_of(3, "Adam", slices)):
-        np.testing.assert_allclose(values, serial, **CLOSE_OF["Adam"])
+def test_fewer_servers_than_workers_equal_one(slices, updater):
+    serial = train(SoloCommunicator(), job_of(1, updater))
+    for values in run_threads(3, train, job_of(3, updater, slices)):
+        np.testing.assert_allclose(values, serial, **CLOSE_OF[updater])
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize(("normalised", "updater"), [(False, "Adam"), (True, "Adam"), (False, "LAMB")])
 @pytest.mark.parametrize("size", [1, 100])
-def test_buckets_of_any_size_give_the_same_bits(size, normalised):
-    job = job_of(3, "Adam", 2)
+def test_buckets_of_any_size_give_the_same_bits(size, normalised, updater):
+    job = job_of(3, updater, 2)
     if normalised:  # its sums over the group come between the buckets of the backward pass
         relu = next(layer for layer in job.neuralnet.layer if layer.name == "relu")
         relu.ClearField("relu_conf")
@@ -237,7 +241,7 @@ def test_the_residuals_of_eleven_workers_find_their_way_back():
 @pytest.mark.parametrize("carry", [True, False])
 def test_what_was_kept_back_is_the_first_groups_as_long_as_the_servers_wait_for_it(carry):
     job = coded(job_of(2, "SGD"), "kTopK")
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
+    cut = _cut_of(job)
     plans = [server_plan(job, _entries(), cut.of_server(i)) for i in range(2)]
     links = {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 
@@ -269,7 +273,7 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
     job.cluster.nworker_groups = 2
     if staleness is not None:
         job.cluster.max_staleness = staleness
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
+    cut = _cut_of(job)
     links = {0: LocalLink(Server(server_plan(job, _entries(), cut.of_server(0)).protocol(get_ops("cpu"))))}
 
     def member(comm):
@@ -293,6 +297,11 @@ def test_who_owns_no_slice_waits_as_long_as_a_server_may_hold_the_owner_back(sta
 
 def _flat():
     return Replica.form(job_of(1, "SGD"), SoloCommunicator(), get_ops("cpu")).net.flat
+
+
+def _cut_of(job):
+    layout = GroupLayout(_entries(), _size())
+    return parameter_partition(ClusterTopology.from_proto(job.cluster), layout, job.updater)
 
 
 def _entries():
@@ -323,7 +332,7 @@ def test_with_a_codec_stop_and_go_on_is_bit_identical(name, beside):
     def links():
         if beside:
             return [None] * 3
-        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(entries, size))
+        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(entries, size), job.updater)
         held = {i: Server(server_plan(job, entries, cut.of_server(i)).protocol(get_ops("cpu"))) for i in range(3)}
         return [{i: LocalLink(server) for i, server in held.items()}] * 3
 
@@ -410,7 +419,7 @@ class FarLink:
 
 
 def far_links(job, groups=(0,)):
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
+    cut = _cut_of(job)
     servers = range(job.cluster.nservers_per_group)
     plans = [server_plan(job, _entries(), cut.of_server(i), groups=groups) for i in servers]
     return {i: FarLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
@@ -494,7 +503,7 @@ def test_after_draining_parameters_are_the_servers_and_nothing_is_under_way():
         comm.barrier()
         return behind, replica.net.flat.values, held, under_way
 
-    cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
+    cut = _cut_of(job)
     for behind, drained, held, under_way in run_threads(2, member):
         assert under_way == 0 and not np.array_equal(behind, drained)
         np.testing.assert_array_equal(drained, held)
@@ -574,7 +583,9 @@ def test_workers_that_share_memory_stop_and_go_on_with_the_same_bits(beside):
     def links():
         if beside:
             return None
-        cut = parameter_partition(ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()))
+        cut = parameter_partition(
+            ClusterTopology.from_proto(job.cluster), GroupLayout(_entries(), _size()), job.updater
+        )
         plans = [server_plan(job, _entries(), cut.of_server(i)) for i in range(3)]
         return {i: LocalLink(Server(plan.protocol(get_ops("cpu")))) for i, plan in enumerate(plans)}
 

@@ -93,9 +93,10 @@ def test_the_order_of_things(prepared, tmp_path):
     assert report["metrics"]["test"]["loss"] < events[1]["metrics"]["loss"]
 
 
-def test_a_resumed_run_measures_and_reaches_what_a_whole_one_does(prepared, tmp_path):
-    _, whole = run(prepared(), tmp_path / "whole")
-    _, events = run(prepared(), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "whole", 4))
+@pytest.mark.parametrize("settings", [[], ["updater.ema_decay=0.5", "updater.clip_norm=0.1"]])
+def test_a_resumed_run_measures_and_reaches_what_a_whole_one_does(prepared, tmp_path, settings):
+    _, whole = run(prepared(*settings), tmp_path / "whole")
+    _, events = run(prepared(*settings), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "whole", 4))
     assert told(events)[:2] == [("start", None, 4), ("metrics", "test", 4)]
     values = {e["step"]: e["metrics"] for e in whole if e.get("phase") == "test"}
     assert {e["step"]: e["metrics"] for e in events if e.get("phase") == "test"} == {4: values[4], 8: values[8]}

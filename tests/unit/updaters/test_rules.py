@@ -1,4 +1,4 @@
-"""Every updater against its rule, written out in float64 one element at a time."""
+"""Every updater against its rule, written out in float64 one parameter at a time."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def nesterov(t, w, g, s, lr, p):
 
 def adagrad(t, w, g, s, lr, p):
     h = s["h"] = s.get("h", 0.0) + g * g
-    return w - lr * g / math.sqrt(h + p["delta"])
+    return w - lr * g / np.sqrt(h + p["delta"])
 
 
 def rmsprop(t, w, g, s, lr, p):
     h = s["h"] = p["rho"] * s.get("h", 0.0) + (1 - p["rho"]) * g * g
-    return w - lr * g / math.sqrt(h + p["delta"])
+    return w - lr * g / np.sqrt(h + p["delta"])
 
 
 def adadelta(t, w, g, s, lr, p):
     rho, delta = p["rho"], p["delta"]
     h = s["h"] = rho * s.get("h", 0.0) + (1 - rho) * g * g
-    d = g * math.sqrt(s.get("u", 0.0) + delta) / math.sqrt(h + delta)
+    d = g * np.sqrt(s.get("u", 0.0) + delta) / np.sqrt(h + delta)
     s["u"] = rho * s.get("u", 0.0) + (1 - rho) * d * d
     return w - lr * d
 
@@ -56,14 +56,26 @@ def adadelta(t, w, g, s, lr, p):
 def adam(t, w, g, s, lr, p):
     m = s["m"] = p["beta1"] * s.get("m", 0.0) + (1 - p["beta1"]) * g
     v = s["v"] = p["beta2"] * s.get("v", 0.0) + (1 - p["beta2"]) * g * g
-    return w - lr * (m / (1 - p["beta1"] ** t)) / (math.sqrt(v / (1 - p["beta2"] ** t)) + p["delta"])
+    return w - lr * (m / (1 - p["beta1"] ** t)) / (np.sqrt(v / (1 - p["beta2"] ** t)) + p["delta"])
 
 
 def adammax(t, w, g, s, lr, p):
     m = s["m"] = p["beta1"] * s.get("m", 0.0) + (1 - p["beta1"]) * g
-    u = s["u"] = max(p["beta2"] * s.get("u", 0.0), abs(g))
+    u = s["u"] = np.maximum(p["beta2"] * s.get("u", 0.0), abs(g))
     return w - lr / (1 - p["beta1"] ** t) * m / (u + p["delta"])
 
+
+def adamw(t, w, g, s, lr, p):
+    return adam(t, w - lr * p["decay"] * w, g, s, lr, p)
+
+
+def lamb(t, w, g, s, lr, p):
+    r = p["decay"] * w - adam(t, 0.0, g, s, 1.0, p)
+    norms = [math.sqrt(sum(x * x)) for x in (w, r)]
+    return w - lr * (norms[0] / norms[1] if all(norms) else 1.0) * r
+
+
+DECOUPLED = (adamw, lamb)
 
 RULES = [
     (updaters.SGD, sgd, {}),
@@ -74,22 +86,24 @@ RULES = [
     (updaters.AdaDelta, adadelta, {"rho": 0.85, "delta": 1e-4}),
     (updaters.Adam, adam, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
     (updaters.AdamMax, adammax, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
+    (updaters.AdamW, adamw, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
+    (updaters.LAMB, lamb, {"beta1": 0.8, "beta2": 0.99, "delta": 1e-6}),
 ]
 REGULARISERS = [{}, {"weight_decay": 0.01}, {"clip_low": -0.5, "clip_high": 0.7, "weight_decay": 0.02}]
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(RULES)]
 
 
 def expected(rule, own, common, schedule, w, gradients):
-    """The rule, element by element, with scales, decay and clipping."""
-    p = {"momentum": 0.0, **own}
+    """The rule, parameter by parameter, with scales, decay and clipping."""
     low, high = common.get("clip_low", -math.inf), common.get("clip_high", math.inf)
     w = w.copy()
     for entry in ENTRIES:
-        for i in range(entry.start, entry.start + entry.size):
-            s: dict = {}
-            for step, g in enumerate(gradients):
-                d = min(max(g[i], low), high) + common.get("weight_decay", 0.0) * entry.wd_scale * w[i]
-                w[i] = rule(step + 1, w[i], d, s, schedule(step) * entry.lr_scale, p)
+        where = slice(entry.start, entry.stop)
+        decay, s = common.get("weight_decay", 0.0) * entry.wd_scale, {}
+        p = {"momentum": 0.0, "decay": decay, **own}
+        for step, g in enumerate(gradients):
+            d = np.clip(g[where], low, high) + (0 if rule in DECOUPLED else decay * w[where])
+            w[where] = rule(step + 1, w[where], d, s, schedule(step) * entry.lr_scale, p)
     return w
 
 
@@ -134,7 +148,8 @@ def test_slices_together_equal_the_whole(cls, rule, own, cuts, seed):
     w, gradients = padded(rng), [padded(rng) for _ in range(3)]
     proto = cls(lr=0.05, weight_decay=0.01, clip_low=-1, clip_high=1, **own).proto
     whole = run(proto, np.float32, w, gradients, [])
-    sliced = run(proto, np.float32, w, gradients, [16 * cut for cut in cuts])
+    places = [0, 32, 32, 64, 64, 64, 96] if cls.whole_parameters else range(0, SIZE + 1, 16)
+    sliced = run(proto, np.float32, w, gradients, [places[cut] for cut in cuts])
     np.testing.assert_array_equal(sliced, whole)
 
 
@@ -174,6 +189,58 @@ def test_neighbours_of_equal_scales_are_one_kernel_call():
     assert updaters.base.segments(entries, 0, 64) == [(0, 32, (1, 1)), (32, 48, (2, 1)), (48, 64, (1, 1))]
     assert updaters.base.segments(entries, 16, 48) == [(0, 16, (1, 1)), (16, 32, (2, 1))]
     assert updaters.base.segments(entries, 16, 16) == []
+
+
+def test_a_rule_for_whole_parameters_gets_them_one_by_one():
+    entries = [Entry("a", (10,), 0, 10), Entry("b", (10,), 16, 10), Entry("c", (20,), 32, 20)]
+    assert updaters.base.segments(entries, 16, 64, apart=True) == [(0, 16, (1, 1)), (16, 48, (1, 1))]
+    with pytest.raises(ValueError, match=r"\[0, 48\) cuts parameter 'c' at \[32, 52\)"):
+        updaters.base.segments(entries, 0, 48, apart=True)
+    updaters.LAMB(lr=0.1).check_fits(["a", "b", "c"], [])
+    updaters.AdamW(lr=0.1).check_fits(["a", "b"], ["a"])
+    with pytest.raises(ConfigError, match=r"updater.type: LAMB needs .* Received: a, b. Leave out partition_dim: 1"):
+        updaters.LAMB(lr=0.1).check_fits(["a", "b", "c"], ["a", "b"])
+
+
+@pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
+def test_groups_multiply_the_scales_of_the_parameters_that_they_match(cls, rule, own):
+    rng = np.random.default_rng(6)
+    w, gradients = padded(rng), [padded(rng) for _ in range(3)]
+    groups = [{"match": ["b", "[cd]"], "wd_scale": 0.5}, {"match": "*", "lr_scale": 2}, {"match": "w", "wd_scale": 0}]
+    entries = [
+        Entry("w", (5, 6), 0, 30, 2.0, 0.0),
+        Entry("b", (20,), 32, 20, 4.0, 0.0),
+        Entry("c", (32,), 64, 32, 1.0, 1.5),
+    ]
+    results = []
+    for more, of in (({"group": groups}, ENTRIES), ({}, entries)):
+        updater = make_updater(cls(lr=0.1, weight_decay=0.02, **own, **more).proto, get_ops("cpu", np.float64))
+        updater.bind(of, 0, SIZE)
+        values = w.copy()
+        for step, g in enumerate(gradients):
+            updater.update(step, values, g.copy())
+        results.append(values)
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_group_without_a_parameter_is_refused_with_the_names_that_there_are():
+    updater = updaters.SGD(lr=0.1, group=[{"match": "*_bias", "wd_scale": 0}, {"match": ["ip*", "*_norm"]}])
+    updater.check_fits(["ip_bias", "x_norm"], [])
+    words = r"updater.group\[1\].match: matches no parameter. Received: '\*_norm'. There are: ip_weight, ip_bias."
+    with pytest.raises(ConfigError, match=words):
+        updater.check_fits(["ip_weight", "ip_bias"], [])
+    with pytest.raises(ConfigError, match=r"updater.group.wd_scal: .*Did you mean wd_scale"):
+        updaters.SGD(lr=0.1, group=[{"match": "*_bias", "wd_scal": 0}])
+    with pytest.raises(ConfigError, match=r"updater.group\[0\].lr_scale: must not be negative"):
+        updaters.SGD(lr=0.1, group=[{"match": "*", "lr_scale": -1}])
+
+
+def test_lamb_takes_a_first_step_of_a_parameter_of_zeros():
+    updater = make_updater(updaters.LAMB(lr=0.1).proto, get_ops())
+    updater.bind(ENTRIES[:1], 0, 32)
+    w = np.zeros(32, np.float32)
+    updater.update(0, w, np.full(32, -2, np.float32))
+    np.testing.assert_allclose(w, 0.1, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
@@ -282,3 +349,51 @@ def test_what_a_derived_one_lacks_is_told():
         Own(lr=0.1)
     with pytest.raises(ConfigError, match=r"updater\.user_conf\.rho.*below 1"):
         Own(lr=0.1, rho=1.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cuts", [[], [16, 48]])
+def test_the_moving_average_follows_the_parameters(dtype, cuts):
+    rng = np.random.default_rng(7)
+    entries = [Entry("w", (5, 6), 0, 30), Entry("mean", (20,), 32, 20, statistic=True), Entry("c", (32,), 64, 32, 0.5)]
+    w, gradients = padded(rng, dtype), [padded(rng, dtype) for _ in range(4)]
+    average = w.astype(np.float64)
+    proto = updaters.SGD(lr=0.1, momentum=0.9, ema_decay=0.75).proto
+    made = []
+    for start, stop in zip([0, *cuts], [*cuts, SIZE], strict=True):
+        updater = make_updater(proto, get_ops("cpu", dtype))
+        updater.bind(entries, start, stop)
+        updater.start(w[start:stop])
+        made.append((updater, slice(start, stop)))
+    for step, g in enumerate(gradients):
+        for updater, own in made:
+            updater.update(step, w[own], g[own])
+        average = 0.75 * average + 0.25 * w
+        average[32:52] = w[32:52]
+        for updater, own in made:
+            np.testing.assert_allclose(updater.state["ema"], average[own], rtol=1e-5, atol=1e-6)
+
+
+def test_a_moving_average_is_state_like_any_other():
+    updater = make_updater(updaters.SGD(lr=0.1, ema_decay=0.9).proto, get_ops())
+    updater.bind(ENTRIES, 0, SIZE)
+    saved = {"velocity": np.zeros(SIZE), "ema": np.full(SIZE, 3.0)}
+    updater.load_state(saved)
+    np.testing.assert_array_equal(updater.state["ema"], 3)
+    with pytest.raises(CheckpointError, match=r"SGD keeps velocity, ema, but the checkpoint has velocity"):
+        updater.load_state({"velocity": saved["velocity"]})
+    assert updaters.states_of(updaters.SGD(lr=0.1).proto) == ("velocity",)
+    with pytest.raises(ConfigError, match=r"updater.ema_decay: must be at least 0 and below 1"):
+        updaters.SGD(lr=0.1, ema_decay=1.0)
+
+
+class Averaging(updaters.SGD):
+    """Its state has the name of the moving average."""
+
+    type = "kUserUpdater"
+    states = ("velocity", "ema")
+
+
+def test_a_state_cannot_have_the_name_of_the_moving_average():
+    with pytest.raises(ConfigError, match=r"updater.user_type: Averaging has a state of the name of the moving av"):
+        Averaging(lr=0.1, ema_decay=0.5)

@@ -1,6 +1,8 @@
-"""Learning-rate schedules against SINGA's formulas."""
+"""Learning-rate schedules against SINGA's formulas, and those of its own."""
 
 from __future__ import annotations
+
+from math import cos, pi
 
 import pytest
 from google.protobuf import text_format
@@ -25,6 +27,24 @@ CASES = [
         lambda t: 0.25 if t >= 100 else 0.5,
     ),
     (schedules.ReduceOnPlateau(base_lr=0.1, factor=0.5, patience=2, metric="validate.loss"), lambda t: 0.1),
+    (
+        schedules.Cosine(base_lr=0.1, change_freq=100, final_lr=0.02),
+        lambda t: 0.02 + 0.04 * (1 + cos(pi * t / 100)) if t <= 100 else 0.02,
+    ),
+    (
+        schedules.OneCycle(base_lr=0.8, change_freq=51, rise=0.2, div_factor=8, final_div_factor=10),
+        lambda t: (
+            0.1 + 0.35 * (1 - cos(pi * t / 9.2))
+            if t <= 9.2
+            else 0.01 + 0.395 * (1 + cos(pi * min((t - 9.2) / 40.8, 1)))
+        ),
+    ),
+    (
+        schedules.Sequential(
+            schedule=[schedules.Fixed(0.3), schedules.Linear(0.2, change_freq=5, final_lr=0.1)], steps=9
+        ),
+        lambda t: 0.3 if t < 9 else 0.2 - min((t - 9) / 5, 1) * 0.1,
+    ),
 ]
 IDS = [type(schedule).__name__ for schedule, _ in CASES]
 
@@ -87,6 +107,19 @@ def test_user_schedule_by_name():
         (lambda: schedules.InverseT(final_lr=0), ["inverset_conf.final_lr", "above 0"]),
         (lambda: schedules.FixedStep(step=[1, 2], step_lr=[0.1]), ["2 step, 1 step_lr"]),
         (lambda: schedules.FixedStep(step=[5, 2], step_lr=[0.1, 0.2]), ["must increase", "[5, 2]"]),
+        (
+            lambda: schedules.Sequential(schedule=[schedules.Fixed()], steps=[5]),
+            ["steps: must be one less", "1 steps"],
+        ),
+        (lambda: schedules.Sequential(schedule=[0.1]), ["learning_rate.schedule", "a mapping of its fields", "0.1"]),
+        (
+            lambda: schedules.Sequential(schedule=[{"type": "kFixed", "bas_lr": 1}]),
+            ["learning_rate.schedule.bas_lr", "Did you mean base_lr?"],
+        ),
+        (lambda: schedules.Sequential(schedule=[schedules.Fixed()] * 2, steps=0), ["steps", "at least 1", "0"]),
+        (lambda: schedules.OneCycle(change_freq=10, rise=0.1), ["onecycle_conf.rise", "more than 1 / change_freq"]),
+        (lambda: schedules.Cosine(base_lr=0.1), ["cosine_conf.change_freq", "Cosine needs it"]),
+        (lambda: schedules.Fixed(warmup_factor=1.0, warmup_steps=3), ["warmup_factor", "below 1"]),
         (lambda: learning_rate(LRGenProto(base_lr=0.1)), ["learning_rate.type", "no type", "kFixed"]),
         (lambda: learning_rate(LRGenProto(user_type="json:dumps")), ["subclass of Schedule"]),
     ],
@@ -104,6 +137,12 @@ SETTINGS = {
     schedules.Inverse: {"gamma": 0.1, "pow": 0.5},
     schedules.InverseT: {"final_lr": 3.0},
     schedules.FixedStep: {"step": [0, 2], "step_lr": [0.1, 0.2]},
+    schedules.Cosine: {"change_freq": 3},
+    schedules.OneCycle: {"change_freq": 9},
+    schedules.Sequential: {
+        "schedule": [{"type": "kFixed", "base_lr": 0.5}, {"type": "kFixed", "base_lr": 0.25}],
+        "steps": [10],
+    },
 }
 
 
@@ -114,7 +153,7 @@ def test_one_may_derive_from_every_schedule(built_in):
     one, other = built_in(base_lr=0.1, **settings), learning_rate(own(base_lr=0.1, **settings).proto)
     assert type(other) is own and [one(t) for t in STEPS] == [other(t) for t in STEPS]
     if settings and built_in is not schedules.Inverse:
-        with pytest.raises(ConfigError, match=r"needs it|needs one step_lr"):
+        with pytest.raises(ConfigError, match=r"needs it|needs one step_lr|must be one less"):
             own(base_lr=0.1)
 
 
@@ -136,3 +175,26 @@ def test_a_rate_is_reduced_by_a_factor_down_to_a_minimum():
 def test_a_plateau_that_cannot_be_is_refused(settings, fault):
     with pytest.raises(ConfigError, match=fault):
         schedules.ReduceOnPlateau(base_lr=0.1, **settings)
+
+
+@pytest.mark.parametrize(("schedule", "formula"), CASES, ids=IDS)
+def test_a_warm_up_comes_before_any_schedule(schedule, formula):
+    proto = LRGenProto(warmup_steps=8, warmup_factor=0.25)
+    proto.MergeFrom(schedule.proto)
+    warm = learning_rate(proto)
+    assert [warm.rate(t) for t in range(8)] == pytest.approx([formula(0) * (0.25 + 0.75 * t / 8) for t in range(8)])
+    assert [warm.rate(8 + t) for t in STEPS] == [schedule(t) for t in STEPS]
+    assert [schedule.rate(t) for t in STEPS] == [schedule(t) for t in STEPS], "without one"
+
+
+def test_a_warm_up_begins_at_zero_by_default():
+    assert [schedules.Fixed(0.4, warmup_steps=4).rate(t) for t in range(6)] == pytest.approx(
+        [0, 0.1, 0.2, 0.3, 0.4, 0.4]
+    )
+
+
+def test_schedules_of_a_sequence_have_warm_ups_and_are_reduced_in_their_own_steps():
+    plateau = schedules.ReduceOnPlateau(base_lr=0.2, factor=0.5, warmup_steps=2)
+    rate = schedules.Sequential(schedule=[schedules.Fixed(1.0), plateau, schedules.Fixed(0.01)], steps=[3, 5]).rate
+    assert [rate(t, 1) for t in range(9)] == pytest.approx([1, 1, 1, 0, 0.05, 0.1, 0.1, 0.1, 0.01])
+    assert rate(5) == 0.2

@@ -11,7 +11,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.elementwise import elementwise_kernels, loss_kernels, lrn_kernels, update_kernels
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
 from singa_dask.ops.random import Columns, drop_threshold
-from singa_dask.ops.update import hyperparameters
+from singa_dask.ops.update import hyperparameters, trust_ratio
 
 
 class CpuElementwiseOps(ThreadedOps):
@@ -98,13 +98,20 @@ class CpuElementwiseOps(ThreadedOps):
         elementwise_kernels.crop(x, top, left, mirror, mean, scale, out)
         return out
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, topk: int, out: Array) -> tuple[Array, Array]:
-        loss, correct = loss_kernels.softmax_cross_entropy(x, labels, topk, out)
+    def softmax_cross_entropy(
+        self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
+    ) -> tuple[Array, Array]:
+        loss, correct = loss_kernels.softmax_cross_entropy(x, labels, topk, out, float(smoothing))
         return x.dtype.type(loss), correct
 
-    def softmax_cross_entropy_backward(self, y: Array, labels: Array, scale: float, out: Array) -> Array:
-        loss_kernels.softmax_cross_entropy_backward(y, labels, scale, out)
+    def softmax_cross_entropy_backward(
+        self, y: Array, labels: Array, scale: float, out: Array, smoothing: float = 0.0
+    ) -> Array:
+        loss_kernels.softmax_cross_entropy_backward(y, labels, scale, out, float(smoothing))
         return out
+
+    def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
+        self._share(x, lambda n: loss_kernels.binary_cross_entropy(x[n], t[n], positive, *(each[n] for each in out)))
 
     def count_topk(self, x: Array, labels: Array, topk: int) -> Array:
         return loss_kernels.count_topk(x, labels, topk)
@@ -112,9 +119,29 @@ class CpuElementwiseOps(ThreadedOps):
     def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
         numbers = hyperparameters(rule, given)
         kernel = getattr(update_kernels, rule)
+        self._share_update(w, lambda n: kernel(w[n], g[n], *(state[n] for state in states), *numbers))
+
+    def moving_average(self, average: Array, w: Array, decay: float) -> None:
+        self._share_update(w, lambda n: update_kernels.moving_average(average[n], w[n], decay))
+
+    def lamb(
+        self, w: Array, g: Array, m: Array, v: Array, *,
+        lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,
+        weight_decay: float, clip_low: float, clip_high: float,
+    ) -> None:  # fmt: skip
+        squares: dict[int, tuple[float, float]] = {}
+        shared = correction1, correction2, delta, weight_decay
+
+        def moments(n: slice) -> None:
+            clip = clip_low, clip_high
+            squares[n.start] = update_kernels.lamb_moments(w[n], g[n], m[n], v[n], beta1, beta2, *shared, *clip)
+
+        self._share_update(w, moments)
+        of_w, of_r = (sum(squares[start][i] for start in sorted(squares)) for i in (0, 1))
+        rate = lr * trust_ratio(of_w, of_r)
+        self._share_update(w, lambda n: update_kernels.lamb_step(w[n], m[n], v[n], rate, *shared))
+
+    def _share_update(self, w: Array, task: Callable[[slice], None]) -> None:
+        """Run task(n) on shares n of the elements of w."""
         count = max(1, min(self._team.size, w.size // self._update_worth_a_thread))
-
-        def run(n: slice) -> None:
-            kernel(w[n], g[n], *(state[n] for state in states), *numbers)
-
-        self._team.share(w.size, count, run)
+        self._team.share(w.size, count, task)

@@ -39,9 +39,9 @@ def _exp_of_negative(x):
 
 
 @kernel
-def softmax_cross_entropy(x, labels, topk, out):
-    """out = softmax(x). Returns the sum of -log out[label], computed from the exponents so that it does not underflow,
-    and the number of labels among the topk."""
+def softmax_cross_entropy(x, labels, topk, out, smoothing):
+    """out = softmax(x). Returns the sum of the losses, computed from the exponents so that it does not underflow, and
+    the number of labels among the topk."""
     loss, correct = 0.0, 0
     one = out.dtype.type(1)
     for i in range(x.shape[0]):
@@ -58,20 +58,43 @@ def softmax_cross_entropy(x, labels, topk, out):
         for j in range(row.size):
             target[j] *= factor
         value = row[labels[i]]
-        loss += math.log(total) - (value - largest)
+        loss += math.log(total) - (1 - smoothing) * (value - largest)
+        if smoothing > 0:
+            mean = 0.0
+            for j in range(row.size):
+                mean += row[j] - largest
+            loss -= smoothing * mean / row.size
         if topk > 1 or not value < largest:
             correct += _is_among(row, labels[i], topk)
     return loss, correct
 
 
 @kernel
-def softmax_cross_entropy_backward(y, labels, scale, out):
+def softmax_cross_entropy_backward(y, labels, scale, out, smoothing):
+    spread, kept = y.dtype.type(scale * smoothing / y.shape[1]), y.dtype.type(scale * (1 - smoothing))
     scale = y.dtype.type(scale)
     for i in range(y.shape[0]):
         row, target = y[i], out[i]
         for j in range(row.size):
-            target[j] = scale * row[j]
-        target[labels[i]] -= scale
+            target[j] = scale * row[j] - spread
+        target[labels[i]] -= kept
+
+
+@kernel
+def binary_cross_entropy(x, t, positive, out, slope, losses):
+    one = out.dtype.type(1)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            value, target = x[i, j], t[i, j]
+            size = abs(value)
+            rest = exp_of_negative(-size)
+            y = (one if value >= 0 else rest) / (one + rest)
+            positives = positive[j] * target
+            both = one - target + positives
+            above = (value + size) / 2
+            out[i, j] = y
+            slope[i, j] = both * y - positives
+            losses[i, j] = both * math.log1p(rest) + positives * (above - value) + (one - target) * above
 
 
 @kernel

@@ -1,0 +1,69 @@
+"""The update of a rank under DistOpt: of the replicated parameters, and of its portions of split ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.exchange.clipping import norm_clip
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.net import Net
+from singa_dask.net.flat import Joined
+from singa_dask.updaters import EMA, make_updater
+
+
+class RankUpdate:
+    """Updaters of one message, and the parameters of each: `pairs`.
+
+    Raises ConfigError where the updater does not suit the net.
+    """
+
+    def __init__(self, proto: UpdaterProto, net: Net, ops: Any, executor: CollectiveExecutor) -> None:
+        self._proto, self._net, self._executor = proto, net, executor
+        self.pairs = [(make_updater(proto, ops), flat) for flat in (net.flat, net.own)]
+        for updater, flat in self.pairs:
+            updater.check_fits([param.name for param in net.params], [param.name for param in net.own.params])
+            updater.bind(flat.entries, 0, flat.size)
+
+    def apply(self, step: int) -> None:
+        """Update all parameters by their gradients, which are summed. Collective."""
+        self._start_averages(step)
+        self._clip_norm()
+        for updater, flat in self.pairs:
+            if flat.size:
+                updater.update(step, flat.values, flat.grads)
+
+    @contextmanager
+    def averaged(self, step: int) -> Iterator[None]:
+        """Inside, the net has the moving averages of its parameters after so many steps."""
+        if not self._proto.ema_decay:
+            message, hint = "keeps no moving averages of the parameters", "Make it with ema_decay=0.999."
+            raise ConfigError(Problem("updater.ema_decay", message, "0", hint))
+        self._start_averages(step)
+        kept = [flat.values.copy() for _, flat in self.pairs]
+        for updater, flat in self.pairs:
+            flat.values[...] = updater.state[EMA]
+        try:
+            yield
+        finally:
+            for (_, flat), values in zip(self.pairs, kept, strict=True):
+                flat.values[...] = values
+
+    def _start_averages(self, step: int) -> None:
+        for updater, flat in self.pairs if step == 0 else ():
+            updater.start(flat.values)
+
+    def _clip_norm(self) -> None:
+        """Scale the gradients to the updater's `clip_norm`, if their norm is larger."""
+        flat, own = self._net.flat, self._net.own
+        clip = norm_clip(self._proto, flat, own)
+        if clip is None:
+            return
+        gradients, parts = Joined(flat.grads, own.grads), (slice(0, flat.size), slice(flat.size, flat.size + own.size))
+        common, portions = (clip.squares(gradients, part) for part in parts)
+        scale = self._executor.run(clip.scale, self._executor.comm, portions, common)
+        for part in parts:
+            clip.apply(scale, gradients, part)
