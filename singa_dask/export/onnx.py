@@ -16,6 +16,7 @@ kLSTM also has "<layer>.cell" and "<layer>.cell_out".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from singa_dask.layers.batch_norm import EPSILON
 from singa_dask.layers.connection import piece_bounds
 from singa_dask.layers.param import Shape
 from singa_dask.net import Net, layers_of, units
-from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
+from singa_dask.ops.activation import ROOT_HALF, STANH_INNER, STANH_OUTER
 
 if TYPE_CHECKING:
     import onnx
@@ -199,6 +200,10 @@ def _pooling(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("AveragePool", [x], count_include_pad=1, **_window(layer))
 
 
+def _global_pooling(graph: Graph, layer: Any, x: str) -> str:
+    return graph.add("GlobalMaxPool" if layer.is_max else "GlobalAveragePool", [x])
+
+
 def _window(layer: Any) -> dict[str, Any]:
     window = layer.window
     return {"kernel_shape": window.kernel, "strides": window.stride, "pads": [*window.pad, *window.pad]}
@@ -207,6 +212,20 @@ def _window(layer: Any) -> dict[str, Any]:
 def _relu(graph: Graph, layer: Any, x: str) -> str:
     slope = layer.conf.negative_slope
     return graph.add("LeakyRelu", [x], alpha=slope) if slope else graph.add("Relu", [x])
+
+
+def _elu(graph: Graph, layer: Any, x: str) -> str:
+    return graph.add("Elu", [x], alpha=layer.conf.alpha)
+
+
+def _silu(graph: Graph, layer: Layer, x: str) -> str:
+    return graph.add("Mul", [x, graph.add("Sigmoid", [x])])
+
+
+def _gelu(graph: Graph, layer: Layer, x: str) -> str:
+    root, one, half = (graph.constant(f"gelu_{i}", np.float32(v)) for i, v in enumerate((ROOT_HALF, 1, 0.5)))
+    area = graph.add("Mul", [graph.add("Add", [graph.add("Erf", [graph.add("Mul", [x, root])]), one]), half])
+    return graph.add("Mul", [x, area])
 
 
 def _stanh(graph: Graph, layer: Layer, x: str) -> str:
@@ -280,25 +299,47 @@ def _concate(graph: Graph, layer: Any, *x: str) -> str:
     return graph.add("Concat", x, axis=layer.conf.concate_dim)
 
 
+def _combination(op: str) -> Callable[..., str]:
+    """Sources one after the other, those with fewer axes with further ones of size 1."""
+
+    def convert(graph: Graph, layer: Layer, *x: str) -> str:
+        shapes = [graph.net.source_shape(layer.name, i) for i in range(len(x))]
+        axes = max(map(len, shapes))
+        aligned = [
+            name if len(shape) == axes else graph.reshape(name, as_onnx((*(1,) * (axes - len(shape)), *shape)))
+            for name, shape in zip(x, shapes, strict=True)
+        ]
+        return reduce(lambda first, second: graph.add(op, [first, second]), aligned)
+
+    return convert
+
+
 def _plain(op: str) -> Callable[..., str]:
     return lambda graph, layer, *x: graph.add(op, x)
 
 
 _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Activation: _activation,
+    kinds.Add: _combination("Add"),
     kinds.BatchNorm: _batch_norm,
     kinds.Concate: _concate,
     kinds.Convolution: _convolution,
     kinds.Dropout: _same,
+    kinds.ELU: _elu,
     kinds.Embedding: onnx_time.embedding,
     kinds.EuclideanLoss: _same,
     kinds.Frame: onnx_time.frame,
+    kinds.GELU: _gelu,
     kinds.GRU: onnx_time.recurrent,
+    kinds.GlobalPooling: _global_pooling,
     kinds.ImagePreprocess: _preprocess,
     kinds.InnerProduct: _inner_product,
     kinds.LRN: _lrn,
     kinds.LSTM: onnx_time.recurrent,
     kinds.LastStep: onnx_time.last_step,
+    kinds.LeakyReLU: _relu,
+    kinds.Max: _combination("Max"),
+    kinds.Mul: _combination("Mul"),
     kinds.OneHot: onnx_time.one_hot,
     kinds.Pooling: _pooling,
     kinds.RBMHid: _rbm_hidden,
@@ -307,6 +348,7 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.RNNLabel: onnx_time.frame,
     kinds.ReLU: _relu,
     kinds.STanh: _stanh,
+    kinds.SiLU: _silu,
     kinds.Sigmoid: _plain("Sigmoid"),
     kinds.Slice: _slice,
     kinds.Softmax: _softmax,

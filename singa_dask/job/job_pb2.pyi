@@ -62,6 +62,11 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kBM: _ClassVar[LayerType]
     kRNN: _ClassVar[LayerType]
     kLSTM: _ClassVar[LayerType]
+    kLeakyReLU: _ClassVar[LayerType]
+    kELU: _ClassVar[LayerType]
+    kGELU: _ClassVar[LayerType]
+    kSiLU: _ClassVar[LayerType]
+    kGlobalPooling: _ClassVar[LayerType]
     kCudnnConv: _ClassVar[LayerType]
     kCudnnPool: _ClassVar[LayerType]
     kCudnnLRN: _ClassVar[LayerType]
@@ -84,6 +89,9 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kRNNDummy: _ClassVar[LayerType]
     kFrame: _ClassVar[LayerType]
     kLastStep: _ClassVar[LayerType]
+    kAdd: _ClassVar[LayerType]
+    kMul: _ClassVar[LayerType]
+    kMax: _ClassVar[LayerType]
     kTransition: _ClassVar[LayerType]
     kLabelTransition: _ClassVar[LayerType]
 kUnknown: Phase
@@ -133,6 +141,11 @@ kActivation: LayerType
 kBM: LayerType
 kRNN: LayerType
 kLSTM: LayerType
+kLeakyReLU: LayerType
+kELU: LayerType
+kGELU: LayerType
+kSiLU: LayerType
+kGlobalPooling: LayerType
 kCudnnConv: LayerType
 kCudnnPool: LayerType
 kCudnnLRN: LayerType
@@ -155,6 +168,9 @@ kSplit: LayerType
 kRNNDummy: LayerType
 kFrame: LayerType
 kLastStep: LayerType
+kAdd: LayerType
+kMul: LayerType
+kMax: LayerType
 kTransition: LayerType
 kLabelTransition: LayerType
 
@@ -331,7 +347,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +392,9 @@ class LayerProto(_message.Message):
     RNN_DUMMY_CONF_FIELD_NUMBER: _ClassVar[int]
     RNN_CONF_FIELD_NUMBER: _ClassVar[int]
     LSTM_CONF_FIELD_NUMBER: _ClassVar[int]
+    LEAKYRELU_CONF_FIELD_NUMBER: _ClassVar[int]
+    ELU_CONF_FIELD_NUMBER: _ClassVar[int]
+    GLOBALPOOLING_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -422,9 +441,12 @@ class LayerProto(_message.Message):
     rnn_dummy_conf: RNNDummyProto
     rnn_conf: RNNProto
     lstm_conf: LSTMProto
+    leakyrelu_conf: LeakyReLUProto
+    elu_conf: ELUProto
+    globalpooling_conf: GlobalPoolingProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -782,10 +804,18 @@ class ActivationProto(_message.Message):
         SIGMOID: _ClassVar[ActivationProto.ActivationType]
         TANH: _ClassVar[ActivationProto.ActivationType]
         STANH: _ClassVar[ActivationProto.ActivationType]
+        LEAKYRELU: _ClassVar[ActivationProto.ActivationType]
+        ELU: _ClassVar[ActivationProto.ActivationType]
+        GELU: _ClassVar[ActivationProto.ActivationType]
+        SILU: _ClassVar[ActivationProto.ActivationType]
     RELU: ActivationProto.ActivationType
     SIGMOID: ActivationProto.ActivationType
     TANH: ActivationProto.ActivationType
     STANH: ActivationProto.ActivationType
+    LEAKYRELU: ActivationProto.ActivationType
+    ELU: ActivationProto.ActivationType
+    GELU: ActivationProto.ActivationType
+    SILU: ActivationProto.ActivationType
     TYPE_FIELD_NUMBER: _ClassVar[int]
     type: ActivationProto.ActivationType
     def __init__(self, type: _Optional[_Union[ActivationProto.ActivationType, str]] = ...) -> None: ...
@@ -848,6 +878,12 @@ class PoolingProto(_message.Message):
     stride_y: int
     def __init__(self, pool: _Optional[_Union[PoolingProto.PoolMethod, str]] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ...) -> None: ...
 
+class GlobalPoolingProto(_message.Message):
+    __slots__ = ("pool",)
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    pool: PoolingProto.PoolMethod
+    def __init__(self, pool: _Optional[_Union[PoolingProto.PoolMethod, str]] = ...) -> None: ...
+
 class LRNProto(_message.Message):
     __slots__ = ("local_size", "alpha", "beta", "knorm")
     LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -901,6 +937,18 @@ class ReLUProto(_message.Message):
     NEGATIVE_SLOPE_FIELD_NUMBER: _ClassVar[int]
     negative_slope: float
     def __init__(self, negative_slope: _Optional[float] = ...) -> None: ...
+
+class LeakyReLUProto(_message.Message):
+    __slots__ = ("negative_slope",)
+    NEGATIVE_SLOPE_FIELD_NUMBER: _ClassVar[int]
+    negative_slope: float
+    def __init__(self, negative_slope: _Optional[float] = ...) -> None: ...
+
+class ELUProto(_message.Message):
+    __slots__ = ("alpha",)
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    alpha: float
+    def __init__(self, alpha: _Optional[float] = ...) -> None: ...
 
 class SoftmaxProto(_message.Message):
     __slots__ = ("num_softmax_per_instance",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
+from singa_dask.layers.activation import ELU, GELU, Activation, LeakyReLU, ReLU, Sigmoid, SiLU, STanh, Tanh
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
@@ -10,6 +10,7 @@ from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
+from singa_dask.layers.elementwise import Add, Max, Mul
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput
 from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
@@ -17,7 +18,7 @@ from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.param import Param
 from singa_dask.layers.partition import Form
-from singa_dask.layers.pooling import Pooling
+from singa_dask.layers.pooling import GlobalPooling, Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
 from singa_dask.layers.rbm import RBMHid, RBMVis
@@ -30,12 +31,15 @@ from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.transition import LabelTransition, Transition
 
 __all__ = [
+    "ELU",
+    "GELU",
     "GRU",
     "LRN",
     "LSTM",
     "RNN",
     "Accuracy",
     "Activation",
+    "Add",
     "ArgSort",
     "BatchNorm",
     "BridgeDst",
@@ -53,14 +57,18 @@ __all__ = [
     "EuclideanLoss",
     "Form",
     "Frame",
+    "GlobalPooling",
     "ImagePreprocess",
     "InnerProduct",
     "InputLayer",
     "LabelTransition",
     "LastStep",
     "Layer",
+    "LeakyReLU",
     "LossLayer",
+    "Max",
     "Metric",
+    "Mul",
     "OneHot",
     "OutputLayer",
     "Param",
@@ -74,6 +82,7 @@ __all__ = [
     "RecordOutput",
     "RecurrentLayer",
     "STanh",
+    "SiLU",
     "Sigmoid",
     "Slice",
     "Softmax",

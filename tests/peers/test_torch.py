@@ -11,14 +11,23 @@ from support.layer_cases import Bench
 
 from singa_dask import updaters
 from singa_dask.layers import (
+    ELU,
+    GELU,
     LRN,
+    Add,
     BatchNorm,
+    Concate,
     Convolution,
     EuclideanLoss,
+    GlobalPooling,
     InnerProduct,
+    LeakyReLU,
+    Max,
+    Mul,
     Pooling,
     ReLU,
     Sigmoid,
+    SiLU,
     Softmax,
     SoftmaxLoss,
     STanh,
@@ -71,6 +80,18 @@ LAYERS = {
         BatchNorm("n", "x"),
         as_images(lambda x, scale, bias, *_: F.batch_norm(x, None, None, scale, bias, True)),
     ),
+    "global average pooling": (
+        GlobalPooling("n", "x"),
+        as_images(lambda x: F.adaptive_avg_pool2d(x, 1)),
+    ),
+    "global max pooling": (
+        GlobalPooling("n", "x", pool="MAX"),
+        as_images(lambda x: F.adaptive_max_pool2d(x, 1)),
+    ),
+    "leaky relu": (LeakyReLU("n", "x"), F.leaky_relu),
+    "elu": (ELU("n", "x", alpha=0.5), lambda x: F.elu(x, 0.5)),
+    "gelu": (GELU("n", "x"), F.gelu),
+    "silu": (SiLU("n", "x"), F.silu),
     "relu": (ReLU("n", "x", negative_slope=0.1), lambda x: F.leaky_relu(x, 0.1)),
     "sigmoid": (Sigmoid("n", "x"), torch.sigmoid),
     "tanh": (Tanh("n", "x"), torch.tanh),
@@ -95,6 +116,30 @@ def test_outputs_and_gradients_of_a_layer(name):
     for param, theirs in zip(ours.layer.params, params, strict=True):
         if not param.statistic:
             np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=5e-5, err_msg=param.name)
+
+
+COMBINED = {
+    "sum": (Add("n", ["x", "y", "z"]), lambda x, y, z: x + y + z),
+    "product": (Mul("n", ["x", "y", "z"]), lambda x, y, z: x * y * z),
+    "maximum": (Max("n", ["x", "y", "z"]), lambda x, y, z: torch.maximum(torch.maximum(x, y), z)),
+    "channels": (Concate("n", ["x", "y"], concate_dim=1), lambda x, y, z: torch.cat([x, y], -1)),
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_outputs_and_gradients_of_a_layer_with_several_sources(name):
+    layer, peer = COMBINED[name]
+    shapes = (IMAGE, IMAGE, (1, 9, 1))[: len(layer.inputs)]
+    ours = Bench(layer, shapes, get_ops("cpu", np.float32))
+    theirs = [torch.tensor(x, requires_grad=True) for x in ours.inputs]
+    y = peer(*theirs, *[None] * (3 - len(theirs)))
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    gradients = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    for dx, x in zip(gradients, theirs, strict=True):
+        np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
 
 
 def test_the_loss():

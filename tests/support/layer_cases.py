@@ -7,6 +7,7 @@ output, or a list of outputs.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,15 @@ import numpy as np
 
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import (
+    ELU,
+    GELU,
     GRU,
     LRN,
     LSTM,
     RNN,
     Accuracy,
     Activation,
+    Add,
     ArgSort,
     BatchNorm,
     BridgeDst,
@@ -31,13 +35,18 @@ from singa_dask.layers import (
     Dropout,
     Dummy,
     EuclideanLoss,
+    GlobalPooling,
     InnerProduct,
     LastStep,
     Layer,
+    LeakyReLU,
     LossLayer,
+    Max,
+    Mul,
     Pooling,
     ReLU,
     Sigmoid,
+    SiLU,
     Slice,
     Softmax,
     SoftmaxLoss,
@@ -259,6 +268,10 @@ def _activations() -> dict[str, Case]:
         "Sigmoid": (Sigmoid, lambda x: 1 / (1 + np.exp(-x))),
         "Tanh": (Tanh, np.tanh),
         "STanh": (STanh, lambda x: 1.7159047 * np.tanh(0.6666667 * x)),
+        "LeakyReLU": (LeakyReLU, lambda x: np.where(x > 0, x, 0.01 * x)),
+        "ELU": (ELU, lambda x: np.where(x > 0, x, np.exp(x) - 1)),
+        "SiLU": (SiLU, lambda x: x / (1 + np.exp(-x))),
+        "GELU": (GELU, lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))),
     }
     cases = {}
     for name, (cls, formula) in formulas.items():
@@ -327,6 +340,57 @@ CASES: dict[str, Case] = {
         'name: "a" type: kReLU srclayers: "x" relu_conf { negative_slope: 0.25 }',
         ((7,),),
         lambda x: np.where(x > 0, x, 0.25 * x),
+    ),
+    "LeakyReLU of another slope": Case(
+        LeakyReLU("a", "x", negative_slope=0.5),
+        'name: "a" type: kLeakyReLU srclayers: "x" leakyrelu_conf { negative_slope: 0.5 }',
+        ((7,),),
+        lambda x: np.where(x > 0, x, 0.5 * x),
+    ),
+    "ELU of another alpha": Case(
+        ELU("a", "x", alpha=0.25),
+        'name: "a" type: kELU srclayers: "x" elu_conf { alpha: 0.25 }',
+        ((7,),),
+        lambda x: np.where(x > 0, x, 0.25 * (np.exp(x) - 1)),
+    ),
+    "GlobalPooling": Case(
+        GlobalPooling("p", "x"),
+        'name: "p" type: kGlobalPooling srclayers: "x"',
+        ((3, 4, 5),),
+        lambda x: x.mean(axis=(1, 2), keepdims=True),
+    ),
+    "GlobalPooling MAX of volumes": Case(
+        GlobalPooling("p", "x", pool="MAX"),
+        'name: "p" type: kGlobalPooling srclayers: "x" globalpooling_conf { pool: MAX }',
+        ((2, 3, 2, 3),),
+        lambda x: x.max(axis=(1, 2, 3), keepdims=True),
+    ),
+    "Add": Case(
+        Add("c", ["x", "y"]), 'name: "c" type: kAdd srclayers: ["x", "y"]', ((2, 3), (2, 3)), lambda x, y: x + y
+    ),
+    "Add of repeated axes": Case(
+        Add("c", ["x", "y", "z"]),
+        'name: "c" type: kAdd srclayers: ["x", "y", "z"]',
+        ((2, 1, 4), (1, 3, 1), (4,)),
+        lambda x, y, z: x + y + z[:, None, None],
+    ),
+    "Mul": Case(
+        Mul("c", ["x", "y", "z"]),
+        'name: "c" type: kMul srclayers: ["x", "y", "z"]',
+        ((5,), (5,), (1,)),
+        lambda x, y, z: x * y * z,
+    ),
+    "Mul of images by channels": Case(
+        Mul("c", ["x", "y"]),
+        'name: "c" type: kMul srclayers: ["x", "y"]',
+        ((2, 3, 4), (4,)),
+        lambda x, y: x * y[:, None, None],
+    ),
+    "Max": Case(
+        Max("c", ["x", "y", "z"]),
+        'name: "c" type: kMax srclayers: ["x", "y", "z"]',
+        ((2, 3), (2, 1), (3,)),
+        lambda x, y, z: np.maximum(np.maximum(x, y), z[:, None]),
     ),
     "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), _softmax),
     "Softmax in parts": Case(

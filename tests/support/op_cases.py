@@ -109,6 +109,12 @@ def _activations(ops: Ops, rng: np.random.Generator) -> list[Any]:
     for slope in (0.0, 0.25):
         y = ops.relu(x, slope, ops.empty(x.shape))
         results += [y, ops.relu_backward(y, dy.copy(), slope, ops.empty(x.shape))]
+    for alpha in (1.0, 0.3):
+        y = ops.elu(x, alpha, ops.empty(x.shape))
+        results += [y, ops.elu_backward(y, dy.copy(), alpha, ops.empty(x.shape))]
+    for name in ("silu", "gelu"):
+        slope = ops.empty(x.shape)
+        results += [getattr(ops, name)(x, ops.empty(x.shape), slope), slope]
     for name in ("sigmoid", "tanh", "stanh"):
         y = getattr(ops, name)(x, ops.empty(x.shape))
         in_place = dy.copy()

@@ -105,6 +105,20 @@ class GpuOps(Ops):
     def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
         return self._kernels.relu_backward(y, dy, slope, out)
 
+    def elu(self, x: Array, alpha: float, out: Array) -> Array:
+        return self._kernels.elu(x, alpha, out)
+
+    def elu_backward(self, y: Array, dy: Array, alpha: float, out: Array) -> Array:
+        return self._kernels.elu_backward(y, dy, alpha, out)
+
+    def silu(self, x: Array, out: Array, slope: Array) -> Array:
+        self._kernels.silu(x, out, slope)
+        return out
+
+    def gelu(self, x: Array, out: Array, slope: Array) -> Array:
+        self._kernels.gelu(x, out, slope)
+        return out
+
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
         return self._kernels.sigmoid_backward(y, dy, out)
 

@@ -30,6 +30,12 @@ IMAGES = {
     "relu": "type: kReLU relu_conf { negative_slope: 0.1 }",
     "activation": "type: kActivation activation_conf { type: STANH }",
     "sigmoid": "type: kSigmoid",
+    "leaky relu": "type: kLeakyReLU leakyrelu_conf { negative_slope: 0.2 }",
+    "elu": "type: kELU elu_conf { alpha: 0.5 }",
+    "silu": "type: kSiLU",
+    "gelu": "type: kGELU",
+    "global pooling": "type: kGlobalPooling",
+    "global max pooling": "type: kGlobalPooling globalpooling_conf { pool: MAX }",
     "tanh": "type: kTanh",
     "dropout": "type: kDropout",
     "softmax": "type: kSoftmax softmax_conf { num_softmax_per_instance: 3 }",
@@ -113,6 +119,22 @@ NET = """
 def test_a_net_with_branches_and_shared_weights(folder):
     net = made(image_net(NET), folder)
     for ours, theirs in compared(net, folder, "loss", "back", "pool"):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+RESIDUAL = """
+  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 3 kernel: 3 pad: 1 } }
+  layer { name: "mean" type: kGlobalPooling srclayers: "conv" }
+  layer { name: "gate" type: kInnerProduct srclayers: "mean" innerproduct_conf { num_output: 3 } }
+  layer { name: "gated" type: kMul srclayers: ["conv", "gate", "mean"] }
+  layer { name: "largest" type: kMax srclayers: ["gated", "data"] }
+  layer { name: "sum" type: kAdd srclayers: ["largest", "data", "conv"] }
+"""
+
+
+def test_sums_products_and_maxima(folder):
+    net = made(image_net(RESIDUAL), folder)
+    for ours, theirs in compared(net, folder, "gated", "largest", "sum"):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
 
 
