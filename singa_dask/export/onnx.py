@@ -259,6 +259,27 @@ def _batch_norm(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("BatchNormalization", [x, *params], epsilon=EPSILON)
 
 
+def _layer_norm(graph: Graph, layer: Any, x: str) -> str:
+    shape, epsilon = _shape(graph, layer), layer.conf.epsilon
+    params = [*graph.parameter(layer.scale), *graph.parameter(layer.bias)]
+    y = graph.add("LayerNormalization", [graph.channels_last(x, shape), *params], axis=-1, epsilon=epsilon)
+    return graph.channels_first(y, shape)
+
+
+def _group_norm(graph: Graph, layer: Any, x: str) -> str:
+    shape, groups = _shape(graph, layer), layer.conf.num_groups
+    positions, size = prod(shape[:-1]), shape[-1] // groups
+    blocks = graph.reshape(graph.channels_last(x, shape), (positions, groups, size))
+    rows = graph.reshape(graph.add("Transpose", [blocks], perm=[0, 2, 1, 3]), (groups, positions * size))
+    plain = [
+        graph.constant(f"{name}_{groups}", np.full(groups, v, np.float32)) for name, v in (("one", 1), ("zero", 0))
+    ]
+    rows = graph.add("InstanceNormalization", [rows, *plain], epsilon=layer.conf.epsilon)
+    blocks = graph.add("Transpose", [graph.reshape(rows, (groups, positions, size))], perm=[0, 2, 1, 3])
+    y = graph.add("Mul", [graph.reshape(blocks, shape), *graph.parameter(layer.scale)])
+    return graph.channels_first(graph.add("Add", [y, *graph.parameter(layer.bias)]), shape)
+
+
 def _preprocess(graph: Graph, layer: Any, x: str) -> str:
     height, width, _ = _shape(graph, layer)
     rows, columns, _ = graph.net.shapes[layer.name]
@@ -332,11 +353,13 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.GELU: _gelu,
     kinds.GRU: onnx_time.recurrent,
     kinds.GlobalPooling: _global_pooling,
+    kinds.GroupNorm: _group_norm,
     kinds.ImagePreprocess: _preprocess,
     kinds.InnerProduct: _inner_product,
     kinds.LRN: _lrn,
     kinds.LSTM: onnx_time.recurrent,
     kinds.LastStep: onnx_time.last_step,
+    kinds.LayerNorm: _layer_norm,
     kinds.LeakyReLU: _relu,
     kinds.Max: _combination("Max"),
     kinds.Mul: _combination("Mul"),

@@ -66,15 +66,21 @@ class Graph:
 
     def flat(self, name: str, shape: Shape) -> str:
         """Samples as vectors, in singa_dask's order: height, width, channels."""
-        last = len(shape)
-        if last >= 3:
-            name = self.add("Transpose", [name], perm=[*range(last - 2), last - 1, last, last - 2])
-        return name if last == 1 else self.reshape(name, (prod(shape),))
+        name = self.channels_last(name, shape)
+        return name if len(shape) == 1 else self.reshape(name, (prod(shape),))
 
     def unflat(self, name: str, shape: Shape) -> str:
         """The inverse of `flat`."""
+        return self.channels_first(name if len(shape) == 1 else self.reshape(name, shape), shape)
+
+    def channels_last(self, name: str, shape: Shape) -> str:
+        """Samples of `shape`, as singa_dask has them, from tensors of ONNX (see as_onnx)."""
         last = len(shape)
-        name = name if last == 1 else self.reshape(name, shape)
+        return self.add("Transpose", [name], perm=[*range(last - 2), last - 1, last, last - 2]) if last >= 3 else name
+
+    def channels_first(self, name: str, shape: Shape) -> str:
+        """The inverse of `channels_last`."""
+        last = len(shape)
         return self.add("Transpose", [name], perm=[*range(last - 2), last, last - 2, last - 1]) if last >= 3 else name
 
     def reshape(self, name: str, shape: Shape) -> str:

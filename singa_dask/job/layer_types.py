@@ -60,6 +60,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "kInnerProduct": {"num_output": "10"},
     "kCharRNNOutput": {"vocab_path": '"vocab.txt"'},
     "kEmbedding": {"vocab_size": "1000"},
+    "kGroupNorm": {"num_groups": "8"},
     "kCSVOutput": {"path": '"out.csv"'},
     "kRecordOutput": {"path": '"out"'},
     **{kind: {"hdim": "500"} for kind in ("kRBMHid", "kRBMVis")},
@@ -76,12 +77,15 @@ _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
     "kBM": (0, "channels"),
     "kConvolution": (3, "filters"),
     "kEmbedding": (1, "features"),
+    "kGroupNorm": (0, "channels"),
     "kRBMHid": (1, "hidden units"),
     "kRBMVis": (1, "hidden units"),
 }
 
 _AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
 _NORMS = frozenset({"kBM", "kCudnnBM"})
+_SAMPLE_NORMS = frozenset({"kLayerNorm", "kGroupNorm"})
+_WHOLE = frozenset({"kLayerNorm"})  # every worker has their parameters
 _GATES: dict[str, tuple[str, ...]] = {"kGRU": ("z_", "r_", "c_"), "kLSTM": ("i_", "f_", "o_", "g_"), "kRNN": ("",)}
 
 
@@ -97,6 +101,8 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
         return None
     if name in _NORMS:
         return ("scale", "bias", "mean", "var")
+    if name in _SAMPLE_NORMS:
+        return ("scale", "bias")
     if name == "kEmbedding":
         return ("table",)
     if name in _GATES:
@@ -123,6 +129,8 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
         if layer.innerproduct_conf.transpose:
             weight = {0: "output features", 1: "input features"}
         return (weight, {0: "output features"})[: len(roles)]
+    if kind in _WHOLE:
+        return ({},) * len(roles)
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
     if kind == "kRBMVis":
         return ({axis: name}, {})[: len(roles)]  # every worker has the visible units

@@ -11,6 +11,7 @@ from singa_dask.layers.convolution import Convolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.elementwise import Add, Max, Mul
+from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput
 from singa_dask.layers.loss import EuclideanLoss, SoftmaxLoss
@@ -58,12 +59,14 @@ __all__ = [
     "Form",
     "Frame",
     "GlobalPooling",
+    "GroupNorm",
     "ImagePreprocess",
     "InnerProduct",
     "InputLayer",
     "LabelTransition",
     "LastStep",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "LossLayer",
     "Max",

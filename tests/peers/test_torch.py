@@ -20,7 +20,9 @@ from singa_dask.layers import (
     Convolution,
     EuclideanLoss,
     GlobalPooling,
+    GroupNorm,
     InnerProduct,
+    LayerNorm,
     LeakyReLU,
     Max,
     Mul,
@@ -80,6 +82,8 @@ LAYERS = {
         BatchNorm("n", "x"),
         as_images(lambda x, scale, bias, *_: F.batch_norm(x, None, None, scale, bias, True)),
     ),
+    "layer norm": (LayerNorm("n", "x"), lambda x, *p: F.layer_norm(x, x.shape[-1:], *p)),
+    "group norm": (GroupNorm("n", "x", num_groups=3), as_images(lambda x, *p: F.group_norm(x, 3, *p))),
     "global average pooling": (
         GlobalPooling("n", "x"),
         as_images(lambda x: F.adaptive_avg_pool2d(x, 1)),

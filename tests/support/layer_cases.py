@@ -36,9 +36,11 @@ from singa_dask.layers import (
     Dummy,
     EuclideanLoss,
     GlobalPooling,
+    GroupNorm,
     InnerProduct,
     LastStep,
     Layer,
+    LayerNorm,
     LeakyReLU,
     LossLayer,
     Max,
@@ -179,6 +181,15 @@ def step_results(set_up: Bench, differentiable: bool = True) -> list[np.ndarray]
 def _normalised(x: np.ndarray) -> np.ndarray:
     axes = tuple(range(x.ndim - 1))
     return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + 1e-5)
+
+
+def _grouped(groups: int, epsilon: float) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        blocks = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
+        mean, var = (f(blocks, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
+        return ((blocks - mean) / np.sqrt(var + epsilon)).reshape(x.shape) * scale + bias
+
+    return formula
 
 
 def _convolve(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]) -> Callable[..., np.ndarray]:
@@ -422,6 +433,30 @@ CASES: dict[str, Case] = {
         'name: "n" type: kBM srclayers: "x" bm_conf { factor: 0.5 }',
         ((5,),),
         lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+    ),
+    "LayerNorm": Case(
+        LayerNorm("n", "x"),
+        'name: "n" type: kLayerNorm srclayers: "x"',
+        ((6,),),
+        _grouped(1, 1e-5),
+    ),
+    "LayerNorm of positions": Case(
+        LayerNorm("n", "x", epsilon=0.1),
+        'name: "n" type: kLayerNorm srclayers: "x" layernorm_conf { epsilon: 0.1 }',
+        ((2, 3, 4),),
+        lambda x, *p: _grouped(1, 0.1)(x.reshape(-1, 4), *p).reshape(x.shape),
+    ),
+    "GroupNorm of images": Case(
+        GroupNorm("n", "x", num_groups=2),
+        'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 2 }',
+        ((2, 3, 4),),
+        _grouped(2, 1e-5),
+    ),
+    "GroupNorm of vectors": Case(
+        GroupNorm("n", "x", num_groups=3, epsilon=0.01),
+        'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 3 epsilon: 0.01 }',
+        ((6,),),
+        _grouped(3, 0.01),
     ),
     "RNN": Case(
         RNN("r", "x", dim_hidden=4, unroll_len=3),

@@ -132,6 +132,17 @@ def _lrn(local_size: int, beta: float, channels: int) -> Case:
     return case
 
 
+def _group_norm(rows: int, positions: int, groups: int, size: int) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        x, d = draw(ops, rng, rows, positions, groups, size), draw(ops, rng, rows, positions, groups, size)
+        scale, bias = draw(ops, rng, groups, size), draw(ops, rng, groups, size)
+        mean, inverse, sums = ops.empty((rows, groups)), ops.empty((rows, groups)), ops.empty((2, groups, size))
+        y = ops.group_norm(x, scale, bias, 1e-3, ops.empty(x.shape), mean, inverse)
+        return [y, mean, inverse, ops.group_norm_backward(x, scale, mean, inverse, d, sums), sums]
+
+    return case
+
+
 def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, classes in ((1, 2), (9, 10)):
@@ -312,6 +323,10 @@ CASES: dict[str, Case] = {
     **{
         f"lrn-{n}-{beta}-{c}": _lrn(n, beta, c)
         for n, beta, c in ((3, 0.75, 7), (5, 0.75, 2), (1, 0.5, 3), (3, 0.6, 16))
+    },
+    **{
+        f"group-norm-{'x'.join(map(str, sizes))}": _group_norm(*sizes)
+        for sizes in ((5, 1, 1, 7), (1, 1, 1, 1), (2, 6, 3, 4), (3, 2, 5, 1), (0, 2, 1, 3))
     },
     **{
         f"convolution-{w}-{rows}": _convolution(window, height, width, rows, channels, filters)

@@ -13,7 +13,9 @@ from singa_dask.layers import (
     Convolution,
     Dropout,
     GlobalPooling,
+    GroupNorm,
     InnerProduct,
+    LayerNorm,
     Max,
     Mul,
     Pooling,
@@ -69,8 +71,10 @@ class RandomNet:
             (BatchNorm, {}),
             (Softmax, {}),
             (Scaled, {}),
+            (LayerNorm, {}),
         ]
         kinds += [(Root, {})] if len(shape) == 1 else [(LRN, {"local_size": 3 + 2 * self.random.randint(0, 2)})]
+        kinds += [(GroupNorm, {"num_groups": n}) for n in (2, 3, 4) if shape[-1] % n == 0]
         kind, conf = self.random.choice(kinds)
         layer = self._kept(kind, source, partition_dim=self.dim(), **conf)
         self.add(shape, Tanh, layer) if kind is Scaled else self.tops.append((layer, shape))

@@ -27,6 +27,8 @@ IMAGES = {
     "average pooling": "type: kPooling pooling_conf { pool: AVG kernel: 3 stride: 2 pad: 1 }",
     "lrn": "type: kLRN lrn_conf { local_size: 3 alpha: 0.5 beta: 0.75 knorm: 2 }",
     "batch norm": "type: kBM",
+    "layer norm": "type: kLayerNorm",
+    "group norm": "type: kGroupNorm groupnorm_conf { num_groups: 3 }",
     "relu": "type: kReLU relu_conf { negative_slope: 0.1 }",
     "activation": "type: kActivation activation_conf { type: STANH }",
     "sigmoid": "type: kSigmoid",

@@ -1,5 +1,7 @@
 """Small nets of the kinds that people train: the loss falls, and two workers train as one."""
 
+from functools import partial
+
 import pytest
 
 from singa_dask.algorithms import BP
@@ -10,7 +12,9 @@ from singa_dask.layers import (
     Concate,
     Convolution,
     GlobalPooling,
+    GroupNorm,
     InnerProduct,
+    LayerNorm,
     Mul,
     RecordInput,
     ReLU,
@@ -29,13 +33,13 @@ def trains(layers, given, sizes=(2,), falls=0.8, **settings):
         assert losses[-1] < falls * losses[0]
 
 
-def residual():
+def residual(norm=BatchNorm):
     """Two residual blocks, the second one with a gate per channel, and a dense connection."""
     layers = [RecordInput("data", shape=[3, 6, 6]), Convolution("stem", "data", num_filters=4, kernel=3, pad=1)]
     source = "stem"
     for block in ("a", "b"):
         layers += [
-            BatchNorm(f"{block}_norm", source),
+            norm(f"{block}_norm", source),
             ReLU(f"{block}_relu", f"{block}_norm"),
             Convolution(f"{block}_conv", f"{block}_relu", num_filters=4, kernel=3, pad=1),
             GlobalPooling(f"{block}_mean", f"{block}_conv"),
@@ -56,5 +60,6 @@ def residual():
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_residual_net(dim):
-    trains(residual(), batches((6, 6, 3), 5, count=1), falls=0.95, partition_dim=dim)
+@pytest.mark.parametrize("norm", [BatchNorm, partial(GroupNorm, num_groups=2), LayerNorm])
+def test_residual_net(dim, norm):
+    trains(residual(norm), batches((6, 6, 3), 5, count=1), falls=0.95, partition_dim=dim)

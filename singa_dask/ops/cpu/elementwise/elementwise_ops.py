@@ -8,7 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.cpu.elementwise import elementwise_kernels, loss_kernels, lrn_kernels, update_kernels
+from singa_dask.ops.cpu.elementwise import (
+    elementwise_kernels,
+    group_norm_kernels,
+    loss_kernels,
+    lrn_kernels,
+    update_kernels,
+)
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
 from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import hyperparameters
@@ -104,6 +110,27 @@ class CpuElementwiseOps(ThreadedOps):
 
         self._share(x, rows)
         return out
+
+    def group_norm(
+        self, x: Array, scale: Array, bias: Array, epsilon: float, out: Array, mean: Array, inverse: Array
+    ) -> Array:
+        def rows(n: slice) -> None:
+            group_norm_kernels.group_norm(x[n], scale, bias, epsilon, out[n], mean[n], inverse[n])
+
+        self._share(x, rows)
+        return out
+
+    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
+        parts: dict[int, Array] = {}
+
+        def rows(n: slice) -> None:
+            own = np.zeros_like(sums)
+            group_norm_kernels.group_norm_backward(x[n], scale, mean[n], inverse[n], d[n], own)
+            parts[n.start] = own
+
+        self._share(x, rows)
+        np.sum([parts[start] for start in sorted(parts)], axis=0, out=sums)
+        return d
 
     def dropout(
         self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array, columns: Columns | None = None
