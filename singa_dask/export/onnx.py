@@ -24,7 +24,7 @@ import numpy as np
 
 from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.export import onnx_time
+from singa_dask.export import onnx_attention, onnx_time
 from singa_dask.export.onnx_graph import Graph, as_onnx
 from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
@@ -342,6 +342,7 @@ def _plain(op: str) -> Callable[..., str]:
 _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Activation: _activation,
     kinds.Add: _combination("Add"),
+    kinds.Attention: onnx_attention.attention,
     kinds.BatchNorm: _batch_norm,
     kinds.Concate: _concate,
     kinds.Convolution: _convolution,
@@ -365,6 +366,7 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Mul: _combination("Mul"),
     kinds.OneHot: onnx_time.one_hot,
     kinds.Pooling: _pooling,
+    kinds.PositionalEmbedding: onnx_attention.positional_embedding,
     kinds.RBMHid: _rbm_hidden,
     kinds.RBMVis: _rbm_visible,
     kinds.RNN: onnx_time.recurrent,

@@ -36,8 +36,8 @@ _FIELDS: dict[Range, str] = {
     POSITIVE: """
         train_steps num_openblas_threads bucket_size cd_k unroll_len num_partitions change_freq batchsize shape
         kernel kernel_x kernel_y stride stride_x stride_y num_filters num_output num_splits num_slices num_concates
-        num_softmax_per_instance num_groups topk hdim dim_hidden vocab_size feature_dim nworkers_per_procs patience
-        target_shape
+        num_softmax_per_instance num_groups num_heads topk hdim dim_hidden vocab_size feature_dim nworkers_per_procs
+        patience target_shape
     """,
     NOT_NEGATIVE: """
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps

@@ -69,6 +69,8 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kGlobalPooling: _ClassVar[LayerType]
     kLayerNorm: _ClassVar[LayerType]
     kGroupNorm: _ClassVar[LayerType]
+    kAttention: _ClassVar[LayerType]
+    kPositionalEmbedding: _ClassVar[LayerType]
     kCudnnConv: _ClassVar[LayerType]
     kCudnnPool: _ClassVar[LayerType]
     kCudnnLRN: _ClassVar[LayerType]
@@ -150,6 +152,8 @@ kSiLU: LayerType
 kGlobalPooling: LayerType
 kLayerNorm: LayerType
 kGroupNorm: LayerType
+kAttention: LayerType
+kPositionalEmbedding: LayerType
 kCudnnConv: LayerType
 kCudnnPool: LayerType
 kCudnnLRN: LayerType
@@ -351,7 +355,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -401,6 +405,8 @@ class LayerProto(_message.Message):
     GLOBALPOOLING_CONF_FIELD_NUMBER: _ClassVar[int]
     LAYERNORM_CONF_FIELD_NUMBER: _ClassVar[int]
     GROUPNORM_CONF_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_CONF_FIELD_NUMBER: _ClassVar[int]
+    POSITIONALEMBEDDING_CONF_FIELD_NUMBER: _ClassVar[int]
     USER_CONF_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -452,9 +458,11 @@ class LayerProto(_message.Message):
     globalpooling_conf: GlobalPoolingProto
     layernorm_conf: LayerNormProto
     groupnorm_conf: GroupNormProto
+    attention_conf: AttentionProto
+    positionalembedding_conf: PositionalEmbeddingProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., attention_conf: _Optional[_Union[AttentionProto, _Mapping]] = ..., positionalembedding_conf: _Optional[_Union[PositionalEmbeddingProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -995,6 +1003,28 @@ class EmbeddingProto(_message.Message):
     vocab_size: int
     feature_dim: int
     def __init__(self, vocab_size: _Optional[int] = ..., feature_dim: _Optional[int] = ...) -> None: ...
+
+class AttentionProto(_message.Message):
+    __slots__ = ("num_heads", "causal", "bias_term")
+    NUM_HEADS_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
+    num_heads: int
+    causal: bool
+    bias_term: bool
+    def __init__(self, num_heads: _Optional[int] = ..., causal: bool = ..., bias_term: bool = ...) -> None: ...
+
+class PositionalEmbeddingProto(_message.Message):
+    __slots__ = ("kind",)
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LEARNED: _ClassVar[PositionalEmbeddingProto.Kind]
+        SINUSOIDAL: _ClassVar[PositionalEmbeddingProto.Kind]
+    LEARNED: PositionalEmbeddingProto.Kind
+    SINUSOIDAL: PositionalEmbeddingProto.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    kind: PositionalEmbeddingProto.Kind
+    def __init__(self, kind: _Optional[_Union[PositionalEmbeddingProto.Kind, str]] = ...) -> None: ...
 
 class BMProto(_message.Message):
     __slots__ = ("factor",)

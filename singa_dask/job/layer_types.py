@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.job_pb2 import LayerProto, LayerType, PositionalEmbeddingProto
 
 # SINGA's device-specific names of one layer; here `get_ops` chooses the device.
 SPELLINGS: dict[str, str] = {
@@ -56,6 +56,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "kRecordInput": {"path": '"dataset:digits/train"', "batchsize": "64"},
     "kCharRNN": {"path": '"dataset:tinyshakespeare/train"'},
     "kOneHot": {"vocab_size": "100"},
+    "kAttention": {"num_heads": "4"},
     "kConvolution": {"num_filters": "32"},
     "kInnerProduct": {"num_output": "10"},
     "kCharRNNOutput": {"vocab_path": '"vocab.txt"'},
@@ -78,6 +79,7 @@ _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
     "kConvolution": (3, "filters"),
     "kEmbedding": (1, "features"),
     "kGroupNorm": (0, "channels"),
+    "kPositionalEmbedding": (1, "features"),
     "kRBMHid": (1, "hidden units"),
     "kRBMVis": (1, "hidden units"),
 }
@@ -105,6 +107,12 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
         return ("scale", "bias")
     if name == "kEmbedding":
         return ("table",)
+    if name == "kPositionalEmbedding":
+        learned = layer.positionalembedding_conf.kind == PositionalEmbeddingProto.LEARNED
+        return ("table",) * learned
+    if name == "kAttention":
+        biased = layer.attention_conf.bias_term
+        return ("weight", "bias", "output_weight", "output_bias") if biased else ("weight", "output_weight")
     if name in _GATES:
         gates = _GATES[name]
         weights = tuple(f"{gate}{what}" for what in ("hx", "hh") for gate in gates)
@@ -129,6 +137,9 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
         if layer.innerproduct_conf.transpose:
             weight = {0: "output features", 1: "input features"}
         return (weight, {0: "output features"})[: len(roles)]
+    if kind == "kAttention":
+        axes = {"weight": {2: "heads"}, "bias": {1: "heads"}, "output_weight": {0: "heads"}}
+        return tuple(axes.get(role, {}) for role in roles)
     if kind in _WHOLE:
         return ({},) * len(roles)
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from singa_dask.layers.activation import ELU, GELU, Activation, LeakyReLU, ReLU, Sigmoid, SiLU, STanh, Tanh
+from singa_dask.layers.attention import Attention, PositionalEmbedding
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
@@ -42,6 +43,7 @@ __all__ = [
     "Activation",
     "Add",
     "ArgSort",
+    "Attention",
     "BatchNorm",
     "BridgeDst",
     "BridgeSrc",
@@ -76,6 +78,7 @@ __all__ = [
     "OutputLayer",
     "Param",
     "Pooling",
+    "PositionalEmbedding",
     "RBMHid",
     "RBMVis",
     "RNNDummy",

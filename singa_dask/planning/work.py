@@ -295,6 +295,6 @@ def kind_of(layer: Layer) -> str:
     if isinstance(layer, Transition):
         return f"{name} {layer.partition.reads}-{layer.partition.makes}"
     conf = layer.conf if layer.conf_field else None
-    fields = ("pool", "kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y", "local_size")
+    fields = ("pool", "kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y", "local_size", "causal")
     settings = [f"{f}={getattr(conf, f)}" for f in fields if conf is not None and hasattr(conf, f)]
     return " ".join([name, *settings])

@@ -17,6 +17,7 @@ from singa_dask.layers import (
     GRU,
     LSTM,
     RNN,
+    Attention,
     CharRNN,
     Embedding,
     InnerProduct,
@@ -99,6 +100,41 @@ def test_a_state_from_another_layer(cls):
     y.backward(torch.tensor(weights, dtype=torch.float32))
     for gradient, theirs in zip(gradients, (x, before), strict=True):
         np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-5, atol=2e-5)
+
+
+def their_attention(x: Tensor, params: list[Tensor], heads: int, *, causal: bool) -> Tensor:
+    """Theirs with our parameters, on x (T, B, C)."""
+    weight, bias, output_weight, output_bias = params
+    steps, _, width = x.shape
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(steps) if causal else None
+    y, _ = F.multi_head_attention_forward(
+        *(x, x, x, width, heads, weight.reshape(width, -1).T, bias.reshape(-1), None, None, False, 0.0),
+        *(output_weight.reshape(-1, width).T, output_bias),
+        attn_mask=mask,
+        need_weights=False,
+    )
+    return y
+
+
+@pytest.mark.parametrize("steps", [5, 200])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal, steps):
+    layer = Attention("n", "x", num_heads=2, causal=causal, unroll_len=steps)
+    ours = Bench(layer, ((6,),), get_ops("cpu", np.float32), rows=steps * ROWS)
+    for param in ours.layer.params:
+        param.value[...] *= 0.4
+    x = torch.tensor(ours.inputs[0], requires_grad=True)
+    params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
+    y = their_attention(x.reshape(steps, ROWS, 6), params, 2, causal=causal).flatten(0, 1)
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    (dx,) = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
+    for param, theirs in zip(ours.layer.params, params, strict=True):
+        scale = np.abs(theirs.grad.numpy()).max()
+        np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=1e-5 * scale, err_msg=param.name)
 
 
 def test_symbols():

@@ -26,6 +26,7 @@ from singa_dask.layers import (
     Activation,
     Add,
     ArgSort,
+    Attention,
     BatchNorm,
     BridgeDst,
     BridgeSrc,
@@ -46,6 +47,7 @@ from singa_dask.layers import (
     Max,
     Mul,
     Pooling,
+    PositionalEmbedding,
     ReLU,
     Sigmoid,
     SiLU,
@@ -268,6 +270,19 @@ def _lstm(ax: Any, ah: Any, h: np.ndarray, cell: np.ndarray) -> Any:
     return o * np.tanh(cell), cell
 
 
+def _attention(causal: bool) -> Callable[..., np.ndarray]:
+    """Of x (B, T, C)."""
+
+    def formula(x: np.ndarray, w: np.ndarray, b: np.ndarray, wo: np.ndarray, bo: np.ndarray) -> np.ndarray:
+        q, k, v = (np.einsum("btc,cnd->bntd", x, w[:, i]) + b[i][:, None] for i in range(3))
+        scores = np.einsum("bntd,bnsd->bnts", q, k) / np.sqrt(w.shape[-1])
+        if causal:
+            scores = np.where(np.tri(x.shape[1], dtype=bool), scores, -np.inf)
+        return np.einsum("bnts,bnsd,ndc->btc", _softmax(scores), v, wo) + bo
+
+    return formula
+
+
 def _dropout(x: np.ndarray) -> np.ndarray:
     bits = random_bits(np, stream_key(11, 3, "drop"), 0, x.size).reshape(x.shape)
     return np.where(bits / 2.0**64 < 0.25, 0, x / 0.75)
@@ -457,6 +472,43 @@ CASES: dict[str, Case] = {
         'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 3 epsilon: 0.01 }',
         ((6,),),
         _grouped(3, 0.01),
+    ),
+    "Attention": Case(
+        Attention("a", "x", num_heads=2, causal=True, unroll_len=3),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 2 causal: true } unroll_len: 3',
+        ((4,),),
+        lambda x, *p: _attention(True)(x[None], *p)[0],
+    ),
+    "Attention between the positions of an image": Case(
+        Attention("a", "x", num_heads=3),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 3 }',
+        ((2, 2, 6),),
+        lambda x, *p: _attention(False)(x.reshape(B, 4, 6), *p).reshape(x.shape),
+    ),
+    "Attention without bias": Case(
+        Attention("a", "x", num_heads=1, bias_term=False),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 1 bias_term: false }',
+        ((5, 1, 2),),
+        lambda x, w, wo: _attention(False)(x.reshape(B, 5, 2), w, np.zeros((3, 1, 2)), wo, 0).reshape(x.shape),
+    ),
+    "PositionalEmbedding": Case(
+        PositionalEmbedding("p", "x", unroll_len=3),
+        'name: "p" type: kPositionalEmbedding srclayers: "x" unroll_len: 3',
+        ((4,),),
+        lambda x, table: x + table,
+    ),
+    "PositionalEmbedding of an image": Case(
+        PositionalEmbedding("p", "x"),
+        'name: "p" type: kPositionalEmbedding srclayers: "x"',
+        ((2, 3, 4),),
+        lambda x, table: x + table.reshape(2, 3, 4),
+    ),
+    "PositionalEmbedding by waves": Case(
+        PositionalEmbedding("p", "x", kind="SINUSOIDAL", unroll_len=3),
+        'name: "p" type: kPositionalEmbedding srclayers: "x" positionalembedding_conf { kind: SINUSOIDAL } '
+        "unroll_len: 3",
+        ((4,),),
+        lambda x: x + [[f(t / 10000 ** (i / 4)) for i in (0, 2) for f in (np.sin, np.cos)] for t in range(3)],
     ),
     "RNN": Case(
         RNN("r", "x", dim_hidden=4, unroll_len=3),

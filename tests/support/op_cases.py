@@ -143,6 +143,21 @@ def _group_norm(rows: int, positions: int, groups: int, size: int) -> Case:
     return case
 
 
+def _attention(rows: int, heads: int, length: int, size: int, *, causal: bool) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        # As a folded net has them: ordered by time step, q, k and v side by side.
+        qkv = draw(ops, rng, length, rows, 3, heads, size)
+        q, k, v = (qkv[:, :, i].transpose(1, 2, 0, 3) for i in range(3))
+        dout, out = draw(ops, rng, rows, heads, length, size), ops.empty((rows, heads, length, size))
+        log_sums, dqkv = ops.empty((rows, heads, length)), ops.empty(qkv.shape)
+        ops.attention((q, k, v), out, log_sums, causal=causal)
+        dq, dk, dv = (dqkv[:, :, i].transpose(1, 2, 0, 3) for i in range(3))
+        ops.attention_backward((q, k, v), out, log_sums, dout, (dq, dk, dv), causal=causal)
+        return [out, log_sums, dqkv]
+
+    return case
+
+
 def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
     results = []
     for rows, classes in ((1, 2), (9, 10)):
@@ -327,6 +342,11 @@ CASES: dict[str, Case] = {
     **{
         f"group-norm-{'x'.join(map(str, sizes))}": _group_norm(*sizes)
         for sizes in ((5, 1, 1, 7), (1, 1, 1, 1), (2, 6, 3, 4), (3, 2, 5, 1), (0, 2, 1, 3))
+    },
+    **{
+        f"attention-{'x'.join(map(str, sizes))}-{causal}": _attention(*sizes, causal=causal)
+        for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (0, 1, 3, 2))
+        for causal in (False, True)
     },
     **{
         f"convolution-{w}-{rows}": _convolution(window, height, width, rows, channels, filters)

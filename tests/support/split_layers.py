@@ -24,6 +24,7 @@ from singa_dask.layers import (
     LastStep,
     Layer,
     LossLayer,
+    PositionalEmbedding,
     Softmax,
     SoftmaxLoss,
     Step,
@@ -209,6 +210,10 @@ CASES = {
     "SoftmaxLoss, weighted": lambda: weighted_loss(5),
     "BatchNorm": lambda: images(BatchNorm("n", "x"), 2, 2, 5, rows=3),
     "GroupNorm": lambda: images(GroupNorm("n", "x", num_groups=6), 2, 2, 12, rows=3),
+    "PositionalEmbedding": lambda: images(PositionalEmbedding("p", "x"), 2, 2, 5, rows=3),
+    "PositionalEmbedding by waves": lambda: SplitLayer(
+        PositionalEmbedding("p", "x", kind="SINUSOIDAL", unroll_len=3), ((5,),), [normal(6, 5)], 2
+    ),
     "Dropout": lambda: images(Dropout("d", "x", dropout_ratio=0.4), 2, 2, 5),
     "LRN": lambda: images(LRN("n", "x", local_size=3, alpha=0.5), 2, 2, 7),
     "LRN with neighbours of neighbours": lambda: images(LRN("n", "x", local_size=7, alpha=2, knorm=2), 1, 2, 5),
