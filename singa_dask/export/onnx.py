@@ -26,6 +26,7 @@ from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.export import onnx_attention, onnx_time
 from singa_dask.export.onnx_graph import Graph, as_onnx
+from singa_dask.job.job_pb2 import UpsamplingProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
 from singa_dask.layers.batch_norm import EPSILON
@@ -190,8 +191,40 @@ def _inner_product(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _convolution(graph: Graph, layer: Any, x: str) -> str:
-    weight, bias = graph.parameter(layer.weight, (3, 2, 0, 1)), graph.parameter(layer.bias)
-    return graph.add("Conv", [x, *weight, *bias], **_window(layer))
+    return _moving(graph, layer, x, "Conv")
+
+
+def _transposed_convolution(graph: Graph, layer: Any, x: str) -> str:
+    axes = len(_shape(graph, layer)) - 1
+    return _moving(graph, layer, x, "ConvTranspose", output_padding=[layer.conf.output_pad] * axes)
+
+
+def _moving(graph: Graph, layer: Any, x: str, op: str, **options: Any) -> str:
+    """A convolution along the axes of sequences, images or volumes, which ONNX wants behind the channels."""
+    shape = _shape(graph, layer)
+    axes = len(shape) - 1
+    turn, back = (0, axes + 1, *range(1, axes + 1)), (0, *range(2, axes + 2), 1)
+    weight = graph.parameter(layer.weight, (axes + 1, axes, *range(axes)))
+    window = {name: sizes[-2 * axes :] if name == "pads" else sizes[-axes:] for name, sizes in _window(layer).items()}
+    if axes == 1:  # computed as an image of height 1
+        window["pads"] = [layer.window.pad[1]] * 2
+    options |= {**window, "dilations": layer.window.dilation[-axes:], "group": layer.conf.groups}
+    if axes != 2:
+        x = graph.add("Transpose", [graph.channels_last(x, shape)], perm=turn)
+    y = graph.add(op, [x, *weight, *graph.parameter(layer.bias)], **options)
+    if axes == 2:
+        return y
+    return graph.channels_first(graph.add("Transpose", [y], perm=back), graph.net.shapes[layer.name])
+
+
+def _upsampling(graph: Graph, layer: Any, x: str) -> str:
+    factor = float(layer.conf.factor)
+    scales = graph.constant(f"by_{factor:g}", np.array([1, 1, factor, factor], np.float32))
+    if layer.conf.method == UpsamplingProto.NEAREST:
+        how = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+    else:
+        how = {"coordinate_transformation_mode": "half_pixel", "mode": "linear"}
+    return graph.add("Resize", [x, "", scales], **how)
 
 
 def _pooling(graph: Graph, layer: Any, x: str) -> str:
@@ -380,6 +413,8 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.SoftmaxLoss: _softmax_loss,
     kinds.Split: _split,
     kinds.Tanh: _plain("Tanh"),
+    kinds.TransposedConvolution: _transposed_convolution,
+    kinds.Upsampling: _upsampling,
 }
 
 

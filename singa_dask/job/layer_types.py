@@ -41,6 +41,7 @@ CONF: dict[str, str] = {
     **dict.fromkeys(("kCSVInput", "kRecordInput", "kCSVOutput", "kRecordOutput"), "store_conf"),
     **dict.fromkeys(("kCharRNN", "kCharRNNOutput"), "char_rnn_conf"),
     **dict.fromkeys(("kRBMHid", "kRBMVis"), "rbm_conf"),
+    "kTransposedConvolution": "convolution_conf",
     "kAccuracy": "argsort_conf",
     "kImagePreprocess": "rgbimage_conf",
     "kRNNDummy": "rnn_dummy_conf",
@@ -64,6 +65,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "kGroupNorm": {"num_groups": "8"},
     "kCSVOutput": {"path": '"out.csv"'},
     "kRecordOutput": {"path": '"out"'},
+    "kTransposedConvolution": {"num_filters": "32"},
     **{kind: {"hdim": "500"} for kind in ("kRBMHid", "kRBMVis")},
     **{kind: {"dim_hidden": "512"} for kind in ("kGRU", "kLSTM", "kRNN")},
 }
@@ -82,9 +84,11 @@ _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
     "kPositionalEmbedding": (1, "features"),
     "kRBMHid": (1, "hidden units"),
     "kRBMVis": (1, "hidden units"),
+    "kTransposedConvolution": (2, "filters"),
 }
 
-_AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
+_CONVOLUTIONS = frozenset({"kConvolution", "kCConvolution", "kCudnnConv", "kTransposedConvolution"})
+_AFFINE = frozenset({"kInnerProduct", "kRBMHid", "kRBMVis"}) | _CONVOLUTIONS
 _NORMS = frozenset({"kBM", "kCudnnBM"})
 _SAMPLE_NORMS = frozenset({"kLayerNorm", "kGroupNorm"})
 _WHOLE = frozenset({"kLayerNorm"})  # every worker has their parameters
@@ -140,7 +144,7 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
     if kind == "kAttention":
         axes = {"weight": {2: "heads"}, "bias": {1: "heads"}, "output_weight": {0: "heads"}}
         return tuple(axes.get(role, {}) for role in roles)
-    if kind in _WHOLE:
+    if kind in _WHOLE or (kind in _CONVOLUTIONS and layer.convolution_conf.groups > 1):
         return ({},) * len(roles)
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
     if kind == "kRBMVis":

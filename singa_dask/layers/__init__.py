@@ -8,7 +8,7 @@ from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.convolution import Convolution
+from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.elementwise import Add, Max, Mul
@@ -31,6 +31,7 @@ from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
 from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
 from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.transition import LabelTransition, Transition
+from singa_dask.layers.upsampling import Upsampling
 
 __all__ = [
     "ELU",
@@ -97,5 +98,7 @@ __all__ = [
     "Step",
     "Tanh",
     "Transition",
+    "TransposedConvolution",
+    "Upsampling",
     "layer_class",
 ]

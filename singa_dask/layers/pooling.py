@@ -8,7 +8,7 @@ from typing import ClassVar
 from singa_dask.job.job_pb2 import PoolingProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.geometry import window_of
+from singa_dask.layers.geometry import check_fits, window_of
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops import Window
@@ -30,6 +30,7 @@ class Pooling(Layer):
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         self.window = window_of(self, shape)
+        check_fits(self, self.window, shape[:2])
         self.is_max = self.conf.pool == PoolingProto.MAX
         self._shape = (*self.window.output_size(*shape[:2]), shape[2])
         return self._shape

@@ -107,7 +107,7 @@ def _symbols(cell: type[Layer], units: int, steps: int, batch: int) -> list[Laye
 
 
 def _residual(batch: int) -> list[Layer]:
-    """A residual block of each kind of normalisation, with a gate and the usual activations."""
+    """A residual block with each kind of normalisation, a gate and the usual activations; down and up again."""
     data = layers.RecordInput("data", batchsize=batch, shape=[16, 32, 32])
     block: list[Layer] = [
         layers.GroupNorm("group_norm", "data", num_groups=4),
@@ -119,7 +119,12 @@ def _residual(batch: int) -> list[Layer]:
         layers.Mul("gated", ["gelu", "mean"]),
         layers.ELU("elu", "gated"),
         layers.Add("sum", ["elu", "conv"]),
-        layers.LeakyReLU("leaky", "sum"),
+        layers.Convolution("by_channel", "sum", num_filters=16, kernel=3, pad=1, groups=16),
+        layers.Convolution("dilated", "by_channel", num_filters=16, kernel=3, pad=2, stride=2, dilation=2),
+        layers.TransposedConvolution("up", "dilated", num_filters=16, kernel=2, stride=2),
+        layers.Pooling("half", "up", pool="AVG", kernel=2, stride=2),
+        layers.Upsampling("between", "half", method="BILINEAR"),
+        layers.LeakyReLU("leaky", "between"),
         layers.Concate("both", ["leaky", "conv"], concate_dim=1),
         layers.Max("largest", ["leaky", "conv"]),
         layers.Concate("all", ["both", "largest"], concate_dim=1),

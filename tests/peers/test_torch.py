@@ -34,6 +34,8 @@ from singa_dask.layers import (
     SoftmaxLoss,
     STanh,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
@@ -65,6 +67,30 @@ LAYERS = {
     "strided convolution": (
         Convolution("n", "x", num_filters=5, kernel_x=5, kernel_y=3, pad_x=2, stride=2),
         convolution(padding=(0, 2), stride=2),
+    ),
+    "convolution in groups": (
+        Convolution("n", "x", num_filters=4, groups=2, kernel=3, pad=2, dilation=2),
+        convolution(padding=2, dilation=2, groups=2),
+    ),
+    "convolution by channel": (
+        Convolution("n", "x", num_filters=6, groups=6, kernel=3, pad=1, stride=2),
+        convolution(padding=1, stride=2, groups=6),
+    ),
+    "transposed convolution": (
+        TransposedConvolution("n", "x", num_filters=4, groups=2, kernel=4, pad=1, stride=3, output_pad=2),
+        as_images(
+            lambda x, w, b: F.conv_transpose2d(
+                x, w.permute(3, 2, 0, 1), b, stride=3, padding=1, output_padding=2, groups=2
+            )
+        ),
+    ),
+    "upsampling": (
+        Upsampling("n", "x", factor=3),
+        as_images(lambda x: F.interpolate(x, scale_factor=3, mode="nearest")),
+    ),
+    "upsampling between pixels": (
+        Upsampling("n", "x", factor=3, method="BILINEAR"),
+        as_images(lambda x: F.interpolate(x, scale_factor=3, mode="bilinear", align_corners=False)),
     ),
     "max pooling": (
         Pooling("n", "x", kernel=3, stride=2, pad=1),
@@ -104,10 +130,40 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+OTHER_SHAPES = {
+    "convolution of sequences": (
+        Convolution("n", "x", num_filters=4, kernel=5, pad=2, stride=2),
+        (11, 6),
+        lambda x, w, b: F.conv1d(x.permute(0, 2, 1), w.permute(2, 1, 0), b, stride=2, padding=2).permute(0, 2, 1),
+    ),
+    "convolution of volumes": (
+        Convolution("n", "x", num_filters=4, kernel=3, kernel_z=2, pad=1, groups=2),
+        (4, 5, 6, 2),
+        lambda x, w, b: F.conv3d(x.permute(0, 4, 1, 2, 3), w.permute(4, 3, 0, 1, 2), b, padding=1, groups=2).permute(
+            0, 2, 3, 4, 1
+        ),
+    ),
+    "transposed convolution of sequences": (
+        TransposedConvolution("n", "x", num_filters=4, kernel=5, pad=1, stride=2, dilation=2),
+        (7, 3),
+        lambda x, w, b: F.conv_transpose1d(
+            x.permute(0, 2, 1), w.permute(2, 1, 0), b, stride=2, padding=1, dilation=2
+        ).permute(0, 2, 1),
+    ),
+    "transposed convolution of volumes": (
+        TransposedConvolution("n", "x", num_filters=4, kernel=2, stride=2, output_pad=1),
+        (2, 3, 2, 3),
+        lambda x, w, b: F.conv_transpose3d(
+            x.permute(0, 4, 1, 2, 3), w.permute(4, 3, 0, 1, 2), b, stride=2, output_padding=1
+        ).permute(0, 2, 3, 4, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *OTHER_SHAPES])
 def test_outputs_and_gradients_of_a_layer(name):
-    layer, peer = LAYERS[name]
-    ours = Bench(layer, (IMAGE,), get_ops("cpu", np.float32))
+    layer, shape, peer = OTHER_SHAPES.get(name) or (LAYERS[name][0], IMAGE, LAYERS[name][1])
+    ours = Bench(layer, (shape,), get_ops("cpu", np.float32))
     x = torch.tensor(ours.inputs[0], requires_grad=True)
     params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
     y = peer(x, *params)

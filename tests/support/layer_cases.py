@@ -58,6 +58,8 @@ from singa_dask.layers import (
     STanh,
     Step,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.layers.group import Group
 from singa_dask.ops import Ops
@@ -194,15 +196,49 @@ def _grouped(groups: int, epsilon: float) -> Callable[..., np.ndarray]:
     return formula
 
 
-def _convolve(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]) -> Callable[..., np.ndarray]:
+def _convolve(
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    pad: tuple[int, ...],
+    dilation: tuple[int, ...] | None = None,
+    groups: int = 1,
+) -> Callable[..., np.ndarray]:
+    gaps = dilation or (1,) * len(kernel)
+
     def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
-        padded = np.pad(x, ((0, 0), (pad[0],) * 2, (pad[1],) * 2, (0, 0)))
-        size = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[1:3], pad, kernel, stride, strict=True)]
-        y = np.empty((len(x), *size, w.shape[3]))
-        for h, v in itertools.product(*map(range, size)):
-            patch = padded[:, h * stride[0] :, v * stride[1] :][:, : kernel[0], : kernel[1]]
-            y[:, h, v] = np.tensordot(patch, w, 3) + b
-        return y
+        padded = np.pad(x, ((0, 0), *((p, p) for p in pad), (0, 0)))
+        by_axis = zip(padded.shape[1:-1], kernel, stride, gaps, strict=True)
+        size = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in by_axis]
+        channels, filters = x.shape[-1] // groups, w.shape[-1] // groups
+        y = np.zeros((len(x), *size, w.shape[-1]))
+        for place in itertools.product(*map(range, size)):
+            for offset in itertools.product(*map(range, kernel)):
+                at = tuple(p * s + o * d for p, s, o, d in zip(place, stride, offset, gaps, strict=True))
+                for g in range(groups):
+                    read, made = slice(g * channels, (g + 1) * channels), slice(g * filters, (g + 1) * filters)
+                    y[(slice(None), *place, made)] += (
+                        padded[(slice(None), *at, read)] @ w[(*offset, slice(None), made)]
+                    )
+        return y + b
+
+    return formula
+
+
+def _transposed(
+    kernel: tuple[int, ...], stride: int, pad: int, dilation: int = 1, more: int = 0, groups: int = 1
+) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
+        size = [(n - 1) * stride + (k - 1) * dilation + 1 + more for n, k in zip(x.shape[1:-1], kernel, strict=True)]
+        filters, channels = w.shape[-2], x.shape[-1] // groups
+        y = np.zeros((len(x), *size, filters * groups))
+        for place in itertools.product(*map(range, x.shape[1:-1])):
+            for offset in itertools.product(*map(range, kernel)):
+                at = tuple(p * stride + o * dilation for p, o in zip(place, offset, strict=True))
+                for g in range(groups):
+                    read, made = slice(g * channels, (g + 1) * channels), slice(g * filters, (g + 1) * filters)
+                    y[(slice(None), *at, made)] += x[(slice(None), *place, read)] @ w[offset][:, read].T
+        inner = tuple(slice(pad, n - pad) for n in size)
+        return y[(slice(None), *inner)] + b
 
     return formula
 
@@ -219,6 +255,12 @@ def _pool(
         return y
 
     return formula
+
+
+def _between(x: np.ndarray) -> np.ndarray:
+    """Twice as many lines; each lies a quarter of the way between two, the outer ones on the edge."""
+    above, below = x[:, np.r_[0, : x.shape[1] - 1]], x[:, np.r_[1 : x.shape[1], x.shape[1] - 1]]
+    return np.stack([0.75 * x + 0.25 * above, 0.75 * x + 0.25 * below], axis=2).reshape(len(x), -1, *x.shape[2:])
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:
@@ -341,6 +383,73 @@ CASES: dict[str, Case] = {
         "stride_y: 2 pad_x: 1 bias_term: false }",
         ((6, 5, 3),),
         _convolve((3, 2), (2, 1), (0, 1)),
+    ),
+    "Convolution in groups": Case(
+        Convolution("c", "x", num_filters=4, groups=2, pad=1),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 4 groups: 2 pad: 1 }',
+        ((4, 3, 6),),
+        _convolve((3, 3), (1, 1), (1, 1), groups=2),
+    ),
+    "Convolution by channel, dilated": Case(
+        Convolution("c", "x", num_filters=3, groups=3, dilation=2, dilation_x=1, stride=2, pad=1, bias_term=False),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 3 groups: 3 dilation: 2 '
+        "dilation_x: 1 stride: 2 pad: 1 bias_term: false }",
+        ((6, 5, 3),),
+        _convolve((3, 3), (2, 2), (1, 1), (2, 1), groups=3),
+    ),
+    "Convolution of sequences": Case(
+        Convolution("c", "x", num_filters=4, kernel=3, pad=2, stride=2, dilation=2),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 4 kernel: 3 pad: 2 stride: 2 '
+        "dilation: 2 }",
+        ((7, 3),),
+        _convolve((3,), (2,), (2,), (2,)),
+    ),
+    "Convolution of volumes": Case(
+        Convolution("c", "x", num_filters=2, kernel=2, kernel_z=1, pad_x=1, stride_y=2),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 2 kernel_z: 1 pad_x: 1 '
+        "stride_y: 2 }",
+        ((2, 4, 3, 2),),
+        _convolve((1, 2, 2), (1, 2, 1), (0, 0, 1)),
+    ),
+    "TransposedConvolution": Case(
+        TransposedConvolution("c", "x", num_filters=3, stride=2, pad=1, output_pad=1),
+        'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 3 stride: 2 pad: 1 '
+        "output_pad: 1 }",
+        ((3, 2, 4),),
+        _transposed((3, 3), 2, 1, more=1),
+    ),
+    "TransposedConvolution in groups": Case(
+        TransposedConvolution("c", "x", num_filters=4, kernel=2, groups=2, dilation=2, bias_term=False),
+        'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 4 kernel: 2 groups: 2 '
+        "dilation: 2 bias_term: false }",
+        ((2, 3, 2),),
+        _transposed((2, 2), 1, 0, dilation=2, groups=2),
+    ),
+    "TransposedConvolution of sequences": Case(
+        TransposedConvolution("c", "x", num_filters=2, kernel=4, stride=2, pad=1, output_pad=1),
+        'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 4 stride: 2 '
+        "pad: 1 output_pad: 1 }",
+        ((4, 3),),
+        _transposed((4,), 2, 1, more=1),
+    ),
+    "TransposedConvolution of volumes": Case(
+        TransposedConvolution("c", "x", num_filters=2, kernel=2, stride=2),
+        'name: "c" type: kTransposedConvolution srclayers: "x" '
+        "convolution_conf { num_filters: 2 kernel: 2 stride: 2 }",
+        ((1, 2, 2, 3),),
+        _transposed((2, 2, 2), 2, 0),
+    ),
+    "Upsampling": Case(
+        Upsampling("u", "x", factor=3),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { factor: 3 }',
+        ((2, 3, 2),),
+        lambda x: x.repeat(3, axis=1).repeat(3, axis=2),
+    ),
+    "Upsampling between pixels": Case(
+        Upsampling("u", "x", method="BILINEAR"),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { method: BILINEAR }',
+        ((3, 1, 2),),
+        lambda x: _between(x).repeat(2, axis=2),
     ),
     "Pooling MAX": Case(
         Pooling("p", "x"),

@@ -58,15 +58,17 @@ def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
     ]
 
 
-def _convolution(window: Window, height: int, width: int, rows: int, channels: int, filters: int) -> Case:
+def _convolution(
+    window: Window, size: tuple[int, ...], rows: int, channels: int, filters: int, groups: int = 1
+) -> Case:
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
-        x = draw(ops, rng, rows, height, width, channels)
-        weight, bias = draw(ops, rng, *window.kernel, channels, filters), draw(ops, rng, filters)
-        dy = draw(ops, rng, rows, *window.output_size(height, width), filters)
-        one_image = int(np.prod(dy.shape[1:3])) * window.area * channels * ops.dtype.itemsize
+        x = draw(ops, rng, rows, *size, channels)
+        weight, bias = draw(ops, rng, *window.kernel, channels // groups, filters), draw(ops, rng, filters)
+        dy = draw(ops, rng, rows, *window.output_size(*size), filters)
+        one_image = int(np.prod(dy.shape[1:-1])) * window.area * channels * ops.dtype.itemsize
         results = []
         for limit_nbytes in (0, 2 * one_image, 1 << 30):
-            columns = ops.empty(ops.workspace_shape(x.shape, window, filters, limit_nbytes))
+            columns = ops.empty(ops.workspace_shape(x.shape, window, filters, limit_nbytes, groups))
             total = draw(ops, np.random.default_rng(1), *weight.shape)
             results += [
                 ops.convolve(x, weight, bias, window, ops.empty(dy.shape), columns),
@@ -78,6 +80,12 @@ def _convolution(window: Window, height: int, width: int, rows: int, channels: i
         return results
 
     return case
+
+
+def _upsampling(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    x, rows, columns = draw(ops, rng, 2, 3, 4, 5), draw(ops, rng, 7, 3), draw(ops, rng, 6, 4)
+    y = ops.upsample(x, rows, columns, ops.empty((2, 7, 6, 5)))
+    return [y, ops.upsample(y, rows.T, columns.T, ops.empty(x.shape))]
 
 
 def _pooling(window: Window, height: int, width: int, rows: int, channels: int) -> Case:
@@ -349,10 +357,24 @@ CASES: dict[str, Case] = {
         for causal in (False, True)
     },
     **{
-        f"convolution-{w}-{rows}": _convolution(window, height, width, rows, channels, filters)
+        f"convolution-{w}-{rows}": _convolution(window, (height, width), rows, channels, filters)
         for w, (window, height, width) in enumerate(WINDOWS)
         for rows, channels, filters in ((1, 1, 1), (3, 5, 4))
     },
+    **{
+        f"convolution-{name}": _convolution(*sizes)
+        for name, sizes in {
+            "dilated": (Window((3, 2), (1, 2), (2, 1), (2, 3)), (7, 9), 2, 3, 4),
+            "grouped": (Window((3, 3), (2, 1), (1, 1)), (6, 5), 3, 6, 4, 2),
+            "depthwise": (Window((3, 3), (1, 1), (1, 1)), (5, 6), 2, 19, 19, 19),
+            "depthwise, dilated and strided": (Window((3, 2), (2, 2), (2, 1), (2, 1)), (8, 7), 2, 4, 4, 4),
+            "depthwise with two filters a channel": (Window((2, 2)), (4, 4), 2, 3, 6, 3),
+            "of volumes": (Window((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2)), (4, 5, 6), 2, 2, 3),
+            "of volumes, grouped": (Window((2, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1)), (3, 4, 2), 2, 4, 2, 2),
+            "grouped, without rows": (Window((3, 3), (1, 1), (1, 1)), (4, 4), 0, 4, 4, 2),
+        }.items()
+    },
+    "upsampling": _upsampling,
     **{
         f"pooling-{w}-{rows}x{channels}": _pooling(window, height, width, rows, channels)
         for w, (window, height, width) in enumerate(WINDOWS)

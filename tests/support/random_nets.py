@@ -25,6 +25,8 @@ from singa_dask.layers import (
     SoftmaxLoss,
     Split,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 
 CLASSES = 5
@@ -81,7 +83,15 @@ class RandomNet:
 
     def convolved(self, source, shape):
         filters = self.random.randint(4, 6)
-        layer = self._kept(Convolution, source, num_filters=filters, kernel=3, pad=1, partition_dim=self.dim())
+        kind = self.random.choice([Convolution, Convolution, TransposedConvolution])
+        conf = {"num_filters": filters, "kernel": 3, "pad": 1, "partition_dim": self.dim()}
+        if shape[-1] % 2 == 0 and self.random.random() < 0.3:
+            conf |= {"groups": 2, "num_filters": filters // 2 * 2}
+            filters = filters // 2 * 2
+        layer = self._kept(kind, source, **conf)
+        if self.random.random() < 0.2:
+            layer = self._kept(Upsampling, layer, method=self.random.choice(["NEAREST", "BILINEAR"]))
+            layer = self._kept(Pooling, layer, kernel=2, stride=2, pool="AVG", partition_dim=self.dim())
         pool = self.random.choice(["MAX", "AVG"])
         if self.random.random() < 0.2:
             pooled = self._kept(GlobalPooling, layer, pool=pool, partition_dim=self.dim())

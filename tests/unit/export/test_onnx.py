@@ -14,7 +14,7 @@ from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import Convolution, EuclideanLoss, InnerProduct, Layer, RecordInput, Step
+from singa_dask.layers import Convolution, EuclideanLoss, InnerProduct, Layer, RecordInput, Step, TransposedConvolution
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
@@ -23,6 +23,12 @@ IMAGES = {
     "convolution": "type: kConvolution convolution_conf { num_filters: 4 kernel: 3 pad: 1 stride: 2 }",
     "uneven convolution": """type: kConvolution
         convolution_conf { num_filters: 4 kernel_x: 3 kernel_y: 2 pad_x: 1 stride_y: 2 bias_term: false }""",
+    "convolution in groups": """type: kConvolution
+        convolution_conf { num_filters: 6 kernel: 3 pad: 2 dilation: 2 stride_x: 2 groups: 3 }""",
+    "transposed convolution": """type: kTransposedConvolution
+        convolution_conf { num_filters: 6 kernel: 3 kernel_x: 4 pad: 1 stride: 2 output_pad: 1 groups: 3 }""",
+    "upsampling": "type: kUpsampling upsampling_conf { factor: 3 }",
+    "upsampling between pixels": "type: kUpsampling upsampling_conf { method: BILINEAR }",
     "max pooling": "type: kPooling pooling_conf { pool: MAX kernel: 3 stride: 2 pad: 1 }",
     "average pooling": "type: kPooling pooling_conf { pool: AVG kernel: 3 stride: 2 pad: 1 }",
     "lrn": "type: kLRN lrn_conf { local_size: 3 alpha: 0.5 beta: 0.75 knorm: 2 }",
@@ -236,6 +242,33 @@ def test_fields_from_raw_samples_to_raw_targets():
     expected = model.predict(x)
     assert expected.shape == (5, 4, 5, 2)
     np.testing.assert_allclose(ran(model, layers, {"data": x}, "loss"), np.moveaxis(expected, -1, 1), rtol=1e-4)
+
+
+LARGE = [{"init": {"type": "kUniform", "low": -1, "high": 1}}]
+
+
+@pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
+@pytest.mark.parametrize("options", [{"pad": 1, "stride": 2}, {"groups": 2, "dilation": 2}])
+def test_convolutions_of_volumes(kind, options):
+    layers = [
+        RecordInput("data", shape=[2, 5, 6, 7], has_label=False),
+        kind("conv", num_filters=4, kernel=2, kernel_z=3, param=LARGE, **options),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 2, 5, 6, 7)).astype(np.float32)
+    ours = np.moveaxis(model.predict(x), -1, 2)  # as in the model, images at several depths
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
+def test_convolutions_of_sequences(kind):
+    layers = [
+        RecordInput("data", shape=[3], sequence=9, has_label=False),
+        kind("conv", num_filters=4, kernel=5, pad=1, stride=2, param=LARGE),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 9, 3)).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), model.predict(x), rtol=1e-4, atol=1e-4)
 
 
 def test_volumes_are_taken_with_channels_first():

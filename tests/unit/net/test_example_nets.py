@@ -18,6 +18,7 @@ from singa_dask.layers import (
     Concate,
     Convolution,
     Embedding,
+    EuclideanLoss,
     GlobalPooling,
     GroupNorm,
     InnerProduct,
@@ -29,6 +30,8 @@ from singa_dask.layers import (
     RNNLabel,
     Sigmoid,
     SoftmaxLoss,
+    TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
@@ -226,3 +229,56 @@ def vision_transformer():
 @pytest.mark.parametrize("dim", [0, 1])
 def test_vision_transformer(dim):
     trains(vision_transformer(), batches((6, 6, 3), 5, count=1), falls=0.98, partition_dim=dim)
+
+
+def u_net():
+    """Down, up by a transposed convolution and between pixels, and across."""
+    return [
+        RecordInput("data", shape=[3, 8, 8]),
+        Convolution("down1", "data", num_filters=6, kernel=3, pad=2, dilation=2),
+        GELU("gelu1", "down1"),
+        Convolution("down2", "gelu1", num_filters=8, kernel=2, stride=2),
+        GELU("gelu2", "down2"),
+        Convolution("by_channel", "gelu2", num_filters=8, kernel=3, pad=1, groups=8),
+        TransposedConvolution("up1", "by_channel", num_filters=6, kernel=2, stride=2),
+        Upsampling("up2", "gelu2", method="BILINEAR"),
+        Concate("across", ["up1", "up2", "gelu1"], concate_dim=1),
+        Convolution("last", "across", num_filters=10, kernel=1, groups=2),
+        GlobalPooling("pool", "last"),
+        InnerProduct("scores", "pool", num_output=5),
+        SoftmaxLoss("loss", ["scores", "data"]),
+    ]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_u_net(dim):
+    trains(u_net(), batches((8, 8, 3), 5, count=1), (2, 3), falls=0.97, partition_dim=dim)
+
+
+def windows(shape, **conf):
+    """Convolutions of volumes, or of sequences that are read whole."""
+    return [
+        RecordInput("data", shape=shape, **conf),
+        Convolution("conv1", "data", num_filters=6, kernel=3, pad=1),
+        ReLU("relu", "conv1"),
+        Convolution("conv2", "relu", num_filters=6, kernel=3, stride=2, groups=3),
+        TransposedConvolution("back", "conv2", num_filters=5, kernel=3, stride=2),
+        GlobalPooling("pool", "back", pool="MAX"),
+        InnerProduct("scores", "pool", num_output=5),
+        SoftmaxLoss("loss", ["scores", "data"]),
+    ]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_volumes(dim):
+    trains(windows([2, 3, 5, 4]), batches((3, 5, 4, 2), 5, count=1), falls=0.97, partition_dim=dim)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sequences_read_whole(dim):
+    layers = windows([3], sequence=9, has_label=False)
+    layers[-1] = EuclideanLoss("loss", ["scores", "target"])
+    layers.insert(1, RecordInput("target", shape=[5], has_label=False))
+    draw = np.random.default_rng(0)
+    given = {"data": (draw.standard_normal((7, 9, 3)), None), "target": (draw.standard_normal((7, 5)), None)}
+    trains(layers, [given], falls=0.97, partition_dim=dim)

@@ -121,15 +121,8 @@ class CpuElementwiseOps(ThreadedOps):
         return out
 
     def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
-        parts: dict[int, Array] = {}
-
-        def rows(n: slice) -> None:
-            own = np.zeros_like(sums)
-            group_norm_kernels.group_norm_backward(x[n], scale, mean[n], inverse[n], d[n], own)
-            parts[n.start] = own
-
-        self._share(x, rows)
-        np.sum([parts[start] for start in sorted(parts)], axis=0, out=sums)
+        run = group_norm_kernels.group_norm_backward
+        sums[...] = self._summed(x, lambda n, own: run(x[n], scale, mean[n], inverse[n], d[n], own), sums)
         return d
 
     def dropout(
