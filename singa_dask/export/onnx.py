@@ -405,6 +405,7 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.RNN: onnx_time.recurrent,
     kinds.RNNLabel: onnx_time.frame,
     kinds.ReLU: _relu,
+    kinds.Reverse: onnx_time.reverse,
     kinds.STanh: _stanh,
     kinds.SiLU: _silu,
     kinds.Sigmoid: _plain("Sigmoid"),

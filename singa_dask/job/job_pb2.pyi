@@ -98,6 +98,7 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kAdd: _ClassVar[LayerType]
     kMul: _ClassVar[LayerType]
     kMax: _ClassVar[LayerType]
+    kReverse: _ClassVar[LayerType]
     kTransition: _ClassVar[LayerType]
     kLabelTransition: _ClassVar[LayerType]
 kUnknown: Phase
@@ -183,6 +184,7 @@ kLastStep: LayerType
 kAdd: LayerType
 kMul: LayerType
 kMax: LayerType
+kReverse: LayerType
 kTransition: LayerType
 kLabelTransition: LayerType
 

@@ -12,6 +12,7 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Job, runs_in
 from singa_dask.job.code_bundle import pack
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, Phase, UnrollConnType
+from singa_dask.job.layer_types import type_name
 from singa_dask.job.stores import store_of
 from singa_dask.job.unroll import Times, connections, is_sequence, plain
 from singa_dask.layers import layer_class
@@ -43,7 +44,7 @@ class Sampler:
             job.check(training=False)
             pack(job.proto, job.folder)  # imports the user's own layers
             if attending := _attending(job.net, phase):
-                why = f"{attending[0].name!r} attends to earlier symbols, which a kRNNDummy does not keep"
+                why = f"{attending[0].name!r} reads several symbols at once, and a kRNNDummy has one"
                 raise ConfigError(Problem("neuralnet", why, hint="Sample from the job that trained the net."))
             net, self.symbols = _with_vocabulary(_one_step(job.net, phase))
             self._source = dummies[0]
@@ -149,20 +150,21 @@ def _text(net: NetProto) -> tuple[int, str]:
 
 
 def _attending(net: NetProto, phase: int) -> list[LayerProto]:
-    """The layers with attention."""
+    """The layers that compute all time steps in one call."""
     return [layer for layer in plain(net).layer if runs_in(layer, phase) and layer_class(layer).across_steps]
 
 
 def _attended(net: NetProto, phase: int) -> int:
     """The time steps that layers with attention compute in one call; 1 without such a layer.
 
-    Raises ConfigError if they attend to later symbols too.
+    Raises ConfigError if a layer reads later symbols too.
     """
     found = _attending(net, phase)
     for layer in found:
         if not layer.attention_conf.causal:
-            why = f"{layer.name!r} attends to later symbols, which sampling does not know"
-            raise ConfigError(Problem("neuralnet", why, hint="Train the net with attention_conf { causal: true }."))
+            why = f"{layer.name!r} reads later symbols, which sampling does not know"
+            hint = "Sampling needs a net without kReverse, with attention_conf { causal: true }."
+            raise ConfigError(Problem("neuralnet", why, type_name(layer), hint))
     return max((layer.unroll_len for layer in found), default=1)
 
 

@@ -22,6 +22,7 @@ from singa_dask.layers import (
     Embedding,
     InnerProduct,
     OneHot,
+    Reverse,
     RNNLabel,
     SoftmaxLoss,
     Step,
@@ -100,6 +101,29 @@ def test_a_state_from_another_layer(cls):
     y.backward(torch.tensor(weights, dtype=torch.float32))
     for gradient, theirs in zip(gradients, (x, before), strict=True):
         np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("cls", [RNN, GRU, LSTM])
+def test_a_bidirectional_layer(cls):
+    """Ours: two layers, the second between two that reverse the steps."""
+    onwards, back = (cls(name, "x", dim_hidden=UNITS, unroll_len=STEPS) for name in "ab")
+    turn = Bench(Reverse("t", "x", unroll_len=STEPS), ((INPUTS,),), get_ops("cpu", np.float32), rows=STEPS * ROWS)
+    ours = [Bench(layer, ((INPUTS,),), turn.ops, rows=STEPS * ROWS, seed=i) for i, layer in enumerate((onwards, back))]
+    given = ours[0].inputs[0]
+    turn.inputs = [given]
+    ours[1].inputs = [turn.forward()[0].copy()]
+    turn.inputs = [ours[1].forward()[0]]
+    result = np.concatenate([ours[0].forward()[0], turn.forward()[0]], axis=1)
+
+    make, order = PEERS[onwards.type]
+    peer, weights = make(INPUTS, UNITS, bidirectional=True), {}
+    for bench, suffix in zip(ours, ("", "_reverse"), strict=True):
+        params = [torch.tensor(param.value) for param in bench.layer.params]
+        for k, name in enumerate(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0")):
+            weights[name + suffix] = torch.cat([params[k * len(order) :][place] for place in order])
+        weights[f"bias_hh_l0{suffix}"] = torch.zeros_like(weights[f"bias_ih_l0{suffix}"])
+    y, _ = torch.func.functional_call(peer, weights, (torch.tensor(given).reshape(STEPS, ROWS, INPUTS),))
+    np.testing.assert_allclose(result, y.flatten(0, 1).numpy(), rtol=1e-5, atol=1e-5)
 
 
 def their_attention(x: Tensor, params: list[Tensor], heads: int, *, causal: bool) -> Tensor:

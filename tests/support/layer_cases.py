@@ -49,6 +49,7 @@ from singa_dask.layers import (
     Pooling,
     PositionalEmbedding,
     ReLU,
+    Reverse,
     Sigmoid,
     SiLU,
     Slice,
@@ -648,6 +649,12 @@ CASES: dict[str, Case] = {
         'name: "last" type: kLastStep srclayers: "x" unroll_len: 3',
         ((4,),),
         lambda x: x[-1:],
+    ),
+    "Reverse": Case(
+        Reverse("back", "x", unroll_len=3),
+        'name: "back" type: kReverse srclayers: "x" unroll_len: 3',
+        ((4,),),
+        np.flipud,
     ),
     "Dropout": Case(
         Dropout("drop", "x", dropout_ratio=0.25),

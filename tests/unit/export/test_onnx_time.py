@@ -55,6 +55,12 @@ NETS = {
     },
     "embedding": EMBEDDING + recurrent("kGRU") + OUT % "cell",
     "two layers": EMBEDDING + TWO + recurrent("kGRU", "second", "ip", units=6) + OUT % "second",
+    "both ways": ONE_HOT
+    + 'layer { name: "back" type: kReverse srclayers: "in" }'
+    + recurrent("kRNN", "r", "back")
+    + """layer { name: "turned" type: kReverse srclayers: "r" }
+    layer { name: "both" type: kConcate srclayers: "in" srclayers: "turned" concate_conf { concate_dim: 1 } }"""
+    + OUT % "both",
     "an encoder and a GRU": ONE_HOT + recurrent("kGRU") + DECODER % ("kGRU", "gru") + OUT % "decoder",
     "an encoder and an LSTM": ONE_HOT + recurrent("kRNN") + DECODER % ("kLSTM", "lstm") + OUT % "decoder",
 }

@@ -11,6 +11,9 @@ from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import (
     GELU,
+    GRU,
+    LSTM,
+    RNN,
     Add,
     Attention,
     BatchNorm,
@@ -32,6 +35,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
     TransposedConvolution,
     Upsampling,
+    bidirectional,
 )
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
@@ -282,3 +286,51 @@ def test_sequences_read_whole(dim):
     draw = np.random.default_rng(0)
     given = {"data": (draw.standard_normal((7, 9, 3)), None), "target": (draw.standard_normal((7, 5)), None)}
     trains(layers, [given], falls=0.97, partition_dim=dim)
+
+
+def tagger(cell, classes=5):
+    """Two bidirectional layers; the class of each record of a sequence, and that of the next layer's last step."""
+    data = RecordInput("data", shape=[3], sequence=STEPS)
+    first = bidirectional(data, cell("a", dim_hidden=4), cell("b", dim_hidden=3), "first")
+    second = bidirectional(first, cell("c", dim_hidden=3), cell("d", dim_hidden=3), "second")
+    return [data, SoftmaxLoss("loss")(InnerProduct("scores", num_output=classes)(second), data)]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("cell", [RNN, GRU, LSTM])
+def test_bidirectional_layers(cell, dim):
+    draw = np.random.default_rng(0)
+    given = {"data": (draw.standard_normal((ROWS, STEPS, 3)), draw.integers(0, 5, (ROWS, STEPS)))}
+    trains(tagger(cell), [given], (2, 3), falls=0.99, unroll_len=STEPS, partition_dim=dim)
+
+
+def test_every_output_of_a_bidirectional_net_depends_on_every_input():
+    net = Net(net_of(tagger(GRU), unroll_len=STEPS), Phase.kTrain, Ops(np.float64))
+    net.initialise(1)
+    x, labels = np.random.default_rng(0).standard_normal((1, STEPS, 3)), np.zeros((1, STEPS), int)
+
+    def scores(changed=None):
+        rows = x.copy()
+        if changed is not None:
+            rows[0, changed] += 0.5
+        net.forward({"data": Batch(rows, labels)}, Step())
+        return net.output("scores").copy()
+
+    unchanged = scores()
+    for step in range(STEPS):
+        assert (scores(step) != unchanged).any(axis=1).all()
+
+
+def test_gradients_of_a_bidirectional_net():
+    net = Net(net_of(tagger(LSTM), unroll_len=STEPS), Phase.kTrain, Ops(np.float64))
+    net.initialise(1)
+    draw = np.random.default_rng(0)
+    batch = Batch(draw.standard_normal((2, STEPS, 3)), draw.integers(0, 5, (2, STEPS)))
+
+    def loss():
+        net.forward({"data": batch}, Step(total_rows=2))
+        return net.metrics()["loss"].total / 2
+
+    loss()
+    net.backward()
+    check_gradients(net, loss, per_entry=3)

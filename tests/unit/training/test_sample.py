@@ -215,7 +215,7 @@ def test_a_net_with_attention_reads_the_last_symbols_again(attending):
 def test_attention_to_later_symbols_and_without_memory_is_refused(attending, made):
     job, _, saved = attending
     both_ways = Job.from_text(job.to_text().replace("causal: true", "causal: false"))
-    with pytest.raises(ConfigError, match=r"'attention' attends to later symbols.*causal: true"):
+    with pytest.raises(ConfigError, match=r"'attention' reads later symbols.*kAttention.*causal: true"):
         Sampler(both_ways, [saved])
-    with pytest.raises(ConfigError, match=r"'attention' attends to earlier symbols.*job that trained"):
+    with pytest.raises(ConfigError, match=r"'attention' reads several symbols at once.*job that trained"):
         Sampler(Job.from_text(SAMPLE % {**made[3], "layers": ATTENTION}))
