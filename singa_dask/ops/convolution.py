@@ -122,7 +122,7 @@ class ConvolutionOps:
                 self.gemm(rows, weight.T, out=block)
             else:
                 turned = _by_group(weight, groups).swapaxes(1, 2)
-                self.xp.matmul(_by_group(rows, groups), turned, out=_grouped_columns(block, groups))
+                _grouped_columns(block, groups)[...] = self.xp.matmul(_by_group(rows, groups), turned)
             self.col2im(block, window, dx[images], groups)
         return dx
 
@@ -143,7 +143,8 @@ class ConvolutionOps:
         count, height, width, channels = x.shape
         lines = self.xp.matmul(rows, x.reshape(count, height, width * channels))
         lines = lines.reshape(count, len(rows), width, channels)
-        return self.xp.matmul(columns, lines, out=out)
+        out[...] = self.xp.matmul(columns, lines)
+        return out
 
 
 def _by_group(matrix: Array, groups: int) -> Array:

@@ -66,7 +66,9 @@ class CpuConvolutionOps(ThreadedOps):
         self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
     ) -> Array:
         if _by_channel(window, weight.shape, x.shape[-1]):
-            self._share(x, lambda n: depthwise_kernels.convolve(x[n], weight[:, :, 0], _geometry(window), out[n]))
+            images, target = _lines(x), _lines(out)
+            settings = _tiled(weight, out.shape[2]), _geometry(window), x.shape[-1]
+            self._share(images, lambda n: depthwise_kernels.convolve(images[n], *settings, target[n]))
             if bias is not None:
                 out += bias
             return out
@@ -82,11 +84,10 @@ class CpuConvolutionOps(ThreadedOps):
         self, x: Array, dy: Array, window: Window, dweight: Array, workspace: Array, accumulate: bool = False
     ) -> Array:
         if _by_channel(window, dweight.shape, x.shape[-1]):
-            sums = self._summed(
-                x,
-                lambda n, own: depthwise_kernels.convolve_backward_weight(x[n], dy[n], _geometry(window), own),
-                dweight[:, :, 0],
-            )
+            images, upper, settings = _lines(x), _lines(dy), (_geometry(window), x.shape[-1])
+            run, like = depthwise_kernels.convolve_backward_weight, _tiled(dweight, dy.shape[2])
+            sums = self._summed(images, lambda n, own: run(images[n], upper[n], *settings, own), like)
+            sums = sums.reshape(*window.kernel, dy.shape[2], -1).sum(axis=2)
             dweight[:, :, 0] = dweight[:, :, 0] + sums if accumulate else sums
             return dweight
         found = self._convolution(x.shape, window, dy.shape[-1], x.shape[-1] // dweight.shape[-2])
@@ -98,8 +99,9 @@ class CpuConvolutionOps(ThreadedOps):
 
     def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
         if _by_channel(window, weight.shape, dx.shape[-1]):
-            run = depthwise_kernels.convolve_backward_input
-            self._share(dx, lambda n: run(dy[n], weight[:, :, 0], _geometry(window), dx[n]))
+            upper, target, run = _lines(dy), _lines(dx), depthwise_kernels.convolve_backward_input
+            settings = _tiled(weight, dy.shape[2]), _geometry(window), dx.shape[-1]
+            self._share(target, lambda n: run(upper[n], *settings, target[n]))
             return dx
         found = self._convolution(dx.shape, window, dy.shape[-1], dx.shape[-1] // weight.shape[-2])
         if found is None:
@@ -128,3 +130,13 @@ def _by_channel(window: Window, weight: Shape, channels: int) -> bool:
 
 def _geometry(window: Window) -> tuple[Shape, ...]:
     return *window.sizes, window.dilation
+
+
+def _lines(images: Array) -> Array:
+    """(B, H, W, C) as (B, H, W C)."""
+    return images.reshape(*images.shape[:2], images.shape[2] * images.shape[3])
+
+
+def _tiled(weight: Array, count: int) -> Array:
+    """The weight (kh, kw, 1, C) `count` times side by side."""
+    return np.tile(weight[:, :, 0], (1, 1, count))
