@@ -24,13 +24,10 @@ import numpy as np
 
 from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.export import onnx_attention, onnx_time
-from singa_dask.export.onnx_graph import Graph, as_onnx
-from singa_dask.job.job_pb2 import UpsamplingProto
+from singa_dask.export import onnx_attention, onnx_images, onnx_time
+from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
-from singa_dask.layers.batch_norm import EPSILON
-from singa_dask.layers.connection import piece_bounds
 from singa_dask.layers.param import Shape
 from singa_dask.net import Net, layers_of, units
 from singa_dask.ops.activation import ROOT_HALF, STANH_INNER, STANH_OUTER
@@ -185,61 +182,9 @@ def _same(graph: Graph, layer: Layer, x: str) -> str:
 
 
 def _inner_product(graph: Graph, layer: Any, x: str) -> str:
-    flat = graph.flat(x, _shape(graph, layer))
+    flat = graph.flat(x, source_shape(graph, layer))
     weight, bias = graph.parameter(layer.weight), graph.parameter(layer.bias)
     return graph.add("Gemm", [flat, *weight, *bias], transB=int(layer.conf.transpose))
-
-
-def _convolution(graph: Graph, layer: Any, x: str) -> str:
-    return _moving(graph, layer, x, "Conv")
-
-
-def _transposed_convolution(graph: Graph, layer: Any, x: str) -> str:
-    axes = len(_shape(graph, layer)) - 1
-    return _moving(graph, layer, x, "ConvTranspose", output_padding=[layer.conf.output_pad] * axes)
-
-
-def _moving(graph: Graph, layer: Any, x: str, op: str, **options: Any) -> str:
-    """A convolution along the axes of sequences, images or volumes, which ONNX wants behind the channels."""
-    shape = _shape(graph, layer)
-    axes = len(shape) - 1
-    turn, back = (0, axes + 1, *range(1, axes + 1)), (0, *range(2, axes + 2), 1)
-    weight = graph.parameter(layer.weight, (axes + 1, axes, *range(axes)))
-    window = {name: sizes[-2 * axes :] if name == "pads" else sizes[-axes:] for name, sizes in _window(layer).items()}
-    if axes == 1:  # computed as an image of height 1
-        window["pads"] = [layer.window.pad[1]] * 2
-    options |= {**window, "dilations": layer.window.dilation[-axes:], "group": layer.conf.groups}
-    if axes != 2:
-        x = graph.add("Transpose", [graph.channels_last(x, shape)], perm=turn)
-    y = graph.add(op, [x, *weight, *graph.parameter(layer.bias)], **options)
-    if axes == 2:
-        return y
-    return graph.channels_first(graph.add("Transpose", [y], perm=back), graph.net.shapes[layer.name])
-
-
-def _upsampling(graph: Graph, layer: Any, x: str) -> str:
-    factor = float(layer.conf.factor)
-    scales = graph.constant(f"by_{factor:g}", np.array([1, 1, factor, factor], np.float32))
-    if layer.conf.method == UpsamplingProto.NEAREST:
-        how = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
-    else:
-        how = {"coordinate_transformation_mode": "half_pixel", "mode": "linear"}
-    return graph.add("Resize", [x, "", scales], **how)
-
-
-def _pooling(graph: Graph, layer: Any, x: str) -> str:
-    if layer.is_max:
-        return graph.add("MaxPool", [x], **_window(layer))
-    return graph.add("AveragePool", [x], count_include_pad=1, **_window(layer))
-
-
-def _global_pooling(graph: Graph, layer: Any, x: str) -> str:
-    return graph.add("GlobalMaxPool" if layer.is_max else "GlobalAveragePool", [x])
-
-
-def _window(layer: Any) -> dict[str, Any]:
-    window = layer.window
-    return {"kernel_shape": window.kernel, "strides": window.stride, "pads": [*window.pad, *window.pad]}
 
 
 def _relu(graph: Graph, layer: Any, x: str) -> str:
@@ -271,7 +216,7 @@ def _activation(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _softmax(graph: Graph, layer: Any, x: str) -> str:
-    shape = _shape(graph, layer)
+    shape = source_shape(graph, layer)
     flat, size = graph.flat(x, shape), prod(shape)
     parts = layer.conf.num_softmax_per_instance
     y = graph.add("Softmax", [graph.reshape(flat, (size // parts,)) if parts > 1 else flat], axis=-1)
@@ -279,56 +224,11 @@ def _softmax(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _softmax_loss(graph: Graph, layer: Layer, x: str) -> str:
-    return graph.add("Softmax", [graph.flat(x, _shape(graph, layer))], axis=-1)
-
-
-def _lrn(graph: Graph, layer: Any, x: str) -> str:
-    conf = layer.conf
-    return graph.add("LRN", [x], size=conf.local_size, alpha=conf.alpha, beta=conf.beta, bias=conf.knorm)
-
-
-def _batch_norm(graph: Graph, layer: Any, x: str) -> str:
-    params = [name for p in (layer.scale, layer.bias, layer.mean, layer.var) for name in graph.parameter(p)]
-    return graph.add("BatchNormalization", [x, *params], epsilon=EPSILON)
-
-
-def _layer_norm(graph: Graph, layer: Any, x: str) -> str:
-    shape, epsilon = _shape(graph, layer), layer.conf.epsilon
-    params = [*graph.parameter(layer.scale), *graph.parameter(layer.bias)]
-    y = graph.add("LayerNormalization", [graph.channels_last(x, shape), *params], axis=-1, epsilon=epsilon)
-    return graph.channels_first(y, shape)
-
-
-def _group_norm(graph: Graph, layer: Any, x: str) -> str:
-    shape, groups = _shape(graph, layer), layer.conf.num_groups
-    positions, size = prod(shape[:-1]), shape[-1] // groups
-    blocks = graph.reshape(graph.channels_last(x, shape), (positions, groups, size))
-    rows = graph.reshape(graph.add("Transpose", [blocks], perm=[0, 2, 1, 3]), (groups, positions * size))
-    plain = [
-        graph.constant(f"{name}_{groups}", np.full(groups, v, np.float32)) for name, v in (("one", 1), ("zero", 0))
-    ]
-    rows = graph.add("InstanceNormalization", [rows, *plain], epsilon=layer.conf.epsilon)
-    blocks = graph.add("Transpose", [graph.reshape(rows, (groups, positions, size))], perm=[0, 2, 1, 3])
-    y = graph.add("Mul", [graph.reshape(blocks, shape), *graph.parameter(layer.scale)])
-    return graph.channels_first(graph.add("Add", [y, *graph.parameter(layer.bias)]), shape)
-
-
-def _preprocess(graph: Graph, layer: Any, x: str) -> str:
-    height, width, _ = _shape(graph, layer)
-    rows, columns, _ = graph.net.shapes[layer.name]
-    top, left = (height - rows) // 2, (width - columns) // 2
-    if layer.conf.meanfile:
-        mean = graph.constant(f"{layer.name}_mean", layer.mean_image.transpose(2, 0, 1).astype(np.float32))
-        x = graph.add("Sub", [x, mean])
-    if (rows, columns) != (height, width):
-        bounds = {"from": [top, left], "to": [top + rows, left + columns], "axes": [2, 3]}
-        cut = [graph.constant(f"{layer.name}_{key}", np.array(v, np.int64)) for key, v in bounds.items()]
-        x = graph.add("Slice", [x, *cut])
-    return graph.add("Mul", [x, graph.constant(f"{layer.name}_scale", np.float32(layer.conf.scale))])
+    return graph.add("Softmax", [graph.flat(x, source_shape(graph, layer))], axis=-1)
 
 
 def _rbm_visible(graph: Graph, layer: Layer, x: str) -> str:
-    return graph.flat(x, _shape(graph, layer))
+    return graph.flat(x, source_shape(graph, layer))
 
 
 def _rbm_hidden(graph: Graph, layer: Any, x: str) -> str:
@@ -338,19 +238,6 @@ def _rbm_hidden(graph: Graph, layer: Any, x: str) -> str:
 
 def _split(graph: Graph, layer: Any, x: str) -> list[str]:
     return [x] * layer.conf.num_splits
-
-
-def _slice(graph: Graph, layer: Any, x: str) -> list[str]:
-    dim, shape = layer.conf.slice_dim, ["batch", *as_onnx(_shape(graph, layer))]
-    if dim == 0:
-        raise layer.problem("slices the batch, and a model must take any batch size", "slice_dim: 0")
-    sizes = [stop - start for start, stop in piece_bounds(shape[dim], layer.conf.num_slices)]
-    parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
-    return graph.add_several("Split", [x, parts], len(sizes), axis=dim)
-
-
-def _concate(graph: Graph, layer: Any, *x: str) -> str:
-    return graph.add("Concat", x, axis=layer.conf.concate_dim)
 
 
 def _combination(op: str) -> Callable[..., str]:
@@ -376,9 +263,9 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Activation: _activation,
     kinds.Add: _combination("Add"),
     kinds.Attention: onnx_attention.attention,
-    kinds.BatchNorm: _batch_norm,
-    kinds.Concate: _concate,
-    kinds.Convolution: _convolution,
+    kinds.BatchNorm: onnx_images.batch_norm,
+    kinds.Concate: onnx_images.concate,
+    kinds.Convolution: onnx_images.convolution,
     kinds.Dropout: _same,
     kinds.ELU: _elu,
     kinds.Embedding: onnx_time.embedding,
@@ -386,19 +273,19 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Frame: onnx_time.frame,
     kinds.GELU: _gelu,
     kinds.GRU: onnx_time.recurrent,
-    kinds.GlobalPooling: _global_pooling,
-    kinds.GroupNorm: _group_norm,
-    kinds.ImagePreprocess: _preprocess,
+    kinds.GlobalPooling: onnx_images.global_pooling,
+    kinds.GroupNorm: onnx_images.group_norm,
+    kinds.ImagePreprocess: onnx_images.preprocess,
     kinds.InnerProduct: _inner_product,
-    kinds.LRN: _lrn,
+    kinds.LRN: onnx_images.lrn,
     kinds.LSTM: onnx_time.recurrent,
     kinds.LastStep: onnx_time.last_step,
-    kinds.LayerNorm: _layer_norm,
+    kinds.LayerNorm: onnx_images.layer_norm,
     kinds.LeakyReLU: _relu,
     kinds.Max: _combination("Max"),
     kinds.Mul: _combination("Mul"),
     kinds.OneHot: onnx_time.one_hot,
-    kinds.Pooling: _pooling,
+    kinds.Pooling: onnx_images.pooling,
     kinds.PositionalEmbedding: onnx_attention.positional_embedding,
     kinds.RBMHid: _rbm_hidden,
     kinds.RBMVis: _rbm_visible,
@@ -409,13 +296,13 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.STanh: _stanh,
     kinds.SiLU: _silu,
     kinds.Sigmoid: _plain("Sigmoid"),
-    kinds.Slice: _slice,
+    kinds.Slice: onnx_images.slice_,
     kinds.Softmax: _softmax,
     kinds.SoftmaxLoss: _softmax_loss,
     kinds.Split: _split,
     kinds.Tanh: _plain("Tanh"),
-    kinds.TransposedConvolution: _transposed_convolution,
-    kinds.Upsampling: _upsampling,
+    kinds.TransposedConvolution: onnx_images.transposed_convolution,
+    kinds.Upsampling: onnx_images.upsampling,
 }
 
 
@@ -428,9 +315,3 @@ def _converter(layer: Layer) -> Callable[..., Any]:
         hint = "Export a layer below it, or give your class a method to_onnx."
         raise layer.problem("has no counterpart in ONNX", type(layer).__name__, hint)
     return found
-
-
-def _shape(graph: Graph, layer: Layer) -> Shape:
-    """The sample shape of a layer's first source."""
-    shape: Shape = graph.net.source_shape(layer.name, 0)
-    return shape

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singa_dask.layers import Layer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net import Net
 
@@ -126,3 +127,9 @@ class Graph:
 def as_onnx(shape: Shape) -> Shape:
     """A sample shape in ONNX: images, and windows of images, as channels, height, width."""
     return (*shape[:-3], shape[-1], *shape[-3:-1]) if len(shape) >= 3 else shape
+
+
+def source_shape(graph: Graph, layer: Layer) -> Shape:
+    """The sample shape of a layer's first source."""
+    shape: Shape = graph.net.source_shape(layer.name, 0)
+    return shape

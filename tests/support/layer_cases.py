@@ -6,13 +6,13 @@ output, or a list of outputs.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from support import layer_formulas as formulas
 
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import (
@@ -64,7 +64,6 @@ from singa_dask.layers import (
 )
 from singa_dask.layers.group import Group
 from singa_dask.ops import Ops
-from singa_dask.ops.random import random_bits, stream_key
 
 B = 3
 LABELS = "labels"
@@ -183,154 +182,6 @@ def step_results(set_up: Bench, differentiable: bool = True) -> list[np.ndarray]
     return results
 
 
-def _normalised(x: np.ndarray) -> np.ndarray:
-    axes = tuple(range(x.ndim - 1))
-    return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + 1e-5)
-
-
-def _grouped(groups: int, epsilon: float) -> Callable[..., np.ndarray]:
-    def formula(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        blocks = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
-        mean, var = (f(blocks, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
-        return ((blocks - mean) / np.sqrt(var + epsilon)).reshape(x.shape) * scale + bias
-
-    return formula
-
-
-def _convolve(
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    pad: tuple[int, ...],
-    dilation: tuple[int, ...] | None = None,
-    groups: int = 1,
-) -> Callable[..., np.ndarray]:
-    gaps = dilation or (1,) * len(kernel)
-
-    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
-        padded = np.pad(x, ((0, 0), *((p, p) for p in pad), (0, 0)))
-        by_axis = zip(padded.shape[1:-1], kernel, stride, gaps, strict=True)
-        size = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in by_axis]
-        channels, filters = x.shape[-1] // groups, w.shape[-1] // groups
-        y = np.zeros((len(x), *size, w.shape[-1]))
-        for place in itertools.product(*map(range, size)):
-            for offset in itertools.product(*map(range, kernel)):
-                at = tuple(p * s + o * d for p, s, o, d in zip(place, stride, offset, gaps, strict=True))
-                for g in range(groups):
-                    read, made = slice(g * channels, (g + 1) * channels), slice(g * filters, (g + 1) * filters)
-                    y[(slice(None), *place, made)] += (
-                        padded[(slice(None), *at, read)] @ w[(*offset, slice(None), made)]
-                    )
-        return y + b
-
-    return formula
-
-
-def _transposed(
-    kernel: tuple[int, ...], stride: int, pad: int, dilation: int = 1, more: int = 0, groups: int = 1
-) -> Callable[..., np.ndarray]:
-    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
-        size = [(n - 1) * stride + (k - 1) * dilation + 1 + more for n, k in zip(x.shape[1:-1], kernel, strict=True)]
-        filters, channels = w.shape[-2], x.shape[-1] // groups
-        y = np.zeros((len(x), *size, filters * groups))
-        for place in itertools.product(*map(range, x.shape[1:-1])):
-            for offset in itertools.product(*map(range, kernel)):
-                at = tuple(p * stride + o * dilation for p, o in zip(place, offset, strict=True))
-                for g in range(groups):
-                    read, made = slice(g * channels, (g + 1) * channels), slice(g * filters, (g + 1) * filters)
-                    y[(slice(None), *at, made)] += x[(slice(None), *place, read)] @ w[offset][:, read].T
-        inner = tuple(slice(pad, n - pad) for n in size)
-        return y[(slice(None), *inner)] + b
-
-    return formula
-
-
-def _pool(
-    reduce: Callable[..., np.ndarray], kernel: int, stride: int, pad: int, fill: float
-) -> Callable[..., np.ndarray]:
-    def formula(x: np.ndarray) -> np.ndarray:
-        padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=fill)
-        size = [(n - kernel) // stride + 1 for n in padded.shape[1:3]]
-        y = np.empty((len(x), *size, x.shape[3]))
-        for h, v in itertools.product(*map(range, size)):
-            y[:, h, v] = reduce(padded[:, h * stride :, v * stride :][:, :kernel, :kernel], axis=(1, 2))
-        return y
-
-    return formula
-
-
-def _between(x: np.ndarray) -> np.ndarray:
-    """Twice as many lines; each lies a quarter of the way between two, the outer ones on the edge."""
-    above, below = x[:, np.r_[0, : x.shape[1] - 1]], x[:, np.r_[1 : x.shape[1], x.shape[1] - 1]]
-    return np.stack([0.75 * x + 0.25 * above, 0.75 * x + 0.25 * below], axis=2).reshape(len(x), -1, *x.shape[2:])
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    return np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
-
-
-def _lrn(size: int, alpha: float, beta: float, knorm: float) -> Callable[[np.ndarray], np.ndarray]:
-    def formula(x: np.ndarray) -> np.ndarray:
-        y = np.empty_like(x)
-        for c in range(x.shape[-1]):
-            around = x[..., max(0, c - size // 2) : c + size // 2 + 1]
-            y[..., c] = x[..., c] * (knorm + alpha / size * (around**2).sum(axis=-1)) ** -beta
-        return y
-
-    return formula
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def _over_time(cell: Callable[..., Any], gates: int, carried: int = 1) -> Callable[..., np.ndarray]:
-    """Every row a time step of its own: cell(a step's input sums, its state sums, the state) -> the state after."""
-
-    def formula(x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        given, params = (rest[:1], rest[1:]) if len(rest) not in (2 * gates, 3 * gates) else ((), rest)
-        input_weights, state_weights, biases = params[:gates], params[gates : 2 * gates], params[2 * gates :]
-        units, h = len(state_weights[0]), []
-        state = [given[0] if given else np.zeros((1, units)), *[np.zeros((1, units))] * (carried - 1)]
-        steps = x[:, None] if not given else x[None]
-        for row in steps:
-            ax = [row.reshape(len(row), -1) @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
-            ah = [state[0] @ w.T for w in state_weights]
-            state = list(cell(ax, ah, *state))
-            h.append(state[0])
-        return np.concatenate(h)
-
-    return formula
-
-
-def _gru(ax: Any, ah: Any, h: np.ndarray) -> Any:
-    z, r = _sigmoid(ax[0] + ah[0]), _sigmoid(ax[1] + ah[1])
-    return ((1 - z) * np.tanh(ax[2] + r * ah[2]) + z * h,)
-
-
-def _lstm(ax: Any, ah: Any, h: np.ndarray, cell: np.ndarray) -> Any:
-    i, f, o = (_sigmoid(ax[k] + ah[k]) for k in range(3))
-    cell = f * cell + i * np.tanh(ax[3] + ah[3])
-    return o * np.tanh(cell), cell
-
-
-def _attention(causal: bool) -> Callable[..., np.ndarray]:
-    """Of x (B, T, C)."""
-
-    def formula(x: np.ndarray, w: np.ndarray, b: np.ndarray, wo: np.ndarray, bo: np.ndarray) -> np.ndarray:
-        q, k, v = (np.einsum("btc,cnd->bntd", x, w[:, i]) + b[i][:, None] for i in range(3))
-        scores = np.einsum("bntd,bnsd->bnts", q, k) / np.sqrt(w.shape[-1])
-        if causal:
-            scores = np.where(np.tri(x.shape[1], dtype=bool), scores, -np.inf)
-        return np.einsum("bnts,bnsd,ndc->btc", _softmax(scores), v, wo) + bo
-
-    return formula
-
-
-def _dropout(x: np.ndarray) -> np.ndarray:
-    bits = random_bits(np, stream_key(11, 3, "drop"), 0, x.size).reshape(x.shape)
-    return np.where(bits / 2.0**64 < 0.25, 0, x / 0.75)
-
-
 def _activations() -> dict[str, Case]:
     formulas: dict[str, tuple[type[Layer], Callable[[np.ndarray], np.ndarray]]] = {
         "ReLU": (ReLU, lambda x: np.maximum(x, 0)),
@@ -376,69 +227,69 @@ CASES: dict[str, Case] = {
         Convolution("c", "x", num_filters=3, pad=1, stride=2),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 3 pad: 1 stride: 2 }',
         ((6, 5, 2),),
-        _convolve((3, 3), (2, 2), (1, 1)),
+        formulas.convolve((3, 3), (2, 2), (1, 1)),
     ),
     "Convolution by axis": Case(
         Convolution("c", "x", num_filters=2, kernel=3, kernel_x=2, stride_y=2, pad_x=1, bias_term=False),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 3 kernel_x: 2 '
         "stride_y: 2 pad_x: 1 bias_term: false }",
         ((6, 5, 3),),
-        _convolve((3, 2), (2, 1), (0, 1)),
+        formulas.convolve((3, 2), (2, 1), (0, 1)),
     ),
     "Convolution in groups": Case(
         Convolution("c", "x", num_filters=4, groups=2, pad=1),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 4 groups: 2 pad: 1 }',
         ((4, 3, 6),),
-        _convolve((3, 3), (1, 1), (1, 1), groups=2),
+        formulas.convolve((3, 3), (1, 1), (1, 1), groups=2),
     ),
     "Convolution by channel, dilated": Case(
         Convolution("c", "x", num_filters=3, groups=3, dilation=2, dilation_x=1, stride=2, pad=1, bias_term=False),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 3 groups: 3 dilation: 2 '
         "dilation_x: 1 stride: 2 pad: 1 bias_term: false }",
         ((6, 5, 3),),
-        _convolve((3, 3), (2, 2), (1, 1), (2, 1), groups=3),
+        formulas.convolve((3, 3), (2, 2), (1, 1), (2, 1), groups=3),
     ),
     "Convolution of sequences": Case(
         Convolution("c", "x", num_filters=4, kernel=3, pad=2, stride=2, dilation=2),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 4 kernel: 3 pad: 2 stride: 2 '
         "dilation: 2 }",
         ((7, 3),),
-        _convolve((3,), (2,), (2,), (2,)),
+        formulas.convolve((3,), (2,), (2,), (2,)),
     ),
     "Convolution of volumes": Case(
         Convolution("c", "x", num_filters=2, kernel=2, kernel_z=1, pad_x=1, stride_y=2),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 2 kernel_z: 1 pad_x: 1 '
         "stride_y: 2 }",
         ((2, 4, 3, 2),),
-        _convolve((1, 2, 2), (1, 2, 1), (0, 0, 1)),
+        formulas.convolve((1, 2, 2), (1, 2, 1), (0, 0, 1)),
     ),
     "TransposedConvolution": Case(
         TransposedConvolution("c", "x", num_filters=3, stride=2, pad=1, output_pad=1),
         'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 3 stride: 2 pad: 1 '
         "output_pad: 1 }",
         ((3, 2, 4),),
-        _transposed((3, 3), 2, 1, more=1),
+        formulas.transposed((3, 3), 2, 1, more=1),
     ),
     "TransposedConvolution in groups": Case(
         TransposedConvolution("c", "x", num_filters=4, kernel=2, groups=2, dilation=2, bias_term=False),
         'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 4 kernel: 2 groups: 2 '
         "dilation: 2 bias_term: false }",
         ((2, 3, 2),),
-        _transposed((2, 2), 1, 0, dilation=2, groups=2),
+        formulas.transposed((2, 2), 1, 0, dilation=2, groups=2),
     ),
     "TransposedConvolution of sequences": Case(
         TransposedConvolution("c", "x", num_filters=2, kernel=4, stride=2, pad=1, output_pad=1),
         'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 4 stride: 2 '
         "pad: 1 output_pad: 1 }",
         ((4, 3),),
-        _transposed((4,), 2, 1, more=1),
+        formulas.transposed((4,), 2, 1, more=1),
     ),
     "TransposedConvolution of volumes": Case(
         TransposedConvolution("c", "x", num_filters=2, kernel=2, stride=2),
         'name: "c" type: kTransposedConvolution srclayers: "x" '
         "convolution_conf { num_filters: 2 kernel: 2 stride: 2 }",
         ((1, 2, 2, 3),),
-        _transposed((2, 2, 2), 2, 0),
+        formulas.transposed((2, 2, 2), 2, 0),
     ),
     "Upsampling": Case(
         Upsampling("u", "x", factor=3),
@@ -450,25 +301,25 @@ CASES: dict[str, Case] = {
         Upsampling("u", "x", method="BILINEAR"),
         'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { method: BILINEAR }',
         ((3, 1, 2),),
-        lambda x: _between(x).repeat(2, axis=2),
+        lambda x: formulas.between(x).repeat(2, axis=2),
     ),
     "Pooling MAX": Case(
         Pooling("p", "x"),
         'name: "p" type: kPooling srclayers: "x"',
         ((6, 7, 2),),
-        _pool(np.max, 3, 2, 0, -np.inf),
+        formulas.pool(np.max, 3, 2, 0, -np.inf),
     ),
     "Pooling MAX, padded": Case(
         Pooling("p", "x", kernel=2, pad=1),
         'name: "p" type: kPooling srclayers: "x" pooling_conf { kernel: 2 pad: 1 }',
         ((5, 4, 2),),
-        _pool(np.max, 2, 2, 1, -np.inf),
+        formulas.pool(np.max, 2, 2, 1, -np.inf),
     ),
     "Pooling AVG": Case(
         Pooling("p", "x", pool="AVG", kernel=3, stride=1, pad=1),
         'name: "p" type: kPooling srclayers: "x" pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 }',
         ((5, 4, 2),),
-        _pool(np.mean, 3, 1, 1, 0),
+        formulas.pool(np.mean, 3, 1, 1, 0),
     ),
     **_activations(),
     "ReLU with a slope": Case(
@@ -528,78 +379,78 @@ CASES: dict[str, Case] = {
         ((2, 3), (2, 1), (3,)),
         lambda x, y, z: np.maximum(np.maximum(x, y), z[:, None]),
     ),
-    "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), _softmax),
+    "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), formulas.softmax),
     "Softmax in parts": Case(
         Softmax("s", "x", num_softmax_per_instance=2),
         'name: "s" type: kSoftmax srclayers: "x" softmax_conf { num_softmax_per_instance: 2 }',
         ((6,),),
-        lambda x: _softmax(x.reshape(-1, 2, 3)).reshape(-1, 6),
+        lambda x: formulas.softmax(x.reshape(-1, 2, 3)).reshape(-1, 6),
     ),
     "LRN": Case(
         LRN("n", "x", local_size=3, alpha=0.5),
         'name: "n" type: kLRN srclayers: "x" lrn_conf { local_size: 3 alpha: 0.5 }',
         ((2, 3, 5),),
-        _lrn(3, 0.5, 0.75, 1),
+        formulas.lrn(3, 0.5, 0.75, 1),
     ),
     "LRN of another power": Case(
         LRN("n", "x", beta=0.5, knorm=2),
         'name: "n" type: kLRN srclayers: "x" lrn_conf { beta: 0.5 knorm: 2 }',
         ((2, 1, 4),),
-        _lrn(5, 1, 0.5, 2),
+        formulas.lrn(5, 1, 0.5, 2),
     ),
     "BatchNorm of images": Case(
         BatchNorm("n", "x"),
         'name: "n" type: kBM srclayers: "x"',
         ((2, 3, 4),),
-        lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+        lambda x, scale, bias, *_: formulas.normalised(x) * scale + bias,
     ),
     "BatchNorm of vectors": Case(
         BatchNorm("n", "x", factor=0.5),
         'name: "n" type: kBM srclayers: "x" bm_conf { factor: 0.5 }',
         ((5,),),
-        lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+        lambda x, scale, bias, *_: formulas.normalised(x) * scale + bias,
     ),
     "LayerNorm": Case(
         LayerNorm("n", "x"),
         'name: "n" type: kLayerNorm srclayers: "x"',
         ((6,),),
-        _grouped(1, 1e-5),
+        formulas.grouped(1, 1e-5),
     ),
     "LayerNorm of positions": Case(
         LayerNorm("n", "x", epsilon=0.1),
         'name: "n" type: kLayerNorm srclayers: "x" layernorm_conf { epsilon: 0.1 }',
         ((2, 3, 4),),
-        lambda x, *p: _grouped(1, 0.1)(x.reshape(-1, 4), *p).reshape(x.shape),
+        lambda x, *p: formulas.grouped(1, 0.1)(x.reshape(-1, 4), *p).reshape(x.shape),
     ),
     "GroupNorm of images": Case(
         GroupNorm("n", "x", num_groups=2),
         'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 2 }',
         ((2, 3, 4),),
-        _grouped(2, 1e-5),
+        formulas.grouped(2, 1e-5),
     ),
     "GroupNorm of vectors": Case(
         GroupNorm("n", "x", num_groups=3, epsilon=0.01),
         'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 3 epsilon: 0.01 }',
         ((6,),),
-        _grouped(3, 0.01),
+        formulas.grouped(3, 0.01),
     ),
     "Attention": Case(
         Attention("a", "x", num_heads=2, causal=True, unroll_len=3),
         'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 2 causal: true } unroll_len: 3',
         ((4,),),
-        lambda x, *p: _attention(True)(x[None], *p)[0],
+        lambda x, *p: formulas.attention(True)(x[None], *p)[0],
     ),
     "Attention between the positions of an image": Case(
         Attention("a", "x", num_heads=3),
         'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 3 }',
         ((2, 2, 6),),
-        lambda x, *p: _attention(False)(x.reshape(B, 4, 6), *p).reshape(x.shape),
+        lambda x, *p: formulas.attention(False)(x.reshape(B, 4, 6), *p).reshape(x.shape),
     ),
     "Attention without bias": Case(
         Attention("a", "x", num_heads=1, bias_term=False),
         'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 1 bias_term: false }',
         ((5, 1, 2),),
-        lambda x, w, wo: _attention(False)(x.reshape(B, 5, 2), w, np.zeros((3, 1, 2)), wo, 0).reshape(x.shape),
+        lambda x, w, wo: formulas.attention(False)(x.reshape(B, 5, 2), w, np.zeros((3, 1, 2)), wo, 0).reshape(x.shape),
     ),
     "PositionalEmbedding": Case(
         PositionalEmbedding("p", "x", unroll_len=3),
@@ -624,25 +475,25 @@ CASES: dict[str, Case] = {
         RNN("r", "x", dim_hidden=4, unroll_len=3),
         'name: "r" type: kRNN srclayers: "x" rnn_conf { dim_hidden: 4 } unroll_len: 3',
         ((5,),),
-        _over_time(lambda ax, ah, h: (np.tanh(ax[0] + ah[0]),), 1),
+        formulas.over_time(lambda ax, ah, h: (np.tanh(ax[0] + ah[0]),), 1),
     ),
     "GRU": Case(
         GRU("g", "x", dim_hidden=4, unroll_len=3),
         'name: "g" type: kGRU srclayers: "x" gru_conf { dim_hidden: 4 } unroll_len: 3',
         ((2, 3),),
-        _over_time(_gru, 3),
+        formulas.over_time(formulas.gru, 3),
     ),
     "GRU without bias, one step from a given state": Case(
         GRU("g", ["x", "before"], dim_hidden=4, bias_term=False),
         'name: "g" type: kGRU srclayers: ["x", "before"] gru_conf { dim_hidden: 4 bias_term: false }',
         ((5,), (4,)),
-        _over_time(_gru, 3),
+        formulas.over_time(formulas.gru, 3),
     ),
     "LSTM": Case(
         LSTM("l", "x", dim_hidden=4, unroll_len=3),
         'name: "l" type: kLSTM srclayers: "x" lstm_conf { dim_hidden: 4 } unroll_len: 3',
         ((5,),),
-        _over_time(_lstm, 4, 2),
+        formulas.over_time(formulas.lstm, 4, 2),
     ),
     "LastStep": Case(
         LastStep("last", "x", unroll_len=3),
@@ -660,7 +511,7 @@ CASES: dict[str, Case] = {
         Dropout("drop", "x", dropout_ratio=0.25),
         'name: "drop" type: kDropout srclayers: "x" dropout_conf { dropout_ratio: 0.25 }',
         ((4, 5),),
-        _dropout,
+        formulas.dropout,
     ),
     "Dropout outside training": Case(
         Dropout("drop", "x"),
@@ -673,14 +524,14 @@ CASES: dict[str, Case] = {
         SoftmaxLoss("loss", ["x", "data"], topk=2, scale=3),
         'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data"] softmaxloss_conf { topk: 2 scale: 3 }',
         ((6,), LABELS),
-        lambda x, labels: _softmax(x),
+        lambda x, labels: formulas.softmax(x),
     ),
     "SoftmaxLoss with weights of samples and classes": Case(
         SoftmaxLoss("loss", ["x", "data", "w"], class_weight=[1, 0.5, 2, 0, 1, 3]),
         'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data", "w"] '
         "softmaxloss_conf { class_weight: [1, 0.5, 2, 0, 1, 3] }",
         ((6,), LABELS, Weights((1,))),
-        lambda x, labels, w: _softmax(x),
+        lambda x, labels, w: formulas.softmax(x),
     ),
     "EuclideanLoss": Case(
         EuclideanLoss("loss", ["x", "data"]),
@@ -738,6 +589,12 @@ CASES: dict[str, Case] = {
         ((4,),),
         lambda x: [x[:1], x[1:]],
     ),
+    "Slice of the channels of sequences": Case(
+        Slice("s", "x", slice_dim=1, num_slices=2),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 1 num_slices: 2 }',
+        ((3, 5),),
+        lambda x: [x[..., :2], x[..., 2:]],
+    ),
     "Slice of lines": Case(
         Slice("s", "x", slice_dim=2, num_slices=2),
         'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 2 num_slices: 2 }',
@@ -749,6 +606,18 @@ CASES: dict[str, Case] = {
         'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 1 }',
         ((2, 3, 1), (2, 3, 4)),
         lambda x, y: np.concatenate([x, y], axis=3),
+    ),
+    "Concate of channels of volumes": Case(
+        Concate("c", ["x", "y"], concate_dim=1),
+        'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 1 }',
+        ((2, 1, 3, 2), (2, 1, 3, 3)),
+        lambda x, y: np.concatenate([x, y], axis=4),
+    ),
+    "Concate of sequences": Case(
+        Concate("c", ["x", "y"], concate_dim=2),
+        'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 2 }',
+        ((2, 3), (4, 3)),
+        lambda x, y: np.concatenate([x, y], axis=1),
     ),
     "Concate of rows": Case(
         Concate("c", ["x", "y"]),

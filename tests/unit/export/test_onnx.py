@@ -14,7 +14,18 @@ from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import Convolution, EuclideanLoss, InnerProduct, Layer, RecordInput, Step, TransposedConvolution
+from singa_dask.layers import (
+    Concate,
+    Convolution,
+    EuclideanLoss,
+    InnerProduct,
+    Layer,
+    RecordInput,
+    Slice,
+    Step,
+    Tanh,
+    TransposedConvolution,
+)
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
@@ -258,6 +269,20 @@ def test_convolutions_of_volumes(kind, options):
     x = np.random.default_rng(0).normal(size=(5, 2, 5, 6, 7)).astype(np.float32)
     ours = np.moveaxis(model.predict(x), -1, 2)  # as in the model, images at several depths
     np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_pieces_of_volumes(dim):
+    pieces = Slice("pieces", "data", slice_dim=dim, num_slices=2)
+    data = RecordInput("data", shape=[4, 5, 6, 7], has_label=False)
+    layers = [data, pieces, Tanh("first", "pieces"), Tanh("second", "pieces")]
+    layers += [
+        Concate("both", ["second", "first"], concate_dim=dim),
+        InnerProduct("out", "both", num_output=2, param=LARGE),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 4, 5, 6, 7)).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
