@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 from support.layer_cases import Bench
 
-from singa_dask.algorithms import BPTT
+from singa_dask.algorithms import BP, BPTT
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
+    GELU,
     GRU,
     LSTM,
     RNN,
+    Add,
     Attention,
     CharRNN,
     Embedding,
     InnerProduct,
+    LayerNorm,
     OneHot,
+    PositionalEmbedding,
     Reverse,
     RNNLabel,
     SoftmaxLoss,
@@ -212,3 +216,45 @@ def test_two_steps_of_a_char_rnn(cls):
         assert metrics["loss"].mean == pytest.approx(loss.item() / (STEPS * ROWS), rel=1e-5)
         for name, param in net.named_params.items():
             np.testing.assert_allclose(param.grad, params[name].grad.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_a_step_of_a_transformer():
+    """Loss and every gradient of a small GPT."""
+    layers = [
+        CharRNN("data", path="text", unroll_len=STEPS, batchsize=ROWS),
+        RNNLabel("label", "data"),
+        Embedding("symbols", "data", vocab_size=SYMBOLS, feature_dim=8),
+        PositionalEmbedding("in", "symbols"),
+        LayerNorm("norm_a", "in"),
+        Attention("attention", "norm_a", num_heads=2, causal=True),
+        Add("sum_a", ["attention", "in"]),
+        LayerNorm("norm_b", "sum_a"),
+        InnerProduct("wide", "norm_b", num_output=16),
+        GELU("gelu", "wide"),
+        InnerProduct("narrow", "gelu", num_output=8),
+        Add("sum_b", ["narrow", "sum_a"]),
+        InnerProduct("out", "sum_b", num_output=SYMBOLS),
+        SoftmaxLoss("loss", ["out", "label"]),
+    ]
+    net = Net(NetProto(layer=[layer.proto for layer in layers], unroll_len=STEPS), Phase.kTrain, get_ops("cpu"))
+    draw = np.random.default_rng(0)
+    net.flat.values[...] = draw.normal(0, 0.5, net.flat.size)
+    text = draw.integers(0, SYMBOLS, (ROWS, STEPS + 1))
+    step = Step(Phase.kTrain, 0, total_rows=ROWS)
+    metrics = BP().train_one_batch(net, {"data": Batch(text.astype(np.float32))}, step)
+
+    p = {name: torch.tensor(param.value, requires_grad=True) for name, param in net.named_params.items()}
+    characters = torch.tensor(text.T)
+    x = F.embedding(characters[:-1], p["symbols_table"]) + p["in_table"][:, None]
+    attention = [p[f"attention_{role}"] for role in ("weight", "bias", "output_weight", "output_bias")]
+    y = F.layer_norm(x, (8,), p["norm_a_scale"], p["norm_a_bias"])
+    x = x + their_attention(y, attention, 2, causal=True)
+    y = F.layer_norm(x, (8,), p["norm_b_scale"], p["norm_b_bias"])
+    y = F.gelu(y @ p["wide_weight"] + p["wide_bias"])
+    x = x + y @ p["narrow_weight"] + p["narrow_bias"]
+    scores = x @ p["out_weight"] + p["out_bias"]
+    loss = F.cross_entropy(scores.flatten(0, 1), characters[1:].flatten(), reduction="sum")
+    (loss / ROWS).backward()
+    assert metrics["loss"].mean == pytest.approx(loss.item() / (STEPS * ROWS), rel=1e-5)
+    for name, param in net.named_params.items():
+        np.testing.assert_allclose(param.grad, p[name].grad.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
