@@ -52,6 +52,9 @@ class Attention(Layer):
         self._in_sample, self._length = _positions(self, shape)
         if heads < 1 or channels % heads:
             raise self.problem(f"attention_conf.num_heads must divide the {channels} features of its source", heads)
+        if self._length < 2:
+            hint = "Set neuralnet { unroll_len: T } for sequences of T steps, or let it read an image."
+            raise self.problem("has a single position, and nothing to attend to", f"samples of shape {shape}", hint)
         split = self.partition.makes is Form.PARTIAL
         self._channels, self._size = channels, channels // heads
 
@@ -148,8 +151,9 @@ class PositionalEmbedding(Layer):
         if self.conf.kind == PositionalEmbeddingProto.LEARNED:
             axis = 1 if split else None
             self.table = self.declare("table", (self._length, channels), channels, channels, axis=axis)
-        begin, end = self.partition.own(channels) if split else (0, channels)
-        self._waves = sinusoids(self._length, channels)[:, begin:end]
+        else:
+            begin, end = self.partition.own(channels) if split else (0, channels)
+            self._waves = sinusoids(self._length, channels)[:, begin:end]
         return shape
 
     def _by_position(self, rows: Array) -> Array:

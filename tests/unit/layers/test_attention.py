@@ -16,6 +16,12 @@ def test_heads_must_divide_the_features():
         Attention("a", "x", num_heads=3, unroll_len=4).setup((8,))
 
 
+@pytest.mark.parametrize("shape", [(8,), (1, 1, 8)])
+def test_a_single_position_is_refused(shape):
+    with pytest.raises(ConfigError, match=r"layer 'a': has a single position.*unroll_len: T"):
+        Attention("a", "x", num_heads=2).setup(shape)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sequences_need_no_array_of_all_pairs(causal):
     steps, heads, rows = 3000, 2, 2
