@@ -80,7 +80,7 @@ def inner_product(case: Case) -> Passes:
 def convolution(case: Case) -> Passes:
     height, width, channels = case.x_shape
     window, filters = case.layer.window, case.layer.conf.num_filters
-    within = ((oh.stop - oh.start) * (ow.stop - ow.start) for _, _, (oh, ow), _ in window.offsets(height, width))
+    within = ((oh.stop - oh.start) * (ow.stop - ow.start) for _, (oh, ow), _ in window.offsets(height, width))
     return _product(case, 2 * case.rows * sum(within) * channels * filters)
 
 

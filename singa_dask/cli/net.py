@@ -136,7 +136,7 @@ def test(
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
 @reports_errors
 def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, primer: str, **drawing: Any) -> None:
-    """Generate text with a recurrent net that was trained on text."""
+    """Generate text with a net that was trained on text."""
     from singa_dask.training.sample import Sampler
 
     sampler = Sampler(load(job, overrides, None), [checkpoint] if checkpoint else [])

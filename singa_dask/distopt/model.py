@@ -26,6 +26,7 @@ from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net
+from singa_dask.net.net import told_apart
 from singa_dask.ops import get_ops
 
 # Rows of a pass that predicts: the output of the widest layer then has PASS_ELEMENTS, and stays in a cache.
@@ -254,7 +255,9 @@ class Model:
 
     @property
     def _rows_of_a_pass(self) -> int:
-        widest = max(prod(shape) for shape in self._test_net.shapes.values())
+        net = self._test_net
+        made = ((layer, net.shapes[name]) for name, layer in net.layers.items())
+        widest = max(prod(shape[0] if told_apart(layer, shape) else shape) for layer, shape in made)
         return max(LEAST_ROWS, min(MOST_ROWS, PASS_ELEMENTS // widest))
 
     def _row_of_zeros(self) -> dict[str, np.ndarray]:

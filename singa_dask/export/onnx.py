@@ -16,6 +16,7 @@ kLSTM also has "<layer>.cell" and "<layer>.cell_out".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,13 @@ import numpy as np
 
 from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.export import onnx_time
-from singa_dask.export.onnx_graph import Graph, as_onnx
+from singa_dask.export import onnx_attention, onnx_images, onnx_time
+from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
-from singa_dask.layers.batch_norm import EPSILON
-from singa_dask.layers.connection import piece_bounds
 from singa_dask.layers.param import Shape
 from singa_dask.net import Net, layers_of, units
-from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
+from singa_dask.ops.activation import ROOT_HALF, STANH_INNER, STANH_OUTER
 
 if TYPE_CHECKING:
     import onnx
@@ -183,30 +182,28 @@ def _same(graph: Graph, layer: Layer, x: str) -> str:
 
 
 def _inner_product(graph: Graph, layer: Any, x: str) -> str:
-    flat = graph.flat(x, _shape(graph, layer))
+    flat = graph.flat(x, source_shape(graph, layer))
     weight, bias = graph.parameter(layer.weight), graph.parameter(layer.bias)
     return graph.add("Gemm", [flat, *weight, *bias], transB=int(layer.conf.transpose))
-
-
-def _convolution(graph: Graph, layer: Any, x: str) -> str:
-    weight, bias = graph.parameter(layer.weight, (3, 2, 0, 1)), graph.parameter(layer.bias)
-    return graph.add("Conv", [x, *weight, *bias], **_window(layer))
-
-
-def _pooling(graph: Graph, layer: Any, x: str) -> str:
-    if layer.is_max:
-        return graph.add("MaxPool", [x], **_window(layer))
-    return graph.add("AveragePool", [x], count_include_pad=1, **_window(layer))
-
-
-def _window(layer: Any) -> dict[str, Any]:
-    window = layer.window
-    return {"kernel_shape": window.kernel, "strides": window.stride, "pads": [*window.pad, *window.pad]}
 
 
 def _relu(graph: Graph, layer: Any, x: str) -> str:
     slope = layer.conf.negative_slope
     return graph.add("LeakyRelu", [x], alpha=slope) if slope else graph.add("Relu", [x])
+
+
+def _elu(graph: Graph, layer: Any, x: str) -> str:
+    return graph.add("Elu", [x], alpha=layer.conf.alpha)
+
+
+def _silu(graph: Graph, layer: Layer, x: str) -> str:
+    return graph.add("Mul", [x, graph.add("Sigmoid", [x])])
+
+
+def _gelu(graph: Graph, layer: Layer, x: str) -> str:
+    root, one, half = (graph.constant(f"gelu_{i}", np.float32(v)) for i, v in enumerate((ROOT_HALF, 1, 0.5)))
+    area = graph.add("Mul", [graph.add("Add", [graph.add("Erf", [graph.add("Mul", [x, root])]), one]), half])
+    return graph.add("Mul", [x, area])
 
 
 def _stanh(graph: Graph, layer: Layer, x: str) -> str:
@@ -219,7 +216,7 @@ def _activation(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _softmax(graph: Graph, layer: Any, x: str) -> str:
-    shape = _shape(graph, layer)
+    shape = source_shape(graph, layer)
     flat, size = graph.flat(x, shape), prod(shape)
     parts = layer.conf.num_softmax_per_instance
     y = graph.add("Softmax", [graph.reshape(flat, (size // parts,)) if parts > 1 else flat], axis=-1)
@@ -227,35 +224,11 @@ def _softmax(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _softmax_loss(graph: Graph, layer: Layer, x: str) -> str:
-    return graph.add("Softmax", [graph.flat(x, _shape(graph, layer))], axis=-1)
-
-
-def _lrn(graph: Graph, layer: Any, x: str) -> str:
-    conf = layer.conf
-    return graph.add("LRN", [x], size=conf.local_size, alpha=conf.alpha, beta=conf.beta, bias=conf.knorm)
-
-
-def _batch_norm(graph: Graph, layer: Any, x: str) -> str:
-    params = [name for p in (layer.scale, layer.bias, layer.mean, layer.var) for name in graph.parameter(p)]
-    return graph.add("BatchNormalization", [x, *params], epsilon=EPSILON)
-
-
-def _preprocess(graph: Graph, layer: Any, x: str) -> str:
-    height, width, _ = _shape(graph, layer)
-    rows, columns, _ = graph.net.shapes[layer.name]
-    top, left = (height - rows) // 2, (width - columns) // 2
-    if layer.conf.meanfile:
-        mean = graph.constant(f"{layer.name}_mean", layer.mean_image.transpose(2, 0, 1).astype(np.float32))
-        x = graph.add("Sub", [x, mean])
-    if (rows, columns) != (height, width):
-        bounds = {"from": [top, left], "to": [top + rows, left + columns], "axes": [2, 3]}
-        cut = [graph.constant(f"{layer.name}_{key}", np.array(v, np.int64)) for key, v in bounds.items()]
-        x = graph.add("Slice", [x, *cut])
-    return graph.add("Mul", [x, graph.constant(f"{layer.name}_scale", np.float32(layer.conf.scale))])
+    return graph.add("Softmax", [graph.flat(x, source_shape(graph, layer))], axis=-1)
 
 
 def _rbm_visible(graph: Graph, layer: Layer, x: str) -> str:
-    return graph.flat(x, _shape(graph, layer))
+    return graph.flat(x, source_shape(graph, layer))
 
 
 def _rbm_hidden(graph: Graph, layer: Any, x: str) -> str:
@@ -267,17 +240,19 @@ def _split(graph: Graph, layer: Any, x: str) -> list[str]:
     return [x] * layer.conf.num_splits
 
 
-def _slice(graph: Graph, layer: Any, x: str) -> list[str]:
-    dim, shape = layer.conf.slice_dim, ["batch", *as_onnx(_shape(graph, layer))]
-    if dim == 0:
-        raise layer.problem("slices the batch, and a model must take any batch size", "slice_dim: 0")
-    sizes = [stop - start for start, stop in piece_bounds(shape[dim], layer.conf.num_slices)]
-    parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
-    return graph.add_several("Split", [x, parts], len(sizes), axis=dim)
+def _combination(op: str) -> Callable[..., str]:
+    """Sources one after the other, those with fewer axes with further ones of size 1."""
 
+    def convert(graph: Graph, layer: Layer, *x: str) -> str:
+        shapes = [graph.net.source_shape(layer.name, i) for i in range(len(x))]
+        axes = max(map(len, shapes))
+        aligned = [
+            name if len(shape) == axes else graph.reshape(name, as_onnx((*(1,) * (axes - len(shape)), *shape)))
+            for name, shape in zip(x, shapes, strict=True)
+        ]
+        return reduce(lambda first, second: graph.add(op, [first, second]), aligned)
 
-def _concate(graph: Graph, layer: Any, *x: str) -> str:
-    return graph.add("Concat", x, axis=layer.conf.concate_dim)
+    return convert
 
 
 def _plain(op: str) -> Callable[..., str]:
@@ -287,36 +262,51 @@ def _plain(op: str) -> Callable[..., str]:
 _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.Activation: _activation,
     kinds.BCELoss: _plain("Sigmoid"),
-    kinds.BatchNorm: _batch_norm,
-    kinds.Concate: _concate,
-    kinds.Convolution: _convolution,
+    kinds.Add: _combination("Add"),
+    kinds.Attention: onnx_attention.attention,
+    kinds.BatchNorm: onnx_images.batch_norm,
+    kinds.Concate: onnx_images.concate,
+    kinds.Convolution: onnx_images.convolution,
     kinds.Dropout: _same,
+    kinds.ELU: _elu,
     kinds.Embedding: onnx_time.embedding,
     kinds.EuclideanLoss: _same,
     kinds.Frame: onnx_time.frame,
+    kinds.GELU: _gelu,
     kinds.GRU: onnx_time.recurrent,
     kinds.HuberLoss: _same,
-    kinds.ImagePreprocess: _preprocess,
+    kinds.GlobalPooling: onnx_images.global_pooling,
+    kinds.GroupNorm: onnx_images.group_norm,
+    kinds.ImagePreprocess: onnx_images.preprocess,
     kinds.InnerProduct: _inner_product,
-    kinds.LRN: _lrn,
+    kinds.LRN: onnx_images.lrn,
     kinds.LSTM: onnx_time.recurrent,
     kinds.LastStep: onnx_time.last_step,
     kinds.MAELoss: _same,
     kinds.MSELoss: _same,
+    kinds.LayerNorm: onnx_images.layer_norm,
+    kinds.LeakyReLU: _relu,
+    kinds.Max: _combination("Max"),
+    kinds.Mul: _combination("Mul"),
     kinds.OneHot: onnx_time.one_hot,
-    kinds.Pooling: _pooling,
+    kinds.Pooling: onnx_images.pooling,
+    kinds.PositionalEmbedding: onnx_attention.positional_embedding,
     kinds.RBMHid: _rbm_hidden,
     kinds.RBMVis: _rbm_visible,
     kinds.RNN: onnx_time.recurrent,
     kinds.RNNLabel: onnx_time.frame,
     kinds.ReLU: _relu,
+    kinds.Reverse: onnx_time.reverse,
     kinds.STanh: _stanh,
+    kinds.SiLU: _silu,
     kinds.Sigmoid: _plain("Sigmoid"),
-    kinds.Slice: _slice,
+    kinds.Slice: onnx_images.slice_,
     kinds.Softmax: _softmax,
     kinds.SoftmaxLoss: _softmax_loss,
     kinds.Split: _split,
     kinds.Tanh: _plain("Tanh"),
+    kinds.TransposedConvolution: onnx_images.transposed_convolution,
+    kinds.Upsampling: onnx_images.upsampling,
 }
 
 
@@ -329,9 +319,3 @@ def _converter(layer: Layer) -> Callable[..., Any]:
         hint = "Export a layer below it, or give your class a method to_onnx."
         raise layer.problem("has no counterpart in ONNX", type(layer).__name__, hint)
     return found
-
-
-def _shape(graph: Graph, layer: Layer) -> Shape:
-    """The sample shape of a layer's first source."""
-    shape: Shape = graph.net.source_shape(layer.name, 0)
-    return shape

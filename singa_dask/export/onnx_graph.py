@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singa_dask.layers import Layer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net import Net
 
@@ -66,15 +67,21 @@ class Graph:
 
     def flat(self, name: str, shape: Shape) -> str:
         """Samples as vectors, in singa_dask's order: height, width, channels."""
-        last = len(shape)
-        if last >= 3:
-            name = self.add("Transpose", [name], perm=[*range(last - 2), last - 1, last, last - 2])
-        return name if last == 1 else self.reshape(name, (prod(shape),))
+        name = self.channels_last(name, shape)
+        return name if len(shape) == 1 else self.reshape(name, (prod(shape),))
 
     def unflat(self, name: str, shape: Shape) -> str:
         """The inverse of `flat`."""
+        return self.channels_first(name if len(shape) == 1 else self.reshape(name, shape), shape)
+
+    def channels_last(self, name: str, shape: Shape) -> str:
+        """Samples of `shape`, as singa_dask has them, from tensors of ONNX (see as_onnx)."""
         last = len(shape)
-        name = name if last == 1 else self.reshape(name, shape)
+        return self.add("Transpose", [name], perm=[*range(last - 2), last - 1, last, last - 2]) if last >= 3 else name
+
+    def channels_first(self, name: str, shape: Shape) -> str:
+        """The inverse of `channels_last`."""
+        last = len(shape)
         return self.add("Transpose", [name], perm=[*range(last - 2), last, last - 2, last - 1]) if last >= 3 else name
 
     def reshape(self, name: str, shape: Shape) -> str:
@@ -120,3 +127,9 @@ class Graph:
 def as_onnx(shape: Shape) -> Shape:
     """A sample shape in ONNX: images, and windows of images, as channels, height, width."""
     return (*shape[:-3], shape[-1], *shape[-3:-1]) if len(shape) >= 3 else shape
+
+
+def source_shape(graph: Graph, layer: Layer) -> Shape:
+    """The sample shape of a layer's first source."""
+    shape: Shape = graph.net.source_shape(layer.name, 0)
+    return shape

@@ -38,6 +38,14 @@ def last_step(graph: Graph, layer: Layer, x: str) -> str:
     return graph.add("Gather", [steps, graph.constant("last", np.int64(-1))], axis=0)
 
 
+def reverse(graph: Graph, layer: Layer, x: str) -> str:
+    """(T B, ...), the last step first."""
+    shape = as_onnx(graph.net.shapes[layer.name])
+    bounds = {"from_last": -1, "to_first": np.iinfo(np.int64).min, "along_steps": 0, "backwards": -1}
+    names = [graph.constant(name, np.array([value], np.int64)) for name, value in bounds.items()]
+    return graph.reshape(graph.add("Slice", [graph.by_step(x, shape), *names]), shape)
+
+
 def one_hot(graph: Graph, layer: Any, x: str) -> str:
     """(T B, 1) symbols -> (T B, V)."""
     size = graph.constant(f"{layer.name}.depth", np.int64(layer.conf.vocab_size))

@@ -45,6 +45,9 @@ def _check_unrolling(findings: Findings, present: Sequence[_Node]) -> None:
     """Check that every time step that a layer reads exists."""
     times = Times.of(layer for _, layer in present)
     for path, layer in present:
+        if layer.type == LayerType.kReverse and findings.job.train_one_batch.alg == AlgProto.kBPTT:
+            message = "is not for kBPTT: the next mini-batch continues a sequence at its end, not at its start"
+            findings.add((*path, "type"), message, "kReverse", "Write train_one_batch { alg: kBP }.")
         for fault in faults(layer, times):
             findings.add((*path, fault.field), fault.message, fault.received, fault.hint)
 

@@ -155,10 +155,20 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
 
 
 def _check_padding(findings: Findings, path: Path, window: Any) -> None:
-    """Check that no window covers padding alone. A missing `_x` or `_y` field defaults to the common one."""
-    for axis in ("_x", "_y"):
-        pad = f"pad{axis}" if window.HasField(f"pad{axis}") else "pad"
-        kernel = f"kernel{axis}" if window.HasField(f"kernel{axis}") else "kernel"
-        if getattr(window, pad) >= getattr(window, kernel) >= 1:
+    """Check that no window covers padding alone. A missing field of an axis defaults to the common one."""
+    fields = window.DESCRIPTOR.fields_by_name
+
+    def name(key: str, axis: str) -> str:
+        return key + axis if key + axis in fields and window.HasField(key + axis) else key
+
+    volumes = any(field.name.endswith("_z") for field, _ in window.ListFields())
+    for axis in ("_x", "_y", *(("_z",) if volumes else ())):
+        pad, kernel, dilation = (name(key, axis) for key in ("pad", "kernel", "dilation"))
+        spread = getattr(window, dilation) if dilation in fields else 1
+        if getattr(window, pad) > (getattr(window, kernel) - 1) * spread >= 0:
             received = f"{pad}={getattr(window, pad)}, {kernel}={getattr(window, kernel)}"
-            findings.add((*path, pad), f"must be smaller than {kernel}", received)
+            if spread == 1:
+                findings.add((*path, pad), f"must be smaller than {kernel}", received)
+            else:
+                must = f"must be at most ({kernel} - 1) {dilation}"
+                findings.add((*path, pad), must, f"{received}, {dilation}={spread}")

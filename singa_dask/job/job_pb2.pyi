@@ -62,6 +62,17 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kBM: _ClassVar[LayerType]
     kRNN: _ClassVar[LayerType]
     kLSTM: _ClassVar[LayerType]
+    kLeakyReLU: _ClassVar[LayerType]
+    kELU: _ClassVar[LayerType]
+    kGELU: _ClassVar[LayerType]
+    kSiLU: _ClassVar[LayerType]
+    kGlobalPooling: _ClassVar[LayerType]
+    kLayerNorm: _ClassVar[LayerType]
+    kGroupNorm: _ClassVar[LayerType]
+    kAttention: _ClassVar[LayerType]
+    kPositionalEmbedding: _ClassVar[LayerType]
+    kTransposedConvolution: _ClassVar[LayerType]
+    kUpsampling: _ClassVar[LayerType]
     kCudnnConv: _ClassVar[LayerType]
     kCudnnPool: _ClassVar[LayerType]
     kCudnnLRN: _ClassVar[LayerType]
@@ -88,6 +99,10 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kRNNDummy: _ClassVar[LayerType]
     kFrame: _ClassVar[LayerType]
     kLastStep: _ClassVar[LayerType]
+    kAdd: _ClassVar[LayerType]
+    kMul: _ClassVar[LayerType]
+    kMax: _ClassVar[LayerType]
+    kReverse: _ClassVar[LayerType]
     kTransition: _ClassVar[LayerType]
     kLabelTransition: _ClassVar[LayerType]
 kUnknown: Phase
@@ -137,6 +152,17 @@ kActivation: LayerType
 kBM: LayerType
 kRNN: LayerType
 kLSTM: LayerType
+kLeakyReLU: LayerType
+kELU: LayerType
+kGELU: LayerType
+kSiLU: LayerType
+kGlobalPooling: LayerType
+kLayerNorm: LayerType
+kGroupNorm: LayerType
+kAttention: LayerType
+kPositionalEmbedding: LayerType
+kTransposedConvolution: LayerType
+kUpsampling: LayerType
 kCudnnConv: LayerType
 kCudnnPool: LayerType
 kCudnnLRN: LayerType
@@ -163,6 +189,10 @@ kSplit: LayerType
 kRNNDummy: LayerType
 kFrame: LayerType
 kLastStep: LayerType
+kAdd: LayerType
+kMul: LayerType
+kMax: LayerType
+kReverse: LayerType
 kTransition: LayerType
 kLabelTransition: LayerType
 
@@ -341,7 +371,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., min_workers: _Optional[int] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "upsampling_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -386,6 +416,14 @@ class LayerProto(_message.Message):
     RNN_DUMMY_CONF_FIELD_NUMBER: _ClassVar[int]
     RNN_CONF_FIELD_NUMBER: _ClassVar[int]
     LSTM_CONF_FIELD_NUMBER: _ClassVar[int]
+    LEAKYRELU_CONF_FIELD_NUMBER: _ClassVar[int]
+    ELU_CONF_FIELD_NUMBER: _ClassVar[int]
+    GLOBALPOOLING_CONF_FIELD_NUMBER: _ClassVar[int]
+    LAYERNORM_CONF_FIELD_NUMBER: _ClassVar[int]
+    GROUPNORM_CONF_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_CONF_FIELD_NUMBER: _ClassVar[int]
+    POSITIONALEMBEDDING_CONF_FIELD_NUMBER: _ClassVar[int]
+    UPSAMPLING_CONF_FIELD_NUMBER: _ClassVar[int]
     MSELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     MAELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     HUBERLOSS_CONF_FIELD_NUMBER: _ClassVar[int]
@@ -436,13 +474,21 @@ class LayerProto(_message.Message):
     rnn_dummy_conf: RNNDummyProto
     rnn_conf: RNNProto
     lstm_conf: LSTMProto
+    leakyrelu_conf: LeakyReLUProto
+    elu_conf: ELUProto
+    globalpooling_conf: GlobalPoolingProto
+    layernorm_conf: LayerNormProto
+    groupnorm_conf: GroupNormProto
+    attention_conf: AttentionProto
+    positionalembedding_conf: PositionalEmbeddingProto
+    upsampling_conf: UpsamplingProto
     mseloss_conf: ErrorLossProto
     maeloss_conf: ErrorLossProto
     huberloss_conf: HuberLossProto
     bceloss_conf: BCELossProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., attention_conf: _Optional[_Union[AttentionProto, _Mapping]] = ..., positionalembedding_conf: _Optional[_Union[PositionalEmbeddingProto, _Mapping]] = ..., upsampling_conf: _Optional[_Union[UpsamplingProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -884,16 +930,24 @@ class ActivationProto(_message.Message):
         SIGMOID: _ClassVar[ActivationProto.ActivationType]
         TANH: _ClassVar[ActivationProto.ActivationType]
         STANH: _ClassVar[ActivationProto.ActivationType]
+        LEAKYRELU: _ClassVar[ActivationProto.ActivationType]
+        ELU: _ClassVar[ActivationProto.ActivationType]
+        GELU: _ClassVar[ActivationProto.ActivationType]
+        SILU: _ClassVar[ActivationProto.ActivationType]
     RELU: ActivationProto.ActivationType
     SIGMOID: ActivationProto.ActivationType
     TANH: ActivationProto.ActivationType
     STANH: ActivationProto.ActivationType
+    LEAKYRELU: ActivationProto.ActivationType
+    ELU: ActivationProto.ActivationType
+    GELU: ActivationProto.ActivationType
+    SILU: ActivationProto.ActivationType
     TYPE_FIELD_NUMBER: _ClassVar[int]
     type: ActivationProto.ActivationType
     def __init__(self, type: _Optional[_Union[ActivationProto.ActivationType, str]] = ...) -> None: ...
 
 class ConvolutionProto(_message.Message):
-    __slots__ = ("num_filters", "kernel", "pad", "stride", "kernel_x", "kernel_y", "pad_x", "pad_y", "stride_x", "stride_y", "bias_term", "workspace_byte_limit")
+    __slots__ = ("num_filters", "kernel", "pad", "stride", "kernel_x", "kernel_y", "pad_x", "pad_y", "stride_x", "stride_y", "bias_term", "workspace_byte_limit", "groups", "dilation", "dilation_x", "dilation_y", "kernel_z", "pad_z", "stride_z", "dilation_z", "output_pad")
     NUM_FILTERS_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
@@ -906,6 +960,15 @@ class ConvolutionProto(_message.Message):
     STRIDE_Y_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
     WORKSPACE_BYTE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DILATION_FIELD_NUMBER: _ClassVar[int]
+    DILATION_X_FIELD_NUMBER: _ClassVar[int]
+    DILATION_Y_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_Z_FIELD_NUMBER: _ClassVar[int]
+    PAD_Z_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_Z_FIELD_NUMBER: _ClassVar[int]
+    DILATION_Z_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_PAD_FIELD_NUMBER: _ClassVar[int]
     num_filters: int
     kernel: int
     pad: int
@@ -918,7 +981,30 @@ class ConvolutionProto(_message.Message):
     stride_y: int
     bias_term: bool
     workspace_byte_limit: int
-    def __init__(self, num_filters: _Optional[int] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ..., bias_term: bool = ..., workspace_byte_limit: _Optional[int] = ...) -> None: ...
+    groups: int
+    dilation: int
+    dilation_x: int
+    dilation_y: int
+    kernel_z: int
+    pad_z: int
+    stride_z: int
+    dilation_z: int
+    output_pad: int
+    def __init__(self, num_filters: _Optional[int] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ..., bias_term: bool = ..., workspace_byte_limit: _Optional[int] = ..., groups: _Optional[int] = ..., dilation: _Optional[int] = ..., dilation_x: _Optional[int] = ..., dilation_y: _Optional[int] = ..., kernel_z: _Optional[int] = ..., pad_z: _Optional[int] = ..., stride_z: _Optional[int] = ..., dilation_z: _Optional[int] = ..., output_pad: _Optional[int] = ...) -> None: ...
+
+class UpsamplingProto(_message.Message):
+    __slots__ = ("factor", "method")
+    class Method(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NEAREST: _ClassVar[UpsamplingProto.Method]
+        BILINEAR: _ClassVar[UpsamplingProto.Method]
+    NEAREST: UpsamplingProto.Method
+    BILINEAR: UpsamplingProto.Method
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    factor: int
+    method: UpsamplingProto.Method
+    def __init__(self, factor: _Optional[int] = ..., method: _Optional[_Union[UpsamplingProto.Method, str]] = ...) -> None: ...
 
 class PoolingProto(_message.Message):
     __slots__ = ("pool", "kernel", "pad", "stride", "kernel_x", "kernel_y", "pad_x", "pad_y", "stride_x", "stride_y")
@@ -949,6 +1035,12 @@ class PoolingProto(_message.Message):
     stride_x: int
     stride_y: int
     def __init__(self, pool: _Optional[_Union[PoolingProto.PoolMethod, str]] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ...) -> None: ...
+
+class GlobalPoolingProto(_message.Message):
+    __slots__ = ("pool",)
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    pool: PoolingProto.PoolMethod
+    def __init__(self, pool: _Optional[_Union[PoolingProto.PoolMethod, str]] = ...) -> None: ...
 
 class LRNProto(_message.Message):
     __slots__ = ("local_size", "alpha", "beta", "knorm")
@@ -1004,6 +1096,18 @@ class ReLUProto(_message.Message):
     negative_slope: float
     def __init__(self, negative_slope: _Optional[float] = ...) -> None: ...
 
+class LeakyReLUProto(_message.Message):
+    __slots__ = ("negative_slope",)
+    NEGATIVE_SLOPE_FIELD_NUMBER: _ClassVar[int]
+    negative_slope: float
+    def __init__(self, negative_slope: _Optional[float] = ...) -> None: ...
+
+class ELUProto(_message.Message):
+    __slots__ = ("alpha",)
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    alpha: float
+    def __init__(self, alpha: _Optional[float] = ...) -> None: ...
+
 class SoftmaxProto(_message.Message):
     __slots__ = ("num_softmax_per_instance",)
     NUM_SOFTMAX_PER_INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -1042,11 +1146,47 @@ class EmbeddingProto(_message.Message):
     feature_dim: int
     def __init__(self, vocab_size: _Optional[int] = ..., feature_dim: _Optional[int] = ...) -> None: ...
 
+class AttentionProto(_message.Message):
+    __slots__ = ("num_heads", "causal", "bias_term")
+    NUM_HEADS_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
+    num_heads: int
+    causal: bool
+    bias_term: bool
+    def __init__(self, num_heads: _Optional[int] = ..., causal: bool = ..., bias_term: bool = ...) -> None: ...
+
+class PositionalEmbeddingProto(_message.Message):
+    __slots__ = ("kind",)
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LEARNED: _ClassVar[PositionalEmbeddingProto.Kind]
+        SINUSOIDAL: _ClassVar[PositionalEmbeddingProto.Kind]
+    LEARNED: PositionalEmbeddingProto.Kind
+    SINUSOIDAL: PositionalEmbeddingProto.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    kind: PositionalEmbeddingProto.Kind
+    def __init__(self, kind: _Optional[_Union[PositionalEmbeddingProto.Kind, str]] = ...) -> None: ...
+
 class BMProto(_message.Message):
     __slots__ = ("factor",)
     FACTOR_FIELD_NUMBER: _ClassVar[int]
     factor: float
     def __init__(self, factor: _Optional[float] = ...) -> None: ...
+
+class LayerNormProto(_message.Message):
+    __slots__ = ("epsilon",)
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    epsilon: float
+    def __init__(self, epsilon: _Optional[float] = ...) -> None: ...
+
+class GroupNormProto(_message.Message):
+    __slots__ = ("num_groups", "epsilon")
+    NUM_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    num_groups: int
+    epsilon: float
+    def __init__(self, num_groups: _Optional[int] = ..., epsilon: _Optional[float] = ...) -> None: ...
 
 class SoftmaxLossProto(_message.Message):
     __slots__ = ("topk", "scale", "class_weight", "label_smoothing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.job_pb2 import LayerProto, LayerType, PositionalEmbeddingProto
 
 # SINGA's device-specific names of one layer; here `get_ops` chooses the device.
 SPELLINGS: dict[str, str] = {
@@ -41,6 +41,7 @@ CONF: dict[str, str] = {
     **dict.fromkeys(("kCSVInput", "kRecordInput", "kCSVOutput", "kRecordOutput"), "store_conf"),
     **dict.fromkeys(("kCharRNN", "kCharRNNOutput"), "char_rnn_conf"),
     **dict.fromkeys(("kRBMHid", "kRBMVis"), "rbm_conf"),
+    "kTransposedConvolution": "convolution_conf",
     "kAccuracy": "argsort_conf",
     "kImagePreprocess": "rgbimage_conf",
     "kRNNDummy": "rnn_dummy_conf",
@@ -56,12 +57,15 @@ REQUIRED: dict[str, dict[str, str]] = {
     "kRecordInput": {"path": '"dataset:digits/train"', "batchsize": "64"},
     "kCharRNN": {"path": '"dataset:tinyshakespeare/train"'},
     "kOneHot": {"vocab_size": "100"},
+    "kAttention": {"num_heads": "4"},
     "kConvolution": {"num_filters": "32"},
     "kInnerProduct": {"num_output": "10"},
     "kCharRNNOutput": {"vocab_path": '"vocab.txt"'},
     "kEmbedding": {"vocab_size": "1000"},
+    "kGroupNorm": {"num_groups": "8"},
     "kCSVOutput": {"path": '"out.csv"'},
     "kRecordOutput": {"path": '"out"'},
+    "kTransposedConvolution": {"num_filters": "32"},
     **{kind: {"hdim": "500"} for kind in ("kRBMHid", "kRBMVis")},
     **{kind: {"dim_hidden": "512"} for kind in ("kGRU", "kLSTM", "kRNN")},
 }
@@ -79,12 +83,18 @@ _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
     "kBM": (0, "channels"),
     "kConvolution": (3, "filters"),
     "kEmbedding": (1, "features"),
+    "kGroupNorm": (0, "channels"),
+    "kPositionalEmbedding": (1, "features"),
     "kRBMHid": (1, "hidden units"),
     "kRBMVis": (1, "hidden units"),
+    "kTransposedConvolution": (2, "filters"),
 }
 
-_AFFINE = frozenset({"kInnerProduct", "kConvolution", "kCConvolution", "kCudnnConv", "kRBMHid", "kRBMVis"})
+_CONVOLUTIONS = frozenset({"kConvolution", "kCConvolution", "kCudnnConv", "kTransposedConvolution"})
+_AFFINE = frozenset({"kInnerProduct", "kRBMHid", "kRBMVis"}) | _CONVOLUTIONS
 _NORMS = frozenset({"kBM", "kCudnnBM"})
+_SAMPLE_NORMS = frozenset({"kLayerNorm", "kGroupNorm"})
+_WHOLE = frozenset({"kLayerNorm"})  # every worker has their parameters
 _GATES: dict[str, tuple[str, ...]] = {"kGRU": ("z_", "r_", "c_"), "kLSTM": ("i_", "f_", "o_", "g_"), "kRNN": ("",)}
 
 
@@ -100,8 +110,16 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
         return None
     if name in _NORMS:
         return ("scale", "bias", "mean", "var")
+    if name in _SAMPLE_NORMS:
+        return ("scale", "bias")
     if name == "kEmbedding":
         return ("table",)
+    if name == "kPositionalEmbedding":
+        learned = layer.positionalembedding_conf.kind == PositionalEmbeddingProto.LEARNED
+        return ("table",) * learned
+    if name == "kAttention":
+        biased = layer.attention_conf.bias_term
+        return ("weight", "bias", "output_weight", "output_bias") if biased else ("weight", "output_weight")
     if name in _GATES:
         gates = _GATES[name]
         weights = tuple(f"{gate}{what}" for what in ("hx", "hh") for gate in gates)
@@ -126,6 +144,11 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
         if layer.innerproduct_conf.transpose:
             weight = {0: "output features", 1: "input features"}
         return (weight, {0: "output features"})[: len(roles)]
+    if kind == "kAttention":
+        axes = {"weight": {2: "heads"}, "bias": {1: "heads"}, "output_weight": {0: "heads"}}
+        return tuple(axes.get(role, {}) for role in roles)
+    if kind in _WHOLE or (kind in _CONVOLUTIONS and layer.convolution_conf.groups > 1):
+        return ({},) * len(roles)
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
     if kind == "kRBMVis":
         return ({axis: name}, {})[: len(roles)]  # every worker has the visible units

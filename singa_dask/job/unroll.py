@@ -205,7 +205,7 @@ def unrolled(layers: Sequence[LayerProto], recurrent: Container[str] = ()) -> li
     recurrent: the names of recurrent layers. Raises ConfigError if a layer's unrolling has faults.
     """
     times = Times.of(layers)
-    _check(layers, times)
+    check_connections(layers)
     result: list[LayerProto] = []
     for layer in layers:
         instances = [_instance(layer, j) for j in range(layer.unroll_len)]
@@ -247,7 +247,9 @@ def origin(layer: LayerProto) -> str:
     return layer.name.removeprefix(prefix) if layer.HasField("unroll_index") else layer.name
 
 
-def _check(layers: Sequence[LayerProto], times: Times) -> None:
+def check_connections(layers: Sequence[LayerProto]) -> None:
+    """Raise ConfigError if the unrolling of a layer of one phase has faults."""
+    times = Times.of(layers)
     problems = [
         Problem(f"layer {layer.name!r}.{fault.field}", fault.message, fault.received, fault.hint)
         for layer in layers

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from singa_dask.layers.activation import Activation, ReLU, Sigmoid, STanh, Tanh
+from singa_dask.layers.activation import ELU, GELU, Activation, LeakyReLU, ReLU, Sigmoid, SiLU, STanh, Tanh
+from singa_dask.layers.attention import Attention, PositionalEmbedding
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step
-from singa_dask.layers.convolution import Convolution
+from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
+from singa_dask.layers.elementwise import Add, Max, Mul
+from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput
 from singa_dask.layers.loss import SoftmaxLoss
@@ -17,7 +20,7 @@ from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.param import Param
 from singa_dask.layers.partition import Form
-from singa_dask.layers.pooling import Pooling
+from singa_dask.layers.pooling import GlobalPooling, Pooling
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
 from singa_dask.layers.rbm import RBMHid, RBMVis
@@ -25,19 +28,24 @@ from singa_dask.layers.recurrent import GRU, LSTM, RNN
 from singa_dask.layers.recurrent_layer import RecurrentLayer
 from singa_dask.layers.registry import layer_class
 from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
-from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, RNNLabel
+from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, Reverse, RNNLabel, bidirectional
 from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.transition import LabelTransition, Transition
+from singa_dask.layers.upsampling import Upsampling
 from singa_dask.layers.value_loss import BCELoss, EuclideanLoss, HuberLoss, MAELoss, MSELoss
 
 __all__ = [
+    "ELU",
+    "GELU",
     "GRU",
     "LRN",
     "LSTM",
     "RNN",
     "Accuracy",
     "Activation",
+    "Add",
     "ArgSort",
+    "Attention",
     "BCELoss",
     "BatchNorm",
     "BridgeDst",
@@ -55,6 +63,8 @@ __all__ = [
     "EuclideanLoss",
     "Form",
     "Frame",
+    "GlobalPooling",
+    "GroupNorm",
     "HuberLoss",
     "ImagePreprocess",
     "InnerProduct",
@@ -62,14 +72,19 @@ __all__ = [
     "LabelTransition",
     "LastStep",
     "Layer",
+    "LayerNorm",
+    "LeakyReLU",
     "LossLayer",
     "MAELoss",
     "MSELoss",
+    "Max",
     "Metric",
+    "Mul",
     "OneHot",
     "OutputLayer",
     "Param",
     "Pooling",
+    "PositionalEmbedding",
     "RBMHid",
     "RBMVis",
     "RNNDummy",
@@ -78,7 +93,9 @@ __all__ = [
     "RecordInput",
     "RecordOutput",
     "RecurrentLayer",
+    "Reverse",
     "STanh",
+    "SiLU",
     "Sigmoid",
     "Slice",
     "Softmax",
@@ -87,5 +104,8 @@ __all__ = [
     "Step",
     "Tanh",
     "Transition",
+    "TransposedConvolution",
+    "Upsampling",
+    "bidirectional",
     "layer_class",
 ]

@@ -39,7 +39,7 @@ class ReLU(_Elementwise):
 
     def setup(self, *src: Shape) -> Shape:
         if self.conf.negative_slope < 0:
-            raise self.problem("relu_conf.negative_slope must not be negative", self.conf.negative_slope)
+            raise self.problem(f"{self.conf_field}.negative_slope must not be negative", self.conf.negative_slope)
         return super().setup(*src)
 
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
@@ -47,6 +47,14 @@ class ReLU(_Elementwise):
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         return ctx.ops.relu_backward(ctx.y, dy, self.conf.negative_slope, out=dy)
+
+
+class LeakyReLU(ReLU):
+    """y = x where x > 0, else negative_slope x   (Maas, Hannun & Ng 2013): ReLU with another default.
+    leakyrelu_conf: negative_slope."""
+
+    type: ClassVar[str] = "kLeakyReLU"
+    conf_field: ClassVar[str | None] = "leakyrelu_conf"
 
 
 class Sigmoid(_Elementwise):
@@ -85,16 +93,74 @@ class STanh(_Elementwise):
         return ctx.ops.stanh_backward(ctx.y, dy, out=dy)
 
 
+class ELU(_Elementwise):
+    """y = x where x > 0, else alpha (exp(x) - 1)   (Clevert, Unterthiner & Hochreiter 2016).   elu_conf: alpha."""
+
+    type: ClassVar[str] = "kELU"
+    conf_field: ClassVar[str | None] = "elu_conf"
+
+    def setup(self, *src: Shape) -> Shape:
+        if self.conf.alpha < 0:
+            raise self.problem("elu_conf.alpha must not be negative", self.conf.alpha)
+        return super().setup(*src)
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        return ctx.ops.elu(x, self.conf.alpha, y)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return ctx.ops.elu_backward(ctx.y, dy, self.conf.alpha, out=dy)
+
+
+class _WithSlope(_Elementwise):
+    """Base of activations that are not monotonic: forward computes their slope, too."""
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        dy *= ctx.slope
+        return dy
+
+
+class SiLU(_WithSlope):
+    """y = x sigmoid(x)   (Elfwing, Uchibe & Doya 2018; also called swish)."""
+
+    type: ClassVar[str] = "kSiLU"
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        ctx.slope = ctx.buffer("slope", x.shape)
+        return ctx.ops.silu(x, y, ctx.slope)
+
+
+class GELU(_WithSlope):
+    """y = x F(x), F the distribution function of the normal distribution, (1 + erf(x / sqrt(2))) / 2   (Hendrycks &
+    Gimpel 2016)."""
+
+    type: ClassVar[str] = "kGELU"
+
+    def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
+        ctx.slope = ctx.buffer("slope", x.shape)
+        return ctx.ops.gelu(x, y, ctx.slope)
+
+
+_KINDS: dict[str, type[_Elementwise]] = {
+    "RELU": ReLU,
+    "SIGMOID": Sigmoid,
+    "TANH": Tanh,
+    "STANH": STanh,
+    "LEAKYRELU": LeakyReLU,
+    "ELU": ELU,
+    "GELU": GELU,
+    "SILU": SiLU,
+}
+
+
 class Activation(_Elementwise):
-    """The activation of activation_conf.type: RELU, SIGMOID, TANH or STANH."""
+    """The activation of activation_conf.type: RELU, SIGMOID, TANH, STANH, LEAKYRELU, ELU, GELU or SILU."""
 
     type: ClassVar[str] = "kActivation"
     conf_field: ClassVar[str | None] = "activation_conf"
 
     def setup(self, *src: Shape) -> Shape:
         kind = ActivationProto.ActivationType.Name(self.conf.type)
-        classes = {"RELU": ReLU, "SIGMOID": Sigmoid, "TANH": Tanh, "STANH": STanh}
-        self.rule = classes[kind].from_proto(self.proto)
+        self.rule = _KINDS[kind].from_proto(self.proto)
         self.keeps_order = self.rule.keeps_order
         return super().setup(*src)
 

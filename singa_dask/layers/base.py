@@ -48,7 +48,9 @@ class Layer(Description):
     num_sources: minimum and maximum number of srclayers; None for no maximum.
     output_sources: positions of the sources that its output depends on; None for all but labels and targets.
     rowwise: whether each output row depends only on the same input row (for `recurrent` layers also on its earlier
-    time steps). The time steps of an unrolled net can then be rows of one call.
+    time steps, for layers `across_steps` on all of them). The time steps of an unrolled net can then be rows of one
+    call.
+    across_steps: whether it computes all time steps in one call. Its net must allow that (net/fold.py).
     keeps_order: whether y = f(x) is elementwise and monotonic, and backward needs only y. A net may then compute it
     after a max-pooling that reads it.
     takes: the forms of its sources with which the layer computes; its output has the same form. Without COLUMNS it
@@ -77,6 +79,7 @@ class Layer(Description):
     output_sources: ClassVar[tuple[int, ...] | None] = None
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
+    across_steps: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
     stops_gradient: ClassVar[bool] = False
 
@@ -172,6 +175,11 @@ class Layer(Description):
     def output_steps(self) -> int:
         """Time steps that the rows of its output have."""
         return self.steps
+
+    @property
+    def units(self) -> int | None:
+        """What `partition_dim: 1` divides, if that is not the features of the layer's output."""
+        return None
 
     @property
     def label_positions(self) -> set[int]:

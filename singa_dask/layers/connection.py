@@ -1,7 +1,8 @@
 """Layers that copy, slice, concatenate and pass on.
 
 Dimensions are SINGA's (batch, channels, height, width): 0 is the batch, 1 the features or channels, 2 the height, 3
-the width. Slicing or concatenating along the batch changes the number of rows for the layers above.
+the width. Of volumes, 2 to 4 are depth, height and width; of sequences (L, C), 2 is their length. Slicing or
+concatenating along the batch changes the number of rows for the layers above.
 """
 
 from __future__ import annotations
@@ -172,10 +173,15 @@ def _forms(dim: int) -> tuple[Form, ...]:
 
 def _axis(layer: Layer, dim: int, shape: Shape) -> int:
     """The array axis of SINGA's dimension `dim`, for samples of `shape`."""
-    axes = {0: 0, 1: 3, 2: 1, 3: 2} if len(shape) == 3 else {0: 0, 1: 1}
-    if dim not in axes:
-        raise layer.problem(f"the dimension must be one of {sorted(axes)}", f"{dim} for samples of shape {shape}")
-    return axes[dim]
+    if not 0 <= dim <= len(shape):
+        legal = list(range(len(shape) + 1))
+        raise layer.problem(f"the dimension must be one of {legal}", f"{dim} for samples of shape {shape}")
+    return array_axis(dim, shape)
+
+
+def array_axis(dim: int, shape: Shape) -> int:
+    """The axis of an array (B, *shape) that is SINGA's dimension `dim`. In arrays, channels are last."""
+    return 0 if dim == 0 else len(shape) if dim == 1 else dim - 1
 
 
 def piece_bounds(size: int, count: int) -> list[tuple[int, int]]:

@@ -1,4 +1,8 @@
-"""Two-dimensional convolution.   B samples, H, W, C height, width, channels; OH, OW output size; O filters."""
+"""Convolution of images, volumes and sequences, and its transpose.
+
+B samples, H, W, C height, width, channels; OH, OW output size; O filters, G groups. Volumes are (D, H, W, C). A
+sequence (L, C) is computed as an image of height 1.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +10,162 @@ from typing import ClassVar
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
-from singa_dask.layers.geometry import window_of
+from singa_dask.layers.geometry import as_image, check_fits, window_of
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
 
-class Convolution(Layer):
-    """y[oh, ow] = b + sum over i, j of x[oh stride + i - pad, ow stride + j - pad] W[i, j].
+class _Convolution(Layer):
+    """Base of layers with a sliding window of weights; with groups, they are not split."""
 
-    x: (B, H, W, C), W: (kh, kw, C, O), b: (O,) -> y: (B, OH, OW, O), OH = floor((H + 2 pad - kh) / stride) + 1.
-
-    convolution_conf: num_filters, kernel, pad, stride (or kernel_x, kernel_y, ... for width and height), bias_term,
-    workspace_byte_limit (MB for im2col's buffer, if it is used).
-    """
-
-    type: ClassVar[str] = "kConvolution"
     conf_field: ClassVar[str | None] = "convolution_conf"
     rowwise: ClassVar[bool] = True
-    splits_features: ClassVar[bool] = True
+    filter_axis: ClassVar[int]  # of the weight, from its end
+
+    @property
+    def splits_features(self) -> bool:  # type: ignore[override]
+        return bool(self.conf.groups == 1)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
-        self.window = window_of(self, shape)
-        filters, channels, area = self.conf.num_filters, shape[2], self.window.area
+        self.window = window_of(self, shape, (2, 3, 4))
+        self._image, self._axes, channels = as_image(shape), len(shape) - 1, shape[-1]
+        filters, groups = self.conf.num_filters, self.conf.groups
         if filters < 1:
             raise self.problem("convolution_conf.num_filters must be at least 1", filters)
-        fans = area * channels, area * filters
+        if groups < 1 or channels % groups or filters % groups:
+            message = f"convolution_conf.groups must divide the {channels} channels of its source and the num_filters"
+            raise self.problem(message, f"groups: {groups}, num_filters: {filters}")
+        size = self._size()
         split = self.partition.makes == Form.COLUMNS
-        first, last = self.partition.own(filters) if split else (0, filters)
-        whole = *self.window.kernel, channels, filters
-        self.weight = self.declare("weight", whole, *fans, axis=3 if split else None)
+        kernel = self.window.kernel[1:] if len(shape) == 2 else self.window.kernel
+        whole = *kernel, *self._channels(channels, filters, groups)
+        fans = self.window.area * channels // groups, self.window.area * filters // groups
+        axis = len(whole) + self.filter_axis if split else None
+        self.weight = self.declare("weight", whole, *fans, axis=axis)
         own = 0 if split else None
         self.bias = self.declare("bias", (filters,), *fans, axis=own) if self.conf.bias_term else None
-        self._shape = (*self.window.output_size(*shape[:2]), last - first)
+        self._output = *size, self.weight.shape[self.filter_axis] if split else filters
+        self._shape = self._output[1:] if len(shape) == 2 else self._output
         return self._shape
+
+    def _of_image(self, weight: Array) -> Array:
+        """A weight as that of images or volumes."""
+        return weight.reshape(*self.window.kernel, *weight.shape[-2:])
+
+    # What a subclass implements:
+
+    def _size(self) -> Shape:
+        """The output's size without channels. Raises ConfigError if the settings do not fit."""
+        raise NotImplementedError
+
+    def _channels(self, channels: int, filters: int, groups: int) -> Shape:
+        """The last two axes of the weight."""
+        raise NotImplementedError
+
+
+class Convolution(_Convolution):
+    """y[oh, ow] = b + sum over i, j of x[oh stride + i dilation - pad, ow stride + j dilation - pad] W[i, j].
+
+    x: (B, H, W, C), W: (kh, kw, C / G, O), b: (O,) -> y: (B, OH, OW, O), OH = floor((H + 2 pad - reach) / stride) + 1
+    with reach = (kh - 1) dilation + 1. Of volumes W is (kd, kh, kw, C / G, O), of sequences (k, C / G, O). A filter
+    reads the channels of its group.
+
+    convolution_conf: num_filters, kernel, pad, stride, dilation (or kernel_x, kernel_y, kernel_z, ... for width,
+    height and depth), groups, bias_term, workspace_byte_limit (MB for im2col's buffer, if it is used).
+    """
+
+    type: ClassVar[str] = "kConvolution"
+    filter_axis: ClassVar[int] = -1
+
+    def _size(self) -> Shape:
+        if self.conf.output_pad:
+            hint = "Leave it out: only a kTransposedConvolution reads it."
+            raise self.problem("convolution_conf.output_pad is not read", self.conf.output_pad, hint)
+        check_fits(self, self.window, self._image[:-1])
+        return self.window.output_size(*self._image[:-1])
+
+    def _channels(self, channels: int, filters: int, groups: int) -> Shape:
+        return channels // groups, filters
 
     def _workspace(self, ctx: Context) -> Array:
         limit_nbytes = self.conf.workspace_byte_limit << 20
-        shape = ctx.ops.workspace_shape(ctx.x.shape, self.window, self._shape[-1], limit_nbytes)
+        shape = ctx.ops.workspace_shape(ctx.x.shape, self.window, self._output[-1], limit_nbytes, self.conf.groups)
         return ctx.scratch.of(ctx.ops, shape)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        ctx.x = x[0]
+        ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
         bias = None if self.bias is None else self.bias.value
-        y = ctx.buffer("y", (ctx.x.shape[0], *self._shape))
-        return ctx.ops.convolve(ctx.x, self.weight.value, bias, self.window, y, self._workspace(ctx))
+        y, weight = ctx.buffer("y", (len(ctx.x), *self._output)), self._of_image(self.weight.value)
+        ctx.ops.convolve(ctx.x, weight, bias, self.window, y, self._workspace(ctx))
+        return y.reshape(len(y), *self._shape)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        dx = None
+        dx, dy = None, dy.reshape(len(dy), *self._output)
         if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
             dx = self._input_gradient(ctx, dy)
             ctx.send_gradient(dx)
-        ops, weight, bias, workspace = ctx.ops, self.weight, self.bias, self._workspace(ctx)
-        ops.convolve_backward_weight(ctx.x, dy, self.window, weight.grad, workspace, accumulate=weight.claim())
+        ops, bias, workspace, dweight = ctx.ops, self.bias, self._workspace(ctx), self._of_image(self.weight.grad)
+        ops.convolve_backward_weight(ctx.x, dy, self.window, dweight, workspace, accumulate=self.weight.claim())
         if bias is not None:
             ops.column_sums(dy.reshape(-1, dy.shape[-1]), bias.grad, accumulate=bias.claim())
         return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
 
     def _input_gradient(self, ctx: Context, dy: Array) -> Array:
         dx, workspace = ctx.buffer("dx", ctx.x.shape), self._workspace(ctx)
-        return ctx.ops.convolve_backward_input(dy, self.weight.value, self.window, dx, workspace)
+        weight = self._of_image(self.weight.value)
+        return ctx.ops.convolve_backward_input(dy, weight, self.window, dx, workspace).reshape(ctx.x_shape)
+
+
+class TransposedConvolution(_Convolution):
+    """y = b + the transpose of a convolution: x[h, w] W[i, j] is added to y[h stride + i dilation - pad, w stride + j
+    dilation - pad].   x: (B, H, W, C), W: (kh, kw, O / G, C), b: (O,) -> y: (B, OH, OW, O),
+    OH = (H - 1) stride - 2 pad + (kh - 1) dilation + 1 + output_pad.
+
+    Volumes, sequences and convolution_conf as for Convolution, and output_pad, which is less than the stride.
+    """
+
+    type: ClassVar[str] = "kTransposedConvolution"
+    filter_axis: ClassVar[int] = -2
+
+    def _size(self) -> Shape:
+        axes, extra = len(self._image) - 1, self.conf.output_pad
+        more = (0,) * (axes - self._axes) + (extra,) * self._axes
+        if extra < 0 or any(e >= s for e, s in zip(more, self.window.stride, strict=True) if e):
+            raise self.problem("convolution_conf.output_pad must lie between 0 and stride - 1", extra)
+        by_axis = zip(self._image, self.window.reach, self.window.stride, self.window.pad, more, strict=False)
+        size = tuple((n - 1) * s - 2 * p + r + e for n, r, s, p, e in by_axis)
+        if min(size) < 1:
+            message = f"pad {self.window.pad} leaves nothing of an output of {size} for images {self._image[:-1]}"
+            raise self.problem(message, hint="Use less padding.")
+        return size
+
+    def _channels(self, channels: int, filters: int, groups: int) -> Shape:
+        return filters // groups, channels
+
+    def _workspace(self, ctx: Context) -> Array:
+        limit_nbytes, shape = self.conf.workspace_byte_limit << 20, (len(ctx.x), *self._output)
+        needed = ctx.ops.workspace_shape(shape, self.window, self._image[-1], limit_nbytes, self.conf.groups)
+        return ctx.scratch.of(ctx.ops, needed)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
+        y, weight = ctx.buffer("y", (len(ctx.x), *self._output)), self._of_image(self.weight.value)
+        ctx.ops.convolve_backward_input(ctx.x, weight, self.window, y, self._workspace(ctx))
+        if self.bias is not None:
+            y += self.bias.value
+        return y.reshape(len(y), *self._shape)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        dy, ops, dx = dy.reshape(len(dy), *self._output), ctx.ops, None
+        if ctx.needs_input_grad:
+            dx, weight = ctx.buffer("dx", ctx.x.shape), self._of_image(self.weight.value)
+            dx = ops.convolve(dy, weight, None, self.window, dx, self._workspace(ctx)).reshape(ctx.x_shape)
+            if self.partition.splits:  # other workers wait for it
+                ctx.send_gradient(dx)
+        dweight, workspace = self._of_image(self.weight.grad), self._workspace(ctx)
+        ops.convolve_backward_weight(dy, ctx.x, self.window, dweight, workspace, accumulate=self.weight.claim())
+        if self.bias is not None:
+            ops.column_sums(dy.reshape(-1, dy.shape[-1]), self.bias.grad, accumulate=self.bias.claim())
+        return dx

@@ -62,6 +62,8 @@ class LayerPartition:
     @property
     def summary(self) -> str:
         """What is divided among the workers, for display."""
+        if (self.reads, self.makes) == (Form.WHOLE, Form.PARTIAL):
+            return "heads"
         names = {Form.ROWS: "batch", Form.WHOLE: "none", Form.COLUMNS: "features", Form.PARTIAL: "input features"}
         if self.reads is not self.makes and self.makes is not Form.COLUMNS and self.makes is not Form.PARTIAL:
             return f"{self.reads} to {self.makes}"

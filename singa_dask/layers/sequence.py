@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from singa_dask.errors import DataError
 from singa_dask.layers.base import Layer
+from singa_dask.layers.connection import Concate
 from singa_dask.layers.context import Context
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Shape
@@ -101,6 +102,45 @@ class LastStep(Layer):
         dx[: -dy.shape[0]] = 0
         dx[-dy.shape[0] :] = dy
         return dx
+
+
+class Reverse(Layer):
+    """y_t = x_(T + 1 - t): the time steps in reverse order, for recurrent layers that read sequences backwards.
+    x: (T B, ...) -> y: (T B, ...).
+
+    Two of them around a recurrent layer, and a Concate, make a bidirectional layer (see `bidirectional`).
+    """
+
+    type: ClassVar[str] = "kReverse"
+    rowwise: ClassVar[bool] = True
+    across_steps: ClassVar[bool] = True
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+
+    def setup(self, *src: Shape) -> Shape:
+        return self.sources(src)[0]
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        return self._reversed(ctx, "y", x[0])
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return self._reversed(ctx, "dx", dy)
+
+    def _reversed(self, ctx: Context, key: str, rows: Array) -> Array:
+        by_step = self.steps, len(rows) // self.steps, *rows.shape[1:]
+        result = ctx.buffer(key, rows.shape)
+        result.reshape(by_step)[...] = rows.reshape(by_step)[::-1]
+        return result
+
+
+def bidirectional(source: Layer, onwards: Layer, back: Layer, name: str | None = None) -> Layer:
+    """The features of two recurrent layers side by side: `onwards` reads the source from the first to the last time
+    step, `back` from the last to the first (Schuster & Paliwal 1997).
+
+    onwards, back: recurrent layers without sources. name: of the result, a Concate.
+
+        both = bidirectional(words, GRU(dim_hidden=64), GRU(dim_hidden=64))
+    """
+    return Concate(name, concate_dim=1)(onwards(source), Reverse()(back(Reverse()(source))))
 
 
 class OneHot(Layer):

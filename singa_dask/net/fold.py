@@ -8,33 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
-from singa_dask.job.unroll import Connection, Times, connections, frame, reads_frames, unrolled
+from singa_dask.job.unroll import Connection, Times, check_connections, connections, frame, reads_frames, unrolled
 from singa_dask.layers import layer_class
 
 
 def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
     """The layers of one phase of a plain net, folded if `fold` is set and the graph allows it, else unrolled.
 
-    Raises ConfigError if a layer's unrolling has faults.
+    Raises ConfigError if a layer's unrolling has faults, or if a layer needs all time steps in one call but the graph
+    does not allow folding.
     """
     over_time = [layer for layer in layers if layer.unroll_len > 1]
-    recurrent = {layer.name for layer in over_time if layer_class(layer).recurrent}
-    explicit = unrolled(layers, recurrent)  # also reports faults
-    if not fold or not over_time:
-        return explicit
-    return _folded(layers) or explicit
+    check_connections(layers)
+    if over_time:
+        try:
+            return _folded(layers, fold=fold)
+        except _NotFolded as reason:
+            for layer in over_time:
+                if layer_class(layer).across_steps:
+                    raise _needs_folding(layer, reason) from None
+    return unrolled(layers, {layer.name for layer in over_time if layer_class(layer).recurrent})
 
 
-def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
-    """The folded layers; None if a layer or a connection prevents folding."""
+class _NotFolded(Exception):
+    """Why a net is not folded."""
+
+
+def _needs_folding(layer: LayerProto, reason: _NotFolded) -> ConfigError:
+    message = "computes all time steps in one call, so its net must be folded, and this net cannot be"
+    hint = "docs/recurrent.md lists the conditions, under Time steps."
+    return ConfigError(Problem(f"layer {layer.name!r}", message, str(reason), hint))
+
+
+def _folded(layers: Sequence[LayerProto], *, fold: bool) -> list[LayerProto]:
+    """The folded layers. Raises _NotFolded if a layer or a connection prevents folding."""
     times = Times.of(layers)
-    if len({layer.unroll_len for layer in layers if layer.unroll_len > 1}) > 1:
-        return None
+    if not fold:
+        raise _NotFolded("folding is switched off")
+    if len(lengths := {layer.unroll_len for layer in layers if layer.unroll_len > 1}) > 1:
+        raise _NotFolded(f"layers have {' and '.join(map(str, sorted(lengths)))} time steps")
     result: list[LayerProto] = []
     for layer in layers:
         if layer.unroll_len > 1 and not layer_class(layer).from_proto(layer).rowwise:
-            return None
+            raise _NotFolded(f"an output row of {layer.name!r} may depend on other rows")
         folded = LayerProto()
         folded.CopyFrom(layer)
         for field in ("unroll_conn_type", "shift", "unroll_source", "srclayers"):
@@ -42,7 +60,7 @@ def _folded(layers: Sequence[LayerProto]) -> list[LayerProto] | None:
         for position, connection in enumerate(connections(layer, times)):
             source = _source(layer, position, connection, times)
             if source is None:
-                return None
+                raise _NotFolded(f"{layer.name!r} reads other time steps of {connection.source!r} than its own")
             if isinstance(source, LayerProto):
                 result.append(source)
                 source = source.name

@@ -109,7 +109,7 @@ class Partitioner:
         reads, makes = layer.forms(dim, sources, axis)
         if layer.splits_features and not self._enough(layer, reads, makes):
             if self._asked(layer):
-                has = f"it has {self._outputs(layer)} features"
+                has = f"it has {layer.units} heads" if layer.units else f"it has {self._outputs(layer)} features"
                 if reads is Form.COLUMNS:
                     has = f"its source has {layer.partition.sources[0][-1]} features or channels"
                 asked = "partition_dim: 1" if layer.proto.partition_dim == 1 else "param.partition_dim"
@@ -133,7 +133,9 @@ class Partitioner:
         return layer.proto.partition_dim == 1 or any(param.HasField("partition_dim") for param in layer.proto.param)
 
     def _enough(self, layer: Layer, reads: Form, makes: Form) -> bool:
-        """Whether every worker gets at least one feature."""
+        """Whether every worker gets at least one feature, or head."""
+        if layer.units:
+            return makes is Form.ROWS or layer.units >= self.size
         if reads is Form.COLUMNS:
             return layer.partition.sources[0][-1] >= self.size
         return makes is not Form.COLUMNS or self._outputs(layer) >= self.size

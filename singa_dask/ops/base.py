@@ -8,6 +8,7 @@ import numpy as np
 
 from singa_dask.ops.activation import ActivationOps
 from singa_dask.ops.arrays import ArrayOps
+from singa_dask.ops.attention import AttentionOps
 from singa_dask.ops.convolution import ConvolutionOps
 from singa_dask.ops.loss import LossOps
 from singa_dask.ops.normalisation import NormalisationOps
@@ -26,6 +27,7 @@ class Ops(
     LossOps,
     RandomOps,
     RecurrentOps,
+    AttentionOps,
     UpdateOps,
 ):
     """The array library `xp` and the kernels over it.

@@ -1,11 +1,13 @@
-"""Convolution of NHWC images by im2col and GEMM, in blocks of images that reuse one buffer of columns.
+"""Convolution of images by im2col and GEMM, in blocks of images that reuse one buffer of columns; and upsampling.
 
-B images, H, W, C: height, width, channels; P = OH OW output positions; K = kh kw C; O filters.
+B images of (H, W), or volumes (D, H, W); C channels and O filters in G groups; P output positions; K = kernel area x
+C / G.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from singa_dask.ops.window import Window
 
 
 class ConvolutionOps:
-    """Convolution over `self.xp`."""
+    """Convolution over `self.xp`. A weight (..., C / G, O) has its filters group after group."""
 
     xp: Any
     dtype: np.dtype
@@ -24,53 +26,65 @@ class ConvolutionOps:
     column_sums: Any
 
     def workspace_shape(
-        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int
+        self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int, groups: int = 1
     ) -> tuple[int, ...]:
         """The shape of the workspace, of `self.dtype`, for a convolution of images of `x_shape`.
 
-        Here columns (n P, K) of n images: as many as `limit_nbytes` holds, at least one.
+        Here columns (n P, G K) of n images: as many as `limit_nbytes` holds, at least one.
         """
-        count, height, width, channels = x_shape
-        positions = int(np.prod(window.output_size(height, width)))
+        count, *size, channels = x_shape
+        positions = prod(window.output_size(*size))
         columns = window.area * channels
         images = limit_nbytes // (positions * columns * self.dtype.itemsize)
         return max(1, min(count, images)) * positions, columns
 
-    def im2col(self, x: Array, window: Window, columns: Array) -> None:
-        """columns[(b, oh, ow), (i, j, c)] = padded x[b, oh stride + i, ow stride + j, c].
+    def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
+        """columns[g, (b, oh, ow), (i, j, c)] = padded x[b, oh stride + i dilation, ow stride + j dilation, (g, c)].
 
-        x: (B, H, W, C) -> columns: (B P, K).
+        x: (B, H, W, C) -> columns: (G, B P, K).
         """
-        count, height, width, channels = x.shape
-        cells = columns.reshape(count, *window.output_size(height, width), *window.kernel, channels)
+        cells, blocks = self._cells(x, window, columns, groups)
         if any(window.pad):
             cells[...] = 0
-        for i, j, (oh, ow), (h, w) in window.offsets(height, width):
-            cells[:, oh, ow, i, j] = x[:, h, w]
+        for place, outputs, pixels in window.offsets(*x.shape[1:-1]):
+            cells[(slice(None), *outputs, *place)] = blocks[(slice(None), *pixels)]
 
-    def col2im(self, columns: Array, window: Window, x: Array) -> None:
+    def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
         """The transpose of im2col: x = the sum of the elements of columns that come from each pixel.
 
-        columns: (B P, K) -> x: (B, H, W, C).
+        columns: (G, B P, K) -> x: (B, H, W, C).
         """
-        count, height, width, channels = x.shape
-        cells = columns.reshape(count, *window.output_size(height, width), *window.kernel, channels)
+        cells, blocks = self._cells(x, window, columns, groups)
         x[...] = 0
-        for i, j, (oh, ow), (h, w) in window.offsets(height, width):
-            x[:, h, w] += cells[:, oh, ow, i, j]
+        for place, outputs, pixels in window.offsets(*x.shape[1:-1]):
+            blocks[(slice(None), *pixels)] += cells[(slice(None), *outputs, *place)]
+
+    def _cells(self, x: Array, window: Window, columns: Array, groups: int) -> tuple[Array, Array]:
+        """Views (B, output, kernel, G, C / G) of columns and (B, H, W, G, C / G) of x."""
+        count, *size, channels = x.shape
+        shape = groups, count, *window.output_size(*size), *window.kernel, channels // groups
+        return self.xp.moveaxis(columns.reshape(shape), 0, -2), x.reshape(count, *size, groups, channels // groups)
 
     def convolve(
         self, x: Array, weight: Array, bias: Array | None, window: Window, out: Array, workspace: Array
     ) -> Array:
         """out = x * weight + bias.
 
-        x: (B, H, W, C), weight: (kh, kw, C, O), bias: (O,) or None -> out: (B, OH, OW, O).
+        x: (B, H, W, C), weight: (kh, kw, C / G, O), bias: (O,) or None -> out: (B, OH, OW, O).
         workspace: of `workspace_shape`.
         """
+        groups = x.shape[-1] // weight.shape[-2]
         weight = weight.reshape(-1, weight.shape[-1])
         for images, block in self._blocks(out, workspace):
-            self.im2col(x[images], window, block)
-            self.affine(block, weight, bias, out=out[images].reshape(-1, out.shape[-1]))
+            self.im2col(x[images], window, block, groups)
+            rows = out[images].reshape(-1, out.shape[-1])
+            if groups == 1:
+                self.affine(block, weight, bias, out=rows)
+                continue
+            by_group = self.xp.matmul(_grouped_columns(block, groups), _by_group(weight, groups))
+            _by_group(rows, groups)[...] = by_group
+            if bias is not None:
+                rows += bias
         return out
 
     def convolve_backward_weight(
@@ -78,33 +92,66 @@ class ConvolutionOps:
     ) -> Array:
         """dweight = gradient of `convolve` for its weight, or dweight += it.
 
-        x: (B, H, W, C), dy: (B, OH, OW, O) -> dweight: (kh, kw, C, O). workspace: of `workspace_shape`.
+        x: (B, H, W, C), dy: (B, OH, OW, O) -> dweight: (kh, kw, C / G, O). workspace: of `workspace_shape`.
         """
+        groups = x.shape[-1] // dweight.shape[-2]
         flat = dweight.reshape(-1, dweight.shape[-1])
-        if not accumulate and not len(x):  # a worker may have no rows of a slice of the mini-batch
+        if not accumulate and (groups > 1 or not len(x)):  # a worker may have no rows of a slice of the mini-batch
             flat[...] = 0
         for images, block in self._blocks(dy, workspace):
-            self.im2col(x[images], window, block)
-            self.gemm(block.T, dy[images].reshape(-1, dy.shape[-1]), out=flat, accumulate=accumulate)
-            accumulate = True
+            self.im2col(x[images], window, block, groups)
+            rows = dy[images].reshape(-1, dy.shape[-1])
+            if groups == 1:
+                self.gemm(block.T, rows, out=flat, accumulate=accumulate)
+                accumulate = True
+                continue
+            by_group = _by_group(flat, groups)
+            by_group += self.xp.matmul(_grouped_columns(block, groups).swapaxes(1, 2), _by_group(rows, groups))
         return dweight
 
     def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
         """dx = gradient of `convolve` for its input.
 
-        dy: (B, OH, OW, O), weight: (kh, kw, C, O) -> dx: (B, H, W, C). workspace: of `workspace_shape`.
+        dy: (B, OH, OW, O), weight: (kh, kw, C / G, O) -> dx: (B, H, W, C). workspace: of `workspace_shape`.
         """
+        groups = dx.shape[-1] // weight.shape[-2]
         weight = weight.reshape(-1, weight.shape[-1])
         for images, block in self._blocks(dy, workspace):
-            self.gemm(dy[images].reshape(-1, dy.shape[-1]), weight.T, out=block)
-            self.col2im(block, window, dx[images])
+            rows = dy[images].reshape(-1, dy.shape[-1])
+            if groups == 1:
+                self.gemm(rows, weight.T, out=block)
+            else:
+                turned = _by_group(weight, groups).swapaxes(1, 2)
+                _grouped_columns(block, groups)[...] = self.xp.matmul(_by_group(rows, groups), turned)
+            self.col2im(block, window, dx[images], groups)
         return dx
 
     @staticmethod
     def _blocks(output: Array, columns: Array) -> Iterator[tuple[slice, Array]]:
         """Blocks of images that fit into `columns`, each with its part of `columns`."""
-        positions = output.shape[1] * output.shape[2]
+        positions = prod(output.shape[1:-1])
         step = columns.shape[0] // positions
         for start in range(0, output.shape[0], step):
             images = slice(start, min(start + step, output.shape[0]))
             yield images, columns[: (images.stop - start) * positions]
+
+    def upsample(self, x: Array, rows: Array, columns: Array, out: Array) -> Array:
+        """out[b, i, j, c] = sum over h, w of rows[i, h] columns[j, w] x[b, h, w, c].
+
+        x: (B, H, W, C), rows: (OH, H), columns: (OW, W) -> out: (B, OH, OW, C).
+        """
+        count, height, width, channels = x.shape
+        lines = self.xp.matmul(rows, x.reshape(count, height, width * channels))
+        lines = lines.reshape(count, len(rows), width, channels)
+        out[...] = self.xp.matmul(columns, lines)
+        return out
+
+
+def _by_group(matrix: Array, groups: int) -> Array:
+    """A view (G, R, O / G) of (R, O)."""
+    return matrix.reshape(matrix.shape[0], groups, -1).swapaxes(0, 1)
+
+
+def _grouped_columns(columns: Array, groups: int) -> Array:
+    """A view (G, n P, K) of the workspace."""
+    return columns.reshape(groups, columns.shape[0], -1)

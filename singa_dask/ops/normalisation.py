@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, and cropping of input images."""
+"""Local response normalisation across channels, layer and group normalisation, and cropping of input images."""
 
 from __future__ import annotations
 
@@ -47,6 +47,35 @@ class NormalisationOps:
             out[..., shift:] += x[..., :-shift]
             out[..., :-shift] += x[..., shift:]
         return out
+
+    def group_norm(
+        self, x: Array, scale: Array, bias: Array, epsilon: float, out: Array, mean: Array, inverse: Array
+    ) -> Array:
+        """out = scale (x - mean) inverse + bias, with the mean of each row and group, and inverse = 1 / sqrt(variance
+        + epsilon).   x, out: (R, P, G, K), scale, bias: (G, K), mean, inverse: (R, G)."""
+        xp = self.xp
+        xp.mean(x, axis=(1, 3), out=mean)
+        xp.subtract(x, mean[:, None, :, None], out=out)
+        inverse[...] = 1 / xp.sqrt(xp.square(out).mean(axis=(1, 3)) + epsilon)
+        out *= inverse[:, None, :, None]
+        out *= scale
+        out += bias
+        return out
+
+    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
+        """Turns the gradient d for the output of group_norm into that for x, in place: with n = (x - mean) inverse and
+        s = scale d, inverse (s - mean(s) - n mean(s n)), the means over a row and group.
+
+        sums: becomes the gradients for scale, the sum over rows of d n, and for bias, that of d; (2, G, K).
+        """
+        normal = (x - mean[:, None, :, None]) * inverse[:, None, :, None]
+        sums[0], sums[1] = (d * normal).sum(axis=(0, 1)), d.sum(axis=(0, 1))
+        d *= scale
+        along = (d * normal).mean(axis=(1, 3), keepdims=True)
+        d -= d.mean(axis=(1, 3), keepdims=True)
+        d -= normal * along
+        d *= inverse[:, None, :, None]
+        return d
 
     def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
         """out[b, h, w] = scale (x - mean)[b, top_b + h, left_b + w], with w counted from the right where mirror_b.

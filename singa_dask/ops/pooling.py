@@ -31,7 +31,7 @@ class PoolingOps:
         """
         out[...] = -np.inf
         argmax[...] = 0
-        for i, j, (oh, ow), (h, w) in window.offsets(*x.shape[1:3]):
+        for (i, j), (oh, ow), (h, w) in window.offsets(*x.shape[1:3]):
             pixels, best, where = x[:, h, w], out[:, oh, ow], argmax[:, oh, ow]
             larger = (pixels > best) | self.xp.isnan(pixels)
             out[:, oh, ow] = self.xp.where(larger, pixels, best)
@@ -41,14 +41,14 @@ class PoolingOps:
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
         """dx = sum over the windows in which a pixel was the largest of their dy."""
         dx[...] = 0
-        for i, j, (oh, ow), (h, w) in window.offsets(*dx.shape[1:3]):
+        for (i, j), (oh, ow), (h, w) in window.offsets(*dx.shape[1:3]):
             dx[:, h, w] += dy[:, oh, ow] * (argmax[:, oh, ow] == i * window.kernel[1] + j)
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:
         """out = sum under each window / (kh kw). Padding counts as zeros, as in SINGA."""
         out[...] = 0
-        for _, _, (oh, ow), (h, w) in window.offsets(*x.shape[1:3]):
+        for _, (oh, ow), (h, w) in window.offsets(*x.shape[1:3]):
             out[:, oh, ow] += x[:, h, w]
         out *= 1 / window.area
         return out
@@ -56,7 +56,7 @@ class PoolingOps:
     def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
         """dx = sum over the windows that cover a pixel of dy / (kh kw)."""
         dx[...] = 0
-        for _, _, (oh, ow), (h, w) in window.offsets(*dx.shape[1:3]):
+        for _, (oh, ow), (h, w) in window.offsets(*dx.shape[1:3]):
             dx[:, h, w] += dy[:, oh, ow]
         dx *= 1 / window.area
         return dx

@@ -4,44 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
-Span = tuple[slice, slice]
+Sizes = tuple[int, ...]
+Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window of `kernel` that moves by `stride` over an image padded by `pad` on every side; all (height, width)."""
+    """A window that moves by `stride` over an image padded by `pad` on every side, and covers `kernel` pixels, each
+    `dilation` from the next; all (height, width), or (depth, height, width) over volumes."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    pad: tuple[int, int] = (0, 0)
+    kernel: Sizes
+    stride: Sizes = (1, 1)
+    pad: Sizes = (0, 0)
+    dilation: Sizes = (1, 1)
 
     @property
-    def sizes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    def sizes(self) -> tuple[Sizes, Sizes, Sizes]:
         """kernel, stride and pad, in the order in which CPU kernels take them."""
         return self.kernel, self.stride, self.pad
 
     @property
     def area(self) -> int:
-        return self.kernel[0] * self.kernel[1]
+        return prod(self.kernel)
 
-    def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """floor((size + 2 pad - kernel) / stride) + 1 in both directions; 0 or less where the window does not fit."""
-        (kh, kw), (sh, sw), (ph, pw) = self.kernel, self.stride, self.pad
-        return (height + 2 * ph - kh) // sh + 1, (width + 2 * pw - kw) // sw + 1
+    @property
+    def reach(self) -> Sizes:
+        """From the first to the last pixel under it."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
-    def offsets(self, height: int, width: int) -> Iterator[tuple[int, int, Span, Span]]:
-        """For every position (i, j) inside the window: the outputs for which it lies on the image, and the pixels
-        under it, both as (rows, columns) slices of equal lengths."""
-        output = self.output_size(height, width)
-        for i in range(self.kernel[0]):
-            rows = self._overlap(0, i, height, output[0])
-            for j in range(self.kernel[1]):
-                columns = self._overlap(1, j, width, output[1])
-                yield i, j, (rows[0], columns[0]), (rows[1], columns[1])
+    @property
+    def plain(self) -> bool:
+        """Whether it covers a rectangle of an image without gaps."""
+        return self.dilation == (1, 1)
 
-    def _overlap(self, axis: int, offset: int, size: int, output: int) -> Span:
-        stride, shift = self.stride[axis], offset - self.pad[axis]
+    def output_size(self, *size: int) -> Sizes:
+        """floor((size + 2 pad - reach) / stride) + 1 in each direction; 0 or less where the window does not fit."""
+        by_axis = zip(size, self.reach, self.stride, self.pad, strict=True)
+        return tuple((n + 2 * p - r) // s + 1 for n, r, s, p in by_axis)
+
+    def offsets(self, *size: int) -> Iterator[tuple[Sizes, Slices, Slices]]:
+        """For every place inside the window, (row, column): the outputs for which it lies on the image, and the pixels
+        under it, both as slices of equal lengths, (rows, columns)."""
+        output = self.output_size(*size)
+        for place in product(*map(range, self.kernel)):
+            spans = [self._overlap(axis, offset, size[axis], output[axis]) for axis, offset in enumerate(place)]
+            outputs, pixels = zip(*spans, strict=True)
+            yield place, outputs, pixels
+
+    def _overlap(self, axis: int, offset: int, size: int, output: int) -> tuple[slice, slice]:
+        stride, shift = self.stride[axis], offset * self.dilation[axis] - self.pad[axis]
         first = max(0, -(shift // stride))
         stop = max(first, min(output, (size - 1 - shift) // stride + 1))
         start = first * stride + shift

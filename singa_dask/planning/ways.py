@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol
@@ -278,7 +278,7 @@ class Ways:
         pooled = _columns(local.partition, pooled) if local.partition.makes is Form.COLUMNS else pooled
         return (pooled,), pooled
 
-    def _seconds(self, local: Layer, sources: Iterable[Shape], shape: Any) -> float:
+    def _seconds(self, local: Layer, sources: Sequence[Shape], shape: Any) -> float:
         name, gradient = local.name, bool(self._wanted[local.name])
         work = layer_work(local, self.batch, self._rows, sources, shape, gradient=gradient)
         forward, backward = self._of_calls(local, work, gradient=gradient)

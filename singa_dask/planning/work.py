@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -227,7 +227,7 @@ class _Calls:
         return collectives_of(layer, self._batch, forward=forward, gradient=gradient)
 
 
-def layer_work(layer: Layer, batch: int, rows: int, sources: Iterable[Shape], shape: Any, *, gradient: bool) -> Work:
+def layer_work(layer: Layer, batch: int, rows: int, sources: Sequence[Shape], shape: Any, *, gradient: bool) -> Work:
     """What a call of a layer computes. layer: set up on this worker. rows: of the mini-batch of `batch` that are the
     worker's. sources, shape: what it reads and makes here. gradient: see Work."""
     pieces = shape if told_apart(layer, shape) else (shape,)
@@ -236,11 +236,17 @@ def layer_work(layer: Layer, batch: int, rows: int, sources: Iterable[Shape], sh
         rows=layer.steps * (rows if layer.partition.reads is Form.ROWS else batch),
         inputs=sum(map(prod, sources)),
         outputs=sum(map(prod, pieces)),
-        positions=prod(shape[:-1]) if layer.params and len(shape) == 3 else 1,
+        positions=_positions(sources, shape) if layer.params else 1,
         params=sum(param.size for param in layer.params),
         steps=layer.steps,
         gradient=gradient,
     )
+
+
+def _positions(sources: Sequence[Shape], shape: Shape) -> int:
+    """The places of an image at which a layer applies its parameters: a transposed convolution reads fewer than it
+    makes."""
+    return min(prod(shape[:-1]), prod(sources[0][:-1])) if len(shape) > 1 and len(sources[0]) > 1 else 1
 
 
 def transition_work(layer: Transition, batch: int, *, gradient: bool) -> Work:
@@ -295,6 +301,10 @@ def kind_of(layer: Layer) -> str:
     if isinstance(layer, Transition):
         return f"{name} {layer.partition.reads}-{layer.partition.makes}"
     conf = layer.conf if layer.conf_field else None
-    fields = ("pool", "kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y", "local_size")
+    fields = ("pool", "kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y", "local_size", "causal")
     settings = [f"{f}={getattr(conf, f)}" for f in fields if conf is not None and hasattr(conf, f)]
+    unusual = [
+        f for f in ("groups", "dilation", "kernel_z") if conf is not None and hasattr(conf, f) and conf.HasField(f)
+    ]
+    settings += [f"{f}={getattr(conf, f)}" for f in unusual]
     return " ".join([name, *settings])

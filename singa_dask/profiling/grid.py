@@ -15,23 +15,30 @@ from singa_dask.updaters import SGD
 WIDE = (1024, 4096, 1024), (8, 32, 128)
 NARROW = (64, 512, 256, 512, 64), (8, 64, 512)
 IMAGE_ROWS = (2, 8, 32)
-# Units and time steps of recurrent layers, and their rows.
+# Units and time steps of recurrent layers and of transformers, and their rows.
 RECURRENT = ((64, 10), (256, 20)), (8, 32)
+TRANSFORMER = ((64, 32), (256, 128)), (4, 16)
 SYMBOLS = 64
 
 
 def grid_jobs() -> Iterator[JobProto]:
-    """Nets of fully connected layers, of convolutions and of recurrent layers, with few and with many rows."""
+    """Nets of fully connected layers, of convolutions, of recurrent layers and of attention, with few and with many
+    rows."""
     for widths, rows in (WIDE, NARROW):
         for batch in rows:
             yield _job(_products(widths, batch))
     for batch in IMAGE_ROWS:
         yield _job(_images(batch))
         yield _job(_pictures(batch))
+    for batch in IMAGE_ROWS[1:]:
+        yield _job(_residual(batch))
     for cell in (layers.RNN, layers.GRU, layers.LSTM):
         for units, steps in RECURRENT[0]:
             for batch in RECURRENT[1]:
                 yield _job(_symbols(cell, units, steps, batch), unroll_len=steps)
+    for units, steps in TRANSFORMER[0]:
+        for batch in TRANSFORMER[1]:
+            yield _job(_transformer(units, steps, batch), unroll_len=steps)
 
 
 def _job(chain: Sequence[Layer], **fields: Any) -> JobProto:
@@ -96,4 +103,47 @@ def _symbols(cell: type[Layer], units: int, steps: int, batch: int) -> list[Laye
         cell(dim_hidden=units),
         layers.InnerProduct(num_output=SYMBOLS),
         layers.SoftmaxLoss(),
+    ]
+
+
+def _residual(batch: int) -> list[Layer]:
+    """A residual block with each kind of normalisation, a gate and the usual activations; down and up again."""
+    data = layers.RecordInput("data", batchsize=batch, shape=[16, 32, 32])
+    block: list[Layer] = [
+        layers.GroupNorm("group_norm", "data", num_groups=4),
+        layers.SiLU("silu", "group_norm"),
+        layers.Convolution("conv", "silu", num_filters=16, kernel=3, pad=1),
+        layers.LayerNorm("layer_norm", "conv"),
+        layers.GELU("gelu", "layer_norm"),
+        layers.GlobalPooling("mean", "gelu"),
+        layers.Mul("gated", ["gelu", "mean"]),
+        layers.ELU("elu", "gated"),
+        layers.Add("sum", ["elu", "conv"]),
+        layers.Convolution("by_channel", "sum", num_filters=16, kernel=3, pad=1, groups=16),
+        layers.Convolution("dilated", "by_channel", num_filters=16, kernel=3, pad=2, stride=2, dilation=2),
+        layers.TransposedConvolution("up", "dilated", num_filters=16, kernel=2, stride=2),
+        layers.Pooling("half", "up", pool="AVG", kernel=2, stride=2),
+        layers.Upsampling("between", "half", method="BILINEAR"),
+        layers.LeakyReLU("leaky", "between"),
+        layers.Concate("both", ["leaky", "conv"], concate_dim=1),
+        layers.Max("largest", ["leaky", "conv"]),
+        layers.Concate("all", ["both", "largest"], concate_dim=1),
+    ]
+    return [data, *block, layers.InnerProduct("scores", "all", num_output=10), layers.SoftmaxLoss()]
+
+
+def _transformer(units: int, steps: int, batch: int) -> list[Layer]:
+    """A block of a causal transformer that predicts the next symbol."""
+    return [
+        layers.CharRNN("data", path="grid", unroll_len=steps, batchsize=batch),
+        layers.RNNLabel("label", "data"),
+        layers.Embedding("symbols", "data", vocab_size=SYMBOLS, feature_dim=units),
+        layers.PositionalEmbedding("in", "symbols"),
+        layers.LayerNorm("norm", "in"),
+        layers.Attention("attention", "norm", num_heads=4, causal=True),
+        layers.Add("sum", ["attention", "in"]),
+        layers.InnerProduct("wide", "sum", num_output=4 * units),
+        layers.GELU("gelu", "wide"),
+        layers.InnerProduct("scores", "gelu", num_output=SYMBOLS),
+        layers.SoftmaxLoss("loss", ["scores", "label"]),
     ]

@@ -1,4 +1,4 @@
-"""Sampling from a trained recurrent net: each symbol that is drawn is its next input."""
+"""Sampling from a net that was trained on text: each symbol that is drawn is its next input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from singa_dask.data import vocabulary
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Job, runs_in
 from singa_dask.job.code_bundle import pack
-from singa_dask.job.job_pb2 import LayerType, NetProto, Phase, UnrollConnType
+from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, Phase, UnrollConnType
+from singa_dask.job.layer_types import type_name
 from singa_dask.job.stores import store_of
-from singa_dask.job.unroll import Times, connections, is_sequence
+from singa_dask.job.unroll import Times, connections, is_sequence, plain
 from singa_dask.layers import layer_class
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
@@ -25,7 +26,8 @@ _PROBABILITIES = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss,
 
 
 class Sampler:
-    """A net that reads one symbol at a time and gives the probabilities of the next one.
+    """A net that reads one symbol at a time and gives the probabilities of the next one. With attention, it reads the
+    last symbols again each time, as many as in training.
 
     Built from the job that trained it, whose kCharRNN is then fed by hand, or from a job like SINGA's sample.conf,
     whose kRNNDummy reads the output of another layer. symbols: the vocabulary, by number.
@@ -37,9 +39,13 @@ class Sampler:
         read = [layer for layer in job.net.layer if runs_in(layer, Phase.kTest)]
         dummies = [layer.name for layer in read if layer.type == LayerType.kRNNDummy]
         phase: int = Phase.kTest
+        self._steps, self._read = 1, list[int]()
         if dummies:
             job.check(training=False)
             pack(job.proto, job.folder)  # imports the user's own layers
+            if attending := _attending(job.net, phase):
+                why = f"{attending[0].name!r} reads several symbols at once, and a kRNNDummy has one"
+                raise ConfigError(Problem("neuralnet", why, hint="Sample from the job that trained the net."))
             net, self.symbols = _with_vocabulary(_one_step(job.net, phase))
             self._source = dummies[0]
         else:
@@ -50,10 +56,11 @@ class Sampler:
                 for layer in prepared.layer
                 if layer.name == self._source and runs_in(layer, phase)
             )
-            net = _one_step(prepared, phase)
+            self._steps = _attended(prepared, phase)
+            net = prepared if self._steps > 1 else _one_step(prepared, phase)
         self._dummy = bool(dummies)
         self._net = Net(net, phase, get_ops("cpu"))
-        self._net.carries = True
+        self._net.carries = self._steps == 1
         self._scores = _probabilities(self._net)
         self._load([str(path) for path in checkpoints] or list(job.proto.checkpoint_path))
         self._number = 0
@@ -61,13 +68,16 @@ class Sampler:
     def __call__(self, symbol: int) -> np.ndarray:
         """Read a symbol; the probabilities of the next one: (V,)."""
         feed = {}
+        self._read = [*self._read, symbol][-self._steps :]
         if self._dummy:
             self._net.contexts[self._source].given = np.array([symbol])
         else:
-            feed[self._source] = Batch(np.array([[symbol, 0]], np.float32))
+            row = [*self._read, *[0] * (self._steps + 1 - len(self._read))]  # a causal net ignores what follows
+            feed[self._source] = Batch(np.array([row], np.float32))
         self._net.forward(feed, Step(self._net.phase & ~Phase.kTrain, self._number))  # nothing is dropped
         self._number += 1
-        return self._net.ops.to_host(self._net.output(self._scores)).reshape(-1).astype(np.float64)
+        probabilities = self._net.ops.to_host(self._net.output(self._scores)).reshape(self._steps, -1)
+        return probabilities[len(self._read) - 1].astype(np.float64)
 
     def write(self, length: int, *, temperature: float = 1.0, primer: str = "", seed: int = 0) -> Iterator[str]:
         """`length` symbols drawn from p^(1/temperature); the most likely ones at temperature 0.
@@ -79,6 +89,7 @@ class Sampler:
             if value < 0:
                 raise ConfigError(Problem(key, "must not be negative", str(value)))
         self._net.forget()
+        self._read = []
         draw = np.random.default_rng(seed)
         given = self._numbers(primer) or [int(draw.integers(len(self.symbols)))]
         return self._written(given, length, temperature, draw)
@@ -136,6 +147,25 @@ def _text(net: NetProto) -> tuple[int, str]:
     received = ", ".join(found[Phase.kTrain]) or "none"
     hint = "Sample from the job of a kCharRNN, or write one with a kRNNDummy."
     raise ConfigError(Problem("neuralnet", "needs one layer that reads a text", received, hint))
+
+
+def _attending(net: NetProto, phase: int) -> list[LayerProto]:
+    """The layers that compute all time steps in one call."""
+    return [layer for layer in plain(net).layer if runs_in(layer, phase) and layer_class(layer).across_steps]
+
+
+def _attended(net: NetProto, phase: int) -> int:
+    """The time steps that layers with attention compute in one call; 1 without such a layer.
+
+    Raises ConfigError if a layer reads later symbols too.
+    """
+    found = _attending(net, phase)
+    for layer in found:
+        if not layer.attention_conf.causal:
+            why = f"{layer.name!r} reads later symbols, which sampling does not know"
+            hint = "Sampling needs a net without kReverse, with attention_conf { causal: true }."
+            raise ConfigError(Problem("neuralnet", why, type_name(layer), hint))
+    return max((layer.unroll_len for layer in found), default=1)
 
 
 def _one_step(net: NetProto, phase: int) -> NetProto:

@@ -12,23 +12,36 @@ from support.layer_cases import Bench
 from singa_dask import updaters
 from singa_dask.distopt import DistOpt, Model
 from singa_dask.layers import (
+    ELU,
+    GELU,
     LRN,
+    Add,
     BatchNorm,
     BCELoss,
+    Concate,
     Convolution,
     EuclideanLoss,
+    GlobalPooling,
+    GroupNorm,
     HuberLoss,
     InnerProduct,
+    LayerNorm,
+    LeakyReLU,
     MAELoss,
+    Max,
     MSELoss,
+    Mul,
     Pooling,
     RecordInput,
     ReLU,
     Sigmoid,
+    SiLU,
     Softmax,
     SoftmaxLoss,
     STanh,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
@@ -61,6 +74,30 @@ LAYERS = {
         Convolution("n", "x", num_filters=5, kernel_x=5, kernel_y=3, pad_x=2, stride=2),
         convolution(padding=(0, 2), stride=2),
     ),
+    "convolution in groups": (
+        Convolution("n", "x", num_filters=4, groups=2, kernel=3, pad=2, dilation=2),
+        convolution(padding=2, dilation=2, groups=2),
+    ),
+    "convolution by channel": (
+        Convolution("n", "x", num_filters=6, groups=6, kernel=3, pad=1, stride=2),
+        convolution(padding=1, stride=2, groups=6),
+    ),
+    "transposed convolution": (
+        TransposedConvolution("n", "x", num_filters=4, groups=2, kernel=4, pad=1, stride=3, output_pad=2),
+        as_images(
+            lambda x, w, b: F.conv_transpose2d(
+                x, w.permute(3, 2, 0, 1), b, stride=3, padding=1, output_padding=2, groups=2
+            )
+        ),
+    ),
+    "upsampling": (
+        Upsampling("n", "x", factor=3),
+        as_images(lambda x: F.interpolate(x, scale_factor=3, mode="nearest")),
+    ),
+    "upsampling between pixels": (
+        Upsampling("n", "x", factor=3, method="BILINEAR"),
+        as_images(lambda x: F.interpolate(x, scale_factor=3, mode="bilinear", align_corners=False)),
+    ),
     "max pooling": (
         Pooling("n", "x", kernel=3, stride=2, pad=1),
         as_images(lambda x: F.max_pool2d(x, 3, 2, 1)),
@@ -77,6 +114,20 @@ LAYERS = {
         BatchNorm("n", "x"),
         as_images(lambda x, scale, bias, *_: F.batch_norm(x, None, None, scale, bias, True)),
     ),
+    "layer norm": (LayerNorm("n", "x"), lambda x, *p: F.layer_norm(x, x.shape[-1:], *p)),
+    "group norm": (GroupNorm("n", "x", num_groups=3), as_images(lambda x, *p: F.group_norm(x, 3, *p))),
+    "global average pooling": (
+        GlobalPooling("n", "x"),
+        as_images(lambda x: F.adaptive_avg_pool2d(x, 1)),
+    ),
+    "global max pooling": (
+        GlobalPooling("n", "x", pool="MAX"),
+        as_images(lambda x: F.adaptive_max_pool2d(x, 1)),
+    ),
+    "leaky relu": (LeakyReLU("n", "x"), F.leaky_relu),
+    "elu": (ELU("n", "x", alpha=0.5), lambda x: F.elu(x, 0.5)),
+    "gelu": (GELU("n", "x"), F.gelu),
+    "silu": (SiLU("n", "x"), F.silu),
     "relu": (ReLU("n", "x", negative_slope=0.1), lambda x: F.leaky_relu(x, 0.1)),
     "sigmoid": (Sigmoid("n", "x"), torch.sigmoid),
     "tanh": (Tanh("n", "x"), torch.tanh),
@@ -85,10 +136,40 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+OTHER_SHAPES = {
+    "convolution of sequences": (
+        Convolution("n", "x", num_filters=4, kernel=5, pad=2, stride=2),
+        (11, 6),
+        lambda x, w, b: F.conv1d(x.permute(0, 2, 1), w.permute(2, 1, 0), b, stride=2, padding=2).permute(0, 2, 1),
+    ),
+    "convolution of volumes": (
+        Convolution("n", "x", num_filters=4, kernel=3, kernel_z=2, pad=1, groups=2),
+        (4, 5, 6, 2),
+        lambda x, w, b: F.conv3d(x.permute(0, 4, 1, 2, 3), w.permute(4, 3, 0, 1, 2), b, padding=1, groups=2).permute(
+            0, 2, 3, 4, 1
+        ),
+    ),
+    "transposed convolution of sequences": (
+        TransposedConvolution("n", "x", num_filters=4, kernel=5, pad=1, stride=2, dilation=2),
+        (7, 3),
+        lambda x, w, b: F.conv_transpose1d(
+            x.permute(0, 2, 1), w.permute(2, 1, 0), b, stride=2, padding=1, dilation=2
+        ).permute(0, 2, 1),
+    ),
+    "transposed convolution of volumes": (
+        TransposedConvolution("n", "x", num_filters=4, kernel=2, stride=2, output_pad=1),
+        (2, 3, 2, 3),
+        lambda x, w, b: F.conv_transpose3d(
+            x.permute(0, 4, 1, 2, 3), w.permute(4, 3, 0, 1, 2), b, stride=2, output_padding=1
+        ).permute(0, 2, 3, 4, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *OTHER_SHAPES])
 def test_outputs_and_gradients_of_a_layer(name):
-    layer, peer = LAYERS[name]
-    ours = Bench(layer, (IMAGE,), get_ops("cpu", np.float32))
+    layer, shape, peer = OTHER_SHAPES.get(name) or (LAYERS[name][0], IMAGE, LAYERS[name][1])
+    ours = Bench(layer, (shape,), get_ops("cpu", np.float32))
     x = torch.tensor(ours.inputs[0], requires_grad=True)
     params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
     y = peer(x, *params)
@@ -101,6 +182,30 @@ def test_outputs_and_gradients_of_a_layer(name):
     for param, theirs in zip(ours.layer.params, params, strict=True):
         if not param.statistic:
             np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=5e-5, err_msg=param.name)
+
+
+COMBINED = {
+    "sum": (Add("n", ["x", "y", "z"]), lambda x, y, z: x + y + z),
+    "product": (Mul("n", ["x", "y", "z"]), lambda x, y, z: x * y * z),
+    "maximum": (Max("n", ["x", "y", "z"]), lambda x, y, z: torch.maximum(torch.maximum(x, y), z)),
+    "channels": (Concate("n", ["x", "y"], concate_dim=1), lambda x, y, z: torch.cat([x, y], -1)),
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_outputs_and_gradients_of_a_layer_with_several_sources(name):
+    layer, peer = COMBINED[name]
+    shapes = (IMAGE, IMAGE, (1, 9, 1))[: len(layer.inputs)]
+    ours = Bench(layer, shapes, get_ops("cpu", np.float32))
+    theirs = [torch.tensor(x, requires_grad=True) for x in ours.inputs]
+    y = peer(*theirs, *[None] * (3 - len(theirs)))
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    gradients = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    for dx, x in zip(gradients, theirs, strict=True):
+        np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
 
 
 def test_the_loss():

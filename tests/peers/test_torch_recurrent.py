@@ -11,16 +11,22 @@ import numpy as np
 import pytest
 from support.layer_cases import Bench
 
-from singa_dask.algorithms import BPTT
+from singa_dask.algorithms import BP, BPTT
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
+    GELU,
     GRU,
     LSTM,
     RNN,
+    Add,
+    Attention,
     CharRNN,
     Embedding,
     InnerProduct,
+    LayerNorm,
     OneHot,
+    PositionalEmbedding,
+    Reverse,
     RNNLabel,
     SoftmaxLoss,
     Step,
@@ -101,6 +107,64 @@ def test_a_state_from_another_layer(cls):
         np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("cls", [RNN, GRU, LSTM])
+def test_a_bidirectional_layer(cls):
+    """Ours: two layers, the second between two that reverse the steps."""
+    onwards, back = (cls(name, "x", dim_hidden=UNITS, unroll_len=STEPS) for name in "ab")
+    turn = Bench(Reverse("t", "x", unroll_len=STEPS), ((INPUTS,),), get_ops("cpu", np.float32), rows=STEPS * ROWS)
+    ours = [Bench(layer, ((INPUTS,),), turn.ops, rows=STEPS * ROWS, seed=i) for i, layer in enumerate((onwards, back))]
+    given = ours[0].inputs[0]
+    turn.inputs = [given]
+    ours[1].inputs = [turn.forward()[0].copy()]
+    turn.inputs = [ours[1].forward()[0]]
+    result = np.concatenate([ours[0].forward()[0], turn.forward()[0]], axis=1)
+
+    make, order = PEERS[onwards.type]
+    peer, weights = make(INPUTS, UNITS, bidirectional=True), {}
+    for bench, suffix in zip(ours, ("", "_reverse"), strict=True):
+        params = [torch.tensor(param.value) for param in bench.layer.params]
+        for k, name in enumerate(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0")):
+            weights[name + suffix] = torch.cat([params[k * len(order) :][place] for place in order])
+        weights[f"bias_hh_l0{suffix}"] = torch.zeros_like(weights[f"bias_ih_l0{suffix}"])
+    y, _ = torch.func.functional_call(peer, weights, (torch.tensor(given).reshape(STEPS, ROWS, INPUTS),))
+    np.testing.assert_allclose(result, y.flatten(0, 1).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def their_attention(x: Tensor, params: list[Tensor], heads: int, *, causal: bool) -> Tensor:
+    """Theirs with our parameters, on x (T, B, C)."""
+    weight, bias, output_weight, output_bias = params
+    steps, _, width = x.shape
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(steps) if causal else None
+    y, _ = F.multi_head_attention_forward(
+        *(x, x, x, width, heads, weight.reshape(width, -1).T, bias.reshape(-1), None, None, False, 0.0),
+        *(output_weight.reshape(-1, width).T, output_bias),
+        attn_mask=mask,
+        need_weights=False,
+    )
+    return y
+
+
+@pytest.mark.parametrize("steps", [5, 200])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal, steps):
+    layer = Attention("n", "x", num_heads=2, causal=causal, unroll_len=steps)
+    ours = Bench(layer, ((6,),), get_ops("cpu", np.float32), rows=steps * ROWS)
+    for param in ours.layer.params:
+        param.value[...] *= 0.4
+    x = torch.tensor(ours.inputs[0], requires_grad=True)
+    params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
+    y = their_attention(x.reshape(steps, ROWS, 6), params, 2, causal=causal).flatten(0, 1)
+    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    (weights,) = ours.weights()
+    ours.forward()
+    (dx,) = ours.backward([weights])
+    y.backward(torch.tensor(weights, dtype=torch.float32))
+    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
+    for param, theirs in zip(ours.layer.params, params, strict=True):
+        scale = np.abs(theirs.grad.numpy()).max()
+        np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=1e-5 * scale, err_msg=param.name)
+
+
 def test_symbols():
     symbols = np.array([[3], [0], [3], [6], [3], [0]], np.float32)  # some of them several times
     rows = torch.tensor(symbols[:, 0].astype(np.int64))
@@ -152,3 +216,45 @@ def test_two_steps_of_a_char_rnn(cls):
         assert metrics["loss"].mean == pytest.approx(loss.item() / (STEPS * ROWS), rel=1e-5)
         for name, param in net.named_params.items():
             np.testing.assert_allclose(param.grad, params[name].grad.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_a_step_of_a_transformer():
+    """Loss and every gradient of a small GPT."""
+    layers = [
+        CharRNN("data", path="text", unroll_len=STEPS, batchsize=ROWS),
+        RNNLabel("label", "data"),
+        Embedding("symbols", "data", vocab_size=SYMBOLS, feature_dim=8),
+        PositionalEmbedding("in", "symbols"),
+        LayerNorm("norm_a", "in"),
+        Attention("attention", "norm_a", num_heads=2, causal=True),
+        Add("sum_a", ["attention", "in"]),
+        LayerNorm("norm_b", "sum_a"),
+        InnerProduct("wide", "norm_b", num_output=16),
+        GELU("gelu", "wide"),
+        InnerProduct("narrow", "gelu", num_output=8),
+        Add("sum_b", ["narrow", "sum_a"]),
+        InnerProduct("out", "sum_b", num_output=SYMBOLS),
+        SoftmaxLoss("loss", ["out", "label"]),
+    ]
+    net = Net(NetProto(layer=[layer.proto for layer in layers], unroll_len=STEPS), Phase.kTrain, get_ops("cpu"))
+    draw = np.random.default_rng(0)
+    net.flat.values[...] = draw.normal(0, 0.5, net.flat.size)
+    text = draw.integers(0, SYMBOLS, (ROWS, STEPS + 1))
+    step = Step(Phase.kTrain, 0, total_rows=ROWS)
+    metrics = BP().train_one_batch(net, {"data": Batch(text.astype(np.float32))}, step)
+
+    p = {name: torch.tensor(param.value, requires_grad=True) for name, param in net.named_params.items()}
+    characters = torch.tensor(text.T)
+    x = F.embedding(characters[:-1], p["symbols_table"]) + p["in_table"][:, None]
+    attention = [p[f"attention_{role}"] for role in ("weight", "bias", "output_weight", "output_bias")]
+    y = F.layer_norm(x, (8,), p["norm_a_scale"], p["norm_a_bias"])
+    x = x + their_attention(y, attention, 2, causal=True)
+    y = F.layer_norm(x, (8,), p["norm_b_scale"], p["norm_b_bias"])
+    y = F.gelu(y @ p["wide_weight"] + p["wide_bias"])
+    x = x + y @ p["narrow_weight"] + p["narrow_bias"]
+    scores = x @ p["out_weight"] + p["out_bias"]
+    loss = F.cross_entropy(scores.flatten(0, 1), characters[1:].flatten(), reduction="sum")
+    (loss / ROWS).backward()
+    assert metrics["loss"].mean == pytest.approx(loss.item() / (STEPS * ROWS), rel=1e-5)
+    for name, param in net.named_params.items():
+        np.testing.assert_allclose(param.grad, p[name].grad.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)

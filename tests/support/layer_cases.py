@@ -6,22 +6,27 @@ output, or a list of outputs.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from support import layer_formulas as formulas
 
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import (
+    ELU,
+    GELU,
     GRU,
     LRN,
     LSTM,
     RNN,
     Accuracy,
     Activation,
+    Add,
     ArgSort,
+    Attention,
     BatchNorm,
     BCELoss,
     BridgeDst,
@@ -32,16 +37,25 @@ from singa_dask.layers import (
     Dropout,
     Dummy,
     EuclideanLoss,
+    GlobalPooling,
+    GroupNorm,
     HuberLoss,
     InnerProduct,
     LastStep,
     Layer,
+    LayerNorm,
+    LeakyReLU,
     LossLayer,
     MAELoss,
+    Max,
     MSELoss,
+    Mul,
     Pooling,
+    PositionalEmbedding,
     ReLU,
+    Reverse,
     Sigmoid,
+    SiLU,
     Slice,
     Softmax,
     SoftmaxLoss,
@@ -49,10 +63,11 @@ from singa_dask.layers import (
     STanh,
     Step,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.layers.group import Group
 from singa_dask.ops import Ops
-from singa_dask.ops.random import random_bits, stream_key
 
 B = 3
 LABELS = "labels"
@@ -177,98 +192,16 @@ def step_results(set_up: Bench, differentiable: bool = True) -> list[np.ndarray]
     return results
 
 
-def _normalised(x: np.ndarray) -> np.ndarray:
-    axes = tuple(range(x.ndim - 1))
-    return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + 1e-5)
-
-
-def _convolve(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]) -> Callable[..., np.ndarray]:
-    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
-        padded = np.pad(x, ((0, 0), (pad[0],) * 2, (pad[1],) * 2, (0, 0)))
-        size = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[1:3], pad, kernel, stride, strict=True)]
-        y = np.empty((len(x), *size, w.shape[3]))
-        for h, v in itertools.product(*map(range, size)):
-            patch = padded[:, h * stride[0] :, v * stride[1] :][:, : kernel[0], : kernel[1]]
-            y[:, h, v] = np.tensordot(patch, w, 3) + b
-        return y
-
-    return formula
-
-
-def _pool(
-    reduce: Callable[..., np.ndarray], kernel: int, stride: int, pad: int, fill: float
-) -> Callable[..., np.ndarray]:
-    def formula(x: np.ndarray) -> np.ndarray:
-        padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=fill)
-        size = [(n - kernel) // stride + 1 for n in padded.shape[1:3]]
-        y = np.empty((len(x), *size, x.shape[3]))
-        for h, v in itertools.product(*map(range, size)):
-            y[:, h, v] = reduce(padded[:, h * stride :, v * stride :][:, :kernel, :kernel], axis=(1, 2))
-        return y
-
-    return formula
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    return np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
-
-
-def _lrn(size: int, alpha: float, beta: float, knorm: float) -> Callable[[np.ndarray], np.ndarray]:
-    def formula(x: np.ndarray) -> np.ndarray:
-        y = np.empty_like(x)
-        for c in range(x.shape[-1]):
-            around = x[..., max(0, c - size // 2) : c + size // 2 + 1]
-            y[..., c] = x[..., c] * (knorm + alpha / size * (around**2).sum(axis=-1)) ** -beta
-        return y
-
-    return formula
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def _over_time(cell: Callable[..., Any], gates: int, carried: int = 1) -> Callable[..., np.ndarray]:
-    """Every row a time step of its own: cell(a step's input sums, its state sums, the state) -> the state after."""
-
-    def formula(x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        given, params = (rest[:1], rest[1:]) if len(rest) not in (2 * gates, 3 * gates) else ((), rest)
-        input_weights, state_weights, biases = params[:gates], params[gates : 2 * gates], params[2 * gates :]
-        units, h = len(state_weights[0]), []
-        state = [given[0] if given else np.zeros((1, units)), *[np.zeros((1, units))] * (carried - 1)]
-        steps = x[:, None] if not given else x[None]
-        for row in steps:
-            ax = [row.reshape(len(row), -1) @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
-            ah = [state[0] @ w.T for w in state_weights]
-            state = list(cell(ax, ah, *state))
-            h.append(state[0])
-        return np.concatenate(h)
-
-    return formula
-
-
-def _gru(ax: Any, ah: Any, h: np.ndarray) -> Any:
-    z, r = _sigmoid(ax[0] + ah[0]), _sigmoid(ax[1] + ah[1])
-    return ((1 - z) * np.tanh(ax[2] + r * ah[2]) + z * h,)
-
-
-def _lstm(ax: Any, ah: Any, h: np.ndarray, cell: np.ndarray) -> Any:
-    i, f, o = (_sigmoid(ax[k] + ah[k]) for k in range(3))
-    cell = f * cell + i * np.tanh(ax[3] + ah[3])
-    return o * np.tanh(cell), cell
-
-
-def _dropout(x: np.ndarray) -> np.ndarray:
-    bits = random_bits(np, stream_key(11, 3, "drop"), 0, x.size).reshape(x.shape)
-    return np.where(bits / 2.0**64 < 0.25, 0, x / 0.75)
-
-
 def _activations() -> dict[str, Case]:
     formulas: dict[str, tuple[type[Layer], Callable[[np.ndarray], np.ndarray]]] = {
         "ReLU": (ReLU, lambda x: np.maximum(x, 0)),
         "Sigmoid": (Sigmoid, lambda x: 1 / (1 + np.exp(-x))),
         "Tanh": (Tanh, np.tanh),
         "STanh": (STanh, lambda x: 1.7159047 * np.tanh(0.6666667 * x)),
+        "LeakyReLU": (LeakyReLU, lambda x: np.where(x > 0, x, 0.01 * x)),
+        "ELU": (ELU, lambda x: np.where(x > 0, x, np.exp(x) - 1)),
+        "SiLU": (SiLU, lambda x: x / (1 + np.exp(-x))),
+        "GELU": (GELU, lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))),
     }
     cases = {}
     for name, (cls, formula) in formulas.items():
@@ -304,32 +237,99 @@ CASES: dict[str, Case] = {
         Convolution("c", "x", num_filters=3, pad=1, stride=2),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 3 pad: 1 stride: 2 }',
         ((6, 5, 2),),
-        _convolve((3, 3), (2, 2), (1, 1)),
+        formulas.convolve((3, 3), (2, 2), (1, 1)),
     ),
     "Convolution by axis": Case(
         Convolution("c", "x", num_filters=2, kernel=3, kernel_x=2, stride_y=2, pad_x=1, bias_term=False),
         'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 3 kernel_x: 2 '
         "stride_y: 2 pad_x: 1 bias_term: false }",
         ((6, 5, 3),),
-        _convolve((3, 2), (2, 1), (0, 1)),
+        formulas.convolve((3, 2), (2, 1), (0, 1)),
+    ),
+    "Convolution in groups": Case(
+        Convolution("c", "x", num_filters=4, groups=2, pad=1),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 4 groups: 2 pad: 1 }',
+        ((4, 3, 6),),
+        formulas.convolve((3, 3), (1, 1), (1, 1), groups=2),
+    ),
+    "Convolution by channel, dilated": Case(
+        Convolution("c", "x", num_filters=3, groups=3, dilation=2, dilation_x=1, stride=2, pad=1, bias_term=False),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 3 groups: 3 dilation: 2 '
+        "dilation_x: 1 stride: 2 pad: 1 bias_term: false }",
+        ((6, 5, 3),),
+        formulas.convolve((3, 3), (2, 2), (1, 1), (2, 1), groups=3),
+    ),
+    "Convolution of sequences": Case(
+        Convolution("c", "x", num_filters=4, kernel=3, pad=2, stride=2, dilation=2),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 4 kernel: 3 pad: 2 stride: 2 '
+        "dilation: 2 }",
+        ((7, 3),),
+        formulas.convolve((3,), (2,), (2,), (2,)),
+    ),
+    "Convolution of volumes": Case(
+        Convolution("c", "x", num_filters=2, kernel=2, kernel_z=1, pad_x=1, stride_y=2),
+        'name: "c" type: kConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 2 kernel_z: 1 pad_x: 1 '
+        "stride_y: 2 }",
+        ((2, 4, 3, 2),),
+        formulas.convolve((1, 2, 2), (1, 2, 1), (0, 0, 1)),
+    ),
+    "TransposedConvolution": Case(
+        TransposedConvolution("c", "x", num_filters=3, stride=2, pad=1, output_pad=1),
+        'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 3 stride: 2 pad: 1 '
+        "output_pad: 1 }",
+        ((3, 2, 4),),
+        formulas.transposed((3, 3), 2, 1, more=1),
+    ),
+    "TransposedConvolution in groups": Case(
+        TransposedConvolution("c", "x", num_filters=4, kernel=2, groups=2, dilation=2, bias_term=False),
+        'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 4 kernel: 2 groups: 2 '
+        "dilation: 2 bias_term: false }",
+        ((2, 3, 2),),
+        formulas.transposed((2, 2), 1, 0, dilation=2, groups=2),
+    ),
+    "TransposedConvolution of sequences": Case(
+        TransposedConvolution("c", "x", num_filters=2, kernel=4, stride=2, pad=1, output_pad=1),
+        'name: "c" type: kTransposedConvolution srclayers: "x" convolution_conf { num_filters: 2 kernel: 4 stride: 2 '
+        "pad: 1 output_pad: 1 }",
+        ((4, 3),),
+        formulas.transposed((4,), 2, 1, more=1),
+    ),
+    "TransposedConvolution of volumes": Case(
+        TransposedConvolution("c", "x", num_filters=2, kernel=2, stride=2),
+        'name: "c" type: kTransposedConvolution srclayers: "x" '
+        "convolution_conf { num_filters: 2 kernel: 2 stride: 2 }",
+        ((1, 2, 2, 3),),
+        formulas.transposed((2, 2, 2), 2, 0),
+    ),
+    "Upsampling": Case(
+        Upsampling("u", "x", factor=3),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { factor: 3 }',
+        ((2, 3, 2),),
+        lambda x: x.repeat(3, axis=1).repeat(3, axis=2),
+    ),
+    "Upsampling between pixels": Case(
+        Upsampling("u", "x", method="BILINEAR"),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { method: BILINEAR }',
+        ((3, 1, 2),),
+        lambda x: formulas.between(x).repeat(2, axis=2),
     ),
     "Pooling MAX": Case(
         Pooling("p", "x"),
         'name: "p" type: kPooling srclayers: "x"',
         ((6, 7, 2),),
-        _pool(np.max, 3, 2, 0, -np.inf),
+        formulas.pool(np.max, 3, 2, 0, -np.inf),
     ),
     "Pooling MAX, padded": Case(
         Pooling("p", "x", kernel=2, pad=1),
         'name: "p" type: kPooling srclayers: "x" pooling_conf { kernel: 2 pad: 1 }',
         ((5, 4, 2),),
-        _pool(np.max, 2, 2, 1, -np.inf),
+        formulas.pool(np.max, 2, 2, 1, -np.inf),
     ),
     "Pooling AVG": Case(
         Pooling("p", "x", pool="AVG", kernel=3, stride=1, pad=1),
         'name: "p" type: kPooling srclayers: "x" pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 }',
         ((5, 4, 2),),
-        _pool(np.mean, 3, 1, 1, 0),
+        formulas.pool(np.mean, 3, 1, 1, 0),
     ),
     **_activations(),
     "ReLU with a slope": Case(
@@ -338,60 +338,172 @@ CASES: dict[str, Case] = {
         ((7,),),
         lambda x: np.where(x > 0, x, 0.25 * x),
     ),
-    "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), _softmax),
+    "LeakyReLU of another slope": Case(
+        LeakyReLU("a", "x", negative_slope=0.5),
+        'name: "a" type: kLeakyReLU srclayers: "x" leakyrelu_conf { negative_slope: 0.5 }',
+        ((7,),),
+        lambda x: np.where(x > 0, x, 0.5 * x),
+    ),
+    "ELU of another alpha": Case(
+        ELU("a", "x", alpha=0.25),
+        'name: "a" type: kELU srclayers: "x" elu_conf { alpha: 0.25 }',
+        ((7,),),
+        lambda x: np.where(x > 0, x, 0.25 * (np.exp(x) - 1)),
+    ),
+    "GlobalPooling": Case(
+        GlobalPooling("p", "x"),
+        'name: "p" type: kGlobalPooling srclayers: "x"',
+        ((3, 4, 5),),
+        lambda x: x.mean(axis=(1, 2), keepdims=True),
+    ),
+    "GlobalPooling MAX of volumes": Case(
+        GlobalPooling("p", "x", pool="MAX"),
+        'name: "p" type: kGlobalPooling srclayers: "x" globalpooling_conf { pool: MAX }',
+        ((2, 3, 2, 3),),
+        lambda x: x.max(axis=(1, 2, 3), keepdims=True),
+    ),
+    "Add": Case(
+        Add("c", ["x", "y"]), 'name: "c" type: kAdd srclayers: ["x", "y"]', ((2, 3), (2, 3)), lambda x, y: x + y
+    ),
+    "Add of repeated axes": Case(
+        Add("c", ["x", "y", "z"]),
+        'name: "c" type: kAdd srclayers: ["x", "y", "z"]',
+        ((2, 1, 4), (1, 3, 1), (4,)),
+        lambda x, y, z: x + y + z[:, None, None],
+    ),
+    "Mul": Case(
+        Mul("c", ["x", "y", "z"]),
+        'name: "c" type: kMul srclayers: ["x", "y", "z"]',
+        ((5,), (5,), (1,)),
+        lambda x, y, z: x * y * z,
+    ),
+    "Mul of images by channels": Case(
+        Mul("c", ["x", "y"]),
+        'name: "c" type: kMul srclayers: ["x", "y"]',
+        ((2, 3, 4), (4,)),
+        lambda x, y: x * y[:, None, None],
+    ),
+    "Max": Case(
+        Max("c", ["x", "y", "z"]),
+        'name: "c" type: kMax srclayers: ["x", "y", "z"]',
+        ((2, 3), (2, 1), (3,)),
+        lambda x, y, z: np.maximum(np.maximum(x, y), z[:, None]),
+    ),
+    "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), formulas.softmax),
     "Softmax in parts": Case(
         Softmax("s", "x", num_softmax_per_instance=2),
         'name: "s" type: kSoftmax srclayers: "x" softmax_conf { num_softmax_per_instance: 2 }',
         ((6,),),
-        lambda x: _softmax(x.reshape(-1, 2, 3)).reshape(-1, 6),
+        lambda x: formulas.softmax(x.reshape(-1, 2, 3)).reshape(-1, 6),
     ),
     "LRN": Case(
         LRN("n", "x", local_size=3, alpha=0.5),
         'name: "n" type: kLRN srclayers: "x" lrn_conf { local_size: 3 alpha: 0.5 }',
         ((2, 3, 5),),
-        _lrn(3, 0.5, 0.75, 1),
+        formulas.lrn(3, 0.5, 0.75, 1),
     ),
     "LRN of another power": Case(
         LRN("n", "x", beta=0.5, knorm=2),
         'name: "n" type: kLRN srclayers: "x" lrn_conf { beta: 0.5 knorm: 2 }',
         ((2, 1, 4),),
-        _lrn(5, 1, 0.5, 2),
+        formulas.lrn(5, 1, 0.5, 2),
     ),
     "BatchNorm of images": Case(
         BatchNorm("n", "x"),
         'name: "n" type: kBM srclayers: "x"',
         ((2, 3, 4),),
-        lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+        lambda x, scale, bias, *_: formulas.normalised(x) * scale + bias,
     ),
     "BatchNorm of vectors": Case(
         BatchNorm("n", "x", factor=0.5),
         'name: "n" type: kBM srclayers: "x" bm_conf { factor: 0.5 }',
         ((5,),),
-        lambda x, scale, bias, *_: _normalised(x) * scale + bias,
+        lambda x, scale, bias, *_: formulas.normalised(x) * scale + bias,
+    ),
+    "LayerNorm": Case(
+        LayerNorm("n", "x"),
+        'name: "n" type: kLayerNorm srclayers: "x"',
+        ((6,),),
+        formulas.grouped(1, 1e-5),
+    ),
+    "LayerNorm of positions": Case(
+        LayerNorm("n", "x", epsilon=0.1),
+        'name: "n" type: kLayerNorm srclayers: "x" layernorm_conf { epsilon: 0.1 }',
+        ((2, 3, 4),),
+        lambda x, *p: formulas.grouped(1, 0.1)(x.reshape(-1, 4), *p).reshape(x.shape),
+    ),
+    "GroupNorm of images": Case(
+        GroupNorm("n", "x", num_groups=2),
+        'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 2 }',
+        ((2, 3, 4),),
+        formulas.grouped(2, 1e-5),
+    ),
+    "GroupNorm of vectors": Case(
+        GroupNorm("n", "x", num_groups=3, epsilon=0.01),
+        'name: "n" type: kGroupNorm srclayers: "x" groupnorm_conf { num_groups: 3 epsilon: 0.01 }',
+        ((6,),),
+        formulas.grouped(3, 0.01),
+    ),
+    "Attention": Case(
+        Attention("a", "x", num_heads=2, causal=True, unroll_len=3),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 2 causal: true } unroll_len: 3',
+        ((4,),),
+        lambda x, *p: formulas.attention(True)(x[None], *p)[0],
+    ),
+    "Attention between the positions of an image": Case(
+        Attention("a", "x", num_heads=3),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 3 }',
+        ((2, 2, 6),),
+        lambda x, *p: formulas.attention(False)(x.reshape(B, 4, 6), *p).reshape(x.shape),
+    ),
+    "Attention without bias": Case(
+        Attention("a", "x", num_heads=1, bias_term=False),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 1 bias_term: false }',
+        ((5, 1, 2),),
+        lambda x, w, wo: formulas.attention(False)(x.reshape(B, 5, 2), w, np.zeros((3, 1, 2)), wo, 0).reshape(x.shape),
+    ),
+    "PositionalEmbedding": Case(
+        PositionalEmbedding("p", "x", unroll_len=3),
+        'name: "p" type: kPositionalEmbedding srclayers: "x" unroll_len: 3',
+        ((4,),),
+        lambda x, table: x + table,
+    ),
+    "PositionalEmbedding of an image": Case(
+        PositionalEmbedding("p", "x"),
+        'name: "p" type: kPositionalEmbedding srclayers: "x"',
+        ((2, 3, 4),),
+        lambda x, table: x + table.reshape(2, 3, 4),
+    ),
+    "PositionalEmbedding by waves": Case(
+        PositionalEmbedding("p", "x", kind="SINUSOIDAL", unroll_len=3),
+        'name: "p" type: kPositionalEmbedding srclayers: "x" positionalembedding_conf { kind: SINUSOIDAL } '
+        "unroll_len: 3",
+        ((4,),),
+        lambda x: x + [[f(t / 10000 ** (i / 4)) for i in (0, 2) for f in (np.sin, np.cos)] for t in range(3)],
     ),
     "RNN": Case(
         RNN("r", "x", dim_hidden=4, unroll_len=3),
         'name: "r" type: kRNN srclayers: "x" rnn_conf { dim_hidden: 4 } unroll_len: 3',
         ((5,),),
-        _over_time(lambda ax, ah, h: (np.tanh(ax[0] + ah[0]),), 1),
+        formulas.over_time(lambda ax, ah, h: (np.tanh(ax[0] + ah[0]),), 1),
     ),
     "GRU": Case(
         GRU("g", "x", dim_hidden=4, unroll_len=3),
         'name: "g" type: kGRU srclayers: "x" gru_conf { dim_hidden: 4 } unroll_len: 3',
         ((2, 3),),
-        _over_time(_gru, 3),
+        formulas.over_time(formulas.gru, 3),
     ),
     "GRU without bias, one step from a given state": Case(
         GRU("g", ["x", "before"], dim_hidden=4, bias_term=False),
         'name: "g" type: kGRU srclayers: ["x", "before"] gru_conf { dim_hidden: 4 bias_term: false }',
         ((5,), (4,)),
-        _over_time(_gru, 3),
+        formulas.over_time(formulas.gru, 3),
     ),
     "LSTM": Case(
         LSTM("l", "x", dim_hidden=4, unroll_len=3),
         'name: "l" type: kLSTM srclayers: "x" lstm_conf { dim_hidden: 4 } unroll_len: 3',
         ((5,),),
-        _over_time(_lstm, 4, 2),
+        formulas.over_time(formulas.lstm, 4, 2),
     ),
     "LastStep": Case(
         LastStep("last", "x", unroll_len=3),
@@ -399,11 +511,17 @@ CASES: dict[str, Case] = {
         ((4,),),
         lambda x: x[-1:],
     ),
+    "Reverse": Case(
+        Reverse("back", "x", unroll_len=3),
+        'name: "back" type: kReverse srclayers: "x" unroll_len: 3',
+        ((4,),),
+        np.flipud,
+    ),
     "Dropout": Case(
         Dropout("drop", "x", dropout_ratio=0.25),
         'name: "drop" type: kDropout srclayers: "x" dropout_conf { dropout_ratio: 0.25 }',
         ((4, 5),),
-        _dropout,
+        formulas.dropout,
     ),
     "Dropout outside training": Case(
         Dropout("drop", "x"),
@@ -416,27 +534,27 @@ CASES: dict[str, Case] = {
         SoftmaxLoss("loss", ["x", "data"], topk=2, scale=3),
         'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data"] softmaxloss_conf { topk: 2 scale: 3 }',
         ((6,), LABELS),
-        lambda x, labels: _softmax(x),
+        lambda x, labels: formulas.softmax(x),
     ),
     "SoftmaxLoss with weights of samples and classes": Case(
         SoftmaxLoss("loss", ["x", "data", "w"], class_weight=[1, 0.5, 2, 0, 1, 3]),
         'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data", "w"] '
         "softmaxloss_conf { class_weight: [1, 0.5, 2, 0, 1, 3] }",
         ((6,), LABELS, Weights((1,))),
-        lambda x, labels, w: _softmax(x),
+        lambda x, labels, w: formulas.softmax(x),
     ),
     "SoftmaxLoss with label smoothing": Case(
         SoftmaxLoss("loss", ["x", "data"], label_smoothing=0.1, scale=2),
         'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data"] softmaxloss_conf { label_smoothing: 0.1 scale: 2 }',
         ((6,), LABELS),
-        lambda x, labels: _softmax(x),
+        lambda x, labels: formulas.softmax(x),
     ),
     "SoftmaxLoss with label smoothing and weights": Case(
         SoftmaxLoss("loss", ["x", "data", "w"], class_weight=[1, 0.5, 2, 0, 1, 3], label_smoothing=0.3),
         'name: "loss" type: kSoftmaxLoss srclayers: ["x", "data", "w"] '
         "softmaxloss_conf { class_weight: [1, 0.5, 2, 0, 1, 3] label_smoothing: 0.3 }",
         ((6,), LABELS, Weights((1,))),
-        lambda x, labels, w: _softmax(x),
+        lambda x, labels, w: formulas.softmax(x),
     ),
     "MSELoss": Case(
         MSELoss("loss", ["x", "data"]),
@@ -478,14 +596,14 @@ CASES: dict[str, Case] = {
         BCELoss("loss", ["x", "data"]),
         'name: "loss" type: kBCELoss srclayers: ["x", "data"]',
         ((6,), Shares((6,))),
-        lambda x, t: _sigmoid(x),
+        lambda x, t: formulas.sigmoid(x),
     ),
     "BCELoss of sums with all settings and a mask": Case(
         BCELoss("loss", ["x", "data", "mask"], reduction="SUM", pos_weight=[1, 2, 0.5, 0], label_smoothing=0.2),
         'name: "loss" type: kBCELoss srclayers: ["x", "data", "mask"] '
         "bceloss_conf { reduction: SUM pos_weight: [1, 2, 0.5, 0] label_smoothing: 0.2 }",
         ((4,), Shares((2, 2)), Weights((4,))),
-        lambda x, t, w: _sigmoid(x),
+        lambda x, t, w: formulas.sigmoid(x),
     ),
     "EuclideanLoss": Case(
         EuclideanLoss("loss", ["x", "data"]),
@@ -543,6 +661,12 @@ CASES: dict[str, Case] = {
         ((4,),),
         lambda x: [x[:1], x[1:]],
     ),
+    "Slice of the channels of sequences": Case(
+        Slice("s", "x", slice_dim=1, num_slices=2),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 1 num_slices: 2 }',
+        ((3, 5),),
+        lambda x: [x[..., :2], x[..., 2:]],
+    ),
     "Slice of lines": Case(
         Slice("s", "x", slice_dim=2, num_slices=2),
         'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 2 num_slices: 2 }',
@@ -554,6 +678,18 @@ CASES: dict[str, Case] = {
         'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 1 }',
         ((2, 3, 1), (2, 3, 4)),
         lambda x, y: np.concatenate([x, y], axis=3),
+    ),
+    "Concate of channels of volumes": Case(
+        Concate("c", ["x", "y"], concate_dim=1),
+        'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 1 }',
+        ((2, 1, 3, 2), (2, 1, 3, 3)),
+        lambda x, y: np.concatenate([x, y], axis=4),
+    ),
+    "Concate of sequences": Case(
+        Concate("c", ["x", "y"], concate_dim=2),
+        'name: "c" type: kConcate srclayers: ["x", "y"] concate_conf { concate_dim: 2 }',
+        ((2, 3), (4, 3)),
+        lambda x, y: np.concatenate([x, y], axis=1),
     ),
     "Concate of rows": Case(
         Concate("c", ["x", "y"]),

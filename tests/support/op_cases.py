@@ -58,15 +58,17 @@ def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
     ]
 
 
-def _convolution(window: Window, height: int, width: int, rows: int, channels: int, filters: int) -> Case:
+def _convolution(
+    window: Window, size: tuple[int, ...], rows: int, channels: int, filters: int, groups: int = 1
+) -> Case:
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
-        x = draw(ops, rng, rows, height, width, channels)
-        weight, bias = draw(ops, rng, *window.kernel, channels, filters), draw(ops, rng, filters)
-        dy = draw(ops, rng, rows, *window.output_size(height, width), filters)
-        one_image = int(np.prod(dy.shape[1:3])) * window.area * channels * ops.dtype.itemsize
+        x = draw(ops, rng, rows, *size, channels)
+        weight, bias = draw(ops, rng, *window.kernel, channels // groups, filters), draw(ops, rng, filters)
+        dy = draw(ops, rng, rows, *window.output_size(*size), filters)
+        one_image = int(np.prod(dy.shape[1:-1])) * window.area * channels * ops.dtype.itemsize
         results = []
         for limit_nbytes in (0, 2 * one_image, 1 << 30):
-            columns = ops.empty(ops.workspace_shape(x.shape, window, filters, limit_nbytes))
+            columns = ops.empty(ops.workspace_shape(x.shape, window, filters, limit_nbytes, groups))
             total = draw(ops, np.random.default_rng(1), *weight.shape)
             results += [
                 ops.convolve(x, weight, bias, window, ops.empty(dy.shape), columns),
@@ -78,6 +80,12 @@ def _convolution(window: Window, height: int, width: int, rows: int, channels: i
         return results
 
     return case
+
+
+def _upsampling(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    x, rows, columns = draw(ops, rng, 2, 3, 4, 5), draw(ops, rng, 7, 3), draw(ops, rng, 6, 4)
+    y = ops.upsample(x, rows, columns, ops.empty((2, 7, 6, 5)))
+    return [y, ops.upsample(y, rows.T, columns.T, ops.empty(x.shape))]
 
 
 def _pooling(window: Window, height: int, width: int, rows: int, channels: int) -> Case:
@@ -109,6 +117,12 @@ def _activations(ops: Ops, rng: np.random.Generator) -> list[Any]:
     for slope in (0.0, 0.25):
         y = ops.relu(x, slope, ops.empty(x.shape))
         results += [y, ops.relu_backward(y, dy.copy(), slope, ops.empty(x.shape))]
+    for alpha in (1.0, 0.3):
+        y = ops.elu(x, alpha, ops.empty(x.shape))
+        results += [y, ops.elu_backward(y, dy.copy(), alpha, ops.empty(x.shape))]
+    for name in ("silu", "gelu"):
+        slope = ops.empty(x.shape)
+        results += [getattr(ops, name)(x, ops.empty(x.shape), slope), slope]
     for name in ("sigmoid", "tanh", "stanh"):
         y = getattr(ops, name)(x, ops.empty(x.shape))
         in_place = dy.copy()
@@ -122,6 +136,32 @@ def _lrn(local_size: int, beta: float, channels: int) -> Case:
         scale = ops.empty(x.shape)
         y = ops.lrn(x, local_size, 0.3, beta, 1.5, ops.empty(x.shape), scale)
         return [y, scale, ops.lrn_backward(x, y, scale, dy, local_size, 0.3, beta, dy)]
+
+    return case
+
+
+def _group_norm(rows: int, positions: int, groups: int, size: int) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        x, d = draw(ops, rng, rows, positions, groups, size), draw(ops, rng, rows, positions, groups, size)
+        scale, bias = draw(ops, rng, groups, size), draw(ops, rng, groups, size)
+        mean, inverse, sums = ops.empty((rows, groups)), ops.empty((rows, groups)), ops.empty((2, groups, size))
+        y = ops.group_norm(x, scale, bias, 1e-3, ops.empty(x.shape), mean, inverse)
+        return [y, mean, inverse, ops.group_norm_backward(x, scale, mean, inverse, d, sums), sums]
+
+    return case
+
+
+def _attention(rows: int, heads: int, length: int, size: int, *, causal: bool) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        # As a folded net has them: ordered by time step, q, k and v side by side.
+        qkv = draw(ops, rng, length, rows, 3, heads, size)
+        q, k, v = (qkv[:, :, i].transpose(1, 2, 0, 3) for i in range(3))
+        dout, out = draw(ops, rng, rows, heads, length, size), ops.empty((rows, heads, length, size))
+        log_sums, dqkv = ops.empty((rows, heads, length)), ops.empty(qkv.shape)
+        ops.attention((q, k, v), out, log_sums, causal=causal)
+        dq, dk, dv = (dqkv[:, :, i].transpose(1, 2, 0, 3) for i in range(3))
+        ops.attention_backward((q, k, v), out, log_sums, dout, (dq, dk, dv), causal=causal)
+        return [out, log_sums, dqkv]
 
     return case
 
@@ -336,10 +376,33 @@ CASES: dict[str, Case] = {
         for n, beta, c in ((3, 0.75, 7), (5, 0.75, 2), (1, 0.5, 3), (3, 0.6, 16))
     },
     **{
-        f"convolution-{w}-{rows}": _convolution(window, height, width, rows, channels, filters)
+        f"group-norm-{'x'.join(map(str, sizes))}": _group_norm(*sizes)
+        for sizes in ((5, 1, 1, 7), (1, 1, 1, 1), (2, 6, 3, 4), (3, 2, 5, 1), (0, 2, 1, 3))
+    },
+    **{
+        f"attention-{'x'.join(map(str, sizes))}-{causal}": _attention(*sizes, causal=causal)
+        for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (0, 1, 3, 2))
+        for causal in (False, True)
+    },
+    **{
+        f"convolution-{w}-{rows}": _convolution(window, (height, width), rows, channels, filters)
         for w, (window, height, width) in enumerate(WINDOWS)
         for rows, channels, filters in ((1, 1, 1), (3, 5, 4))
     },
+    **{
+        f"convolution-{name}": _convolution(*sizes)
+        for name, sizes in {
+            "dilated": (Window((3, 2), (1, 2), (2, 1), (2, 3)), (7, 9), 2, 3, 4),
+            "grouped": (Window((3, 3), (2, 1), (1, 1)), (6, 5), 3, 6, 4, 2),
+            "depthwise": (Window((3, 3), (1, 1), (1, 1)), (5, 6), 2, 19, 19, 19),
+            "depthwise, dilated and strided": (Window((3, 2), (2, 2), (2, 1), (2, 1)), (8, 7), 2, 4, 4, 4),
+            "depthwise with two filters a channel": (Window((2, 2)), (4, 4), 2, 3, 6, 3),
+            "of volumes": (Window((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2)), (4, 5, 6), 2, 2, 3),
+            "of volumes, grouped": (Window((2, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1)), (3, 4, 2), 2, 4, 2, 2),
+            "grouped, without rows": (Window((3, 3), (1, 1), (1, 1)), (4, 4), 0, 4, 4, 2),
+        }.items()
+    },
+    "upsampling": _upsampling,
     **{
         f"pooling-{w}-{rows}x{channels}": _pooling(window, height, width, rows, channels)
         for w, (window, height, width) in enumerate(WINDOWS)

@@ -5,12 +5,19 @@ from random import Random
 from support.user_layers import Root, Scaled, SquaredError, Total
 
 from singa_dask.layers import (
+    GELU,
     LRN,
+    Add,
     BatchNorm,
     Concate,
     Convolution,
     Dropout,
+    GlobalPooling,
+    GroupNorm,
     InnerProduct,
+    LayerNorm,
+    Max,
+    Mul,
     Pooling,
     RecordInput,
     Slice,
@@ -18,6 +25,8 @@ from singa_dask.layers import (
     SoftmaxLoss,
     Split,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 
 CLASSES = 5
@@ -57,16 +66,36 @@ class RandomNet:
         self.add((units,), InnerProduct, source, num_output=units, bias_term=bias, transpose=transposed)
 
     def same(self, source, shape):
-        kinds = [(Tanh, {}), (Dropout, {"dropout_ratio": 0.3}), (BatchNorm, {}), (Softmax, {}), (Scaled, {})]
+        kinds = [
+            (Tanh, {}),
+            (GELU, {}),
+            (Dropout, {"dropout_ratio": 0.3}),
+            (BatchNorm, {}),
+            (Softmax, {}),
+            (Scaled, {}),
+            (LayerNorm, {}),
+        ]
         kinds += [(Root, {})] if len(shape) == 1 else [(LRN, {"local_size": 3 + 2 * self.random.randint(0, 2)})]
+        kinds += [(GroupNorm, {"num_groups": n}) for n in (2, 3, 4) if shape[-1] % n == 0]
         kind, conf = self.random.choice(kinds)
         layer = self._kept(kind, source, partition_dim=self.dim(), **conf)
         self.add(shape, Tanh, layer) if kind is Scaled else self.tops.append((layer, shape))
 
     def convolved(self, source, shape):
         filters = self.random.randint(4, 6)
-        layer = self._kept(Convolution, source, num_filters=filters, kernel=3, pad=1, partition_dim=self.dim())
+        kind = self.random.choice([Convolution, Convolution, TransposedConvolution])
+        conf = {"num_filters": filters, "kernel": 3, "pad": 1, "partition_dim": self.dim()}
+        if shape[-1] % 2 == 0 and self.random.random() < 0.3:
+            conf |= {"groups": 2, "num_filters": filters // 2 * 2}
+            filters = filters // 2 * 2
+        layer = self._kept(kind, source, **conf)
+        if self.random.random() < 0.2:
+            layer = self._kept(Upsampling, layer, method=self.random.choice(["NEAREST", "BILINEAR"]))
+            layer = self._kept(Pooling, layer, kernel=2, stride=2, pool="AVG", partition_dim=self.dim())
         pool = self.random.choice(["MAX", "AVG"])
+        if self.random.random() < 0.2:
+            pooled = self._kept(GlobalPooling, layer, pool=pool, partition_dim=self.dim())
+            self.add((*shape[:2], filters), Mul, [layer, pooled])
         self.add((*shape[:2], filters), Pooling, layer, kernel=3, stride=1, pad=1, pool=pool)
 
     def tied(self, source, shape):
@@ -80,7 +109,8 @@ class RandomNet:
         return [top for top, other in self.tops if other == shape]
 
     def total(self, source, shape):
-        layer = self._kept(Total, [source, *self.random.choices(self._like(shape), k=2)], partition_dim=self.dim())
+        kind = self.random.choice([Total, Add, Mul, Max])
+        layer = self._kept(kind, [source, *self.random.choices(self._like(shape), k=2)], partition_dim=self.dim())
         self.add(shape, Tanh, layer)
 
     def concatenated(self, source, shape):

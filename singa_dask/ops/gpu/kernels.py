@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
+from singa_dask.ops.activation import NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
 # Sliding windows. Lengths are int32, element counts long long: a buffer of columns may exceed 2^31 elements.
@@ -34,6 +34,19 @@ _REST = "T decay, T low, T high"
 KERNELS: dict[str, tuple[str, str, str]] = {
     "relu": ("T x, T slope", "T y", "y = x > 0 ? x : slope * x"),
     "relu_backward": ("T y, T dy, T slope", "T dx", "dx = y > 0 ? dy : slope * dy"),
+    "elu": ("T x, T alpha", "T y", "y = x > 0 ? x : alpha * expm1(x)"),
+    "elu_backward": ("T y, T dy, T alpha", "T dx", "dx = y > 0 ? dy : dy * (y + alpha)"),
+    "silu": (
+        "T x",
+        "T y, T slope",
+        "const T s = T(0.5) + T(0.5) * tanh(T(0.5) * x), t = x * s; y = t; slope = s + t * (T(1) - s);",
+    ),
+    "gelu": (
+        "T x",
+        "T y, T slope",
+        f"const T area = T(0.5) + T(0.5) * erf(x * T({ROOT_HALF!r}));"
+        f"y = x * area; slope = area + x * exp(T(-0.5) * x * x) * T({NORMAL!r});",
+    ),
     "sigmoid_backward": ("T y, T dy", "T dx", "dx = dy * y * (T(1) - y)"),
     "tanh_backward": ("T y, T dy", "T dx", "dx = dy * (T(1) - y * y)"),
     "stanh_backward": (

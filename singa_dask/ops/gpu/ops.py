@@ -76,11 +76,17 @@ class GpuOps(Ops):
             return out
         return self.xp.dot(a, b, out=out)
 
-    def im2col(self, x: Array, window: Window, columns: Array) -> None:
-        self._kernels.im2col(x.reshape(-1), *_geometry(window, x.shape), columns.reshape(-1))
+    def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
+        if groups > 1 or not window.plain:
+            super().im2col(x, window, columns, groups)
+        else:
+            self._kernels.im2col(x.reshape(-1), *_geometry(window, x.shape), columns.reshape(-1))
 
-    def col2im(self, columns: Array, window: Window, x: Array) -> None:
-        self._kernels.col2im(columns.reshape(-1), *_geometry(window, x.shape), x.reshape(-1))
+    def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
+        if groups > 1 or not window.plain:
+            super().col2im(columns, window, x, groups)
+        else:
+            self._kernels.col2im(columns.reshape(-1), *_geometry(window, x.shape), x.reshape(-1))
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
         self._kernels.max_pool(x.reshape(-1), *_geometry(window, x.shape), out.reshape(-1), argmax.reshape(-1))
@@ -104,6 +110,20 @@ class GpuOps(Ops):
 
     def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
         return self._kernels.relu_backward(y, dy, slope, out)
+
+    def elu(self, x: Array, alpha: float, out: Array) -> Array:
+        return self._kernels.elu(x, alpha, out)
+
+    def elu_backward(self, y: Array, dy: Array, alpha: float, out: Array) -> Array:
+        return self._kernels.elu_backward(y, dy, alpha, out)
+
+    def silu(self, x: Array, out: Array, slope: Array) -> Array:
+        self._kernels.silu(x, out, slope)
+        return out
+
+    def gelu(self, x: Array, out: Array, slope: Array) -> Array:
+        self._kernels.gelu(x, out, slope)
+        return out
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
         return self._kernels.sigmoid_backward(y, dy, out)

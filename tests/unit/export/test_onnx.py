@@ -16,6 +16,7 @@ from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
     BCELoss,
+    Concate,
     Convolution,
     EuclideanLoss,
     HuberLoss,
@@ -24,7 +25,10 @@ from singa_dask.layers import (
     MAELoss,
     MSELoss,
     RecordInput,
+    Slice,
     Step,
+    Tanh,
+    TransposedConvolution,
 )
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -34,13 +38,30 @@ IMAGES = {
     "convolution": "type: kConvolution convolution_conf { num_filters: 4 kernel: 3 pad: 1 stride: 2 }",
     "uneven convolution": """type: kConvolution
         convolution_conf { num_filters: 4 kernel_x: 3 kernel_y: 2 pad_x: 1 stride_y: 2 bias_term: false }""",
+    "convolution in groups": """type: kConvolution
+        convolution_conf { num_filters: 6 kernel: 3 pad: 2 dilation: 2 stride_x: 2 groups: 3 }""",
+    "transposed convolution": """type: kTransposedConvolution
+        convolution_conf { num_filters: 6 kernel: 3 kernel_x: 4 pad: 1 stride: 2 output_pad: 1 groups: 3 }""",
+    "upsampling": "type: kUpsampling upsampling_conf { factor: 3 }",
+    "upsampling between pixels": "type: kUpsampling upsampling_conf { method: BILINEAR }",
     "max pooling": "type: kPooling pooling_conf { pool: MAX kernel: 3 stride: 2 pad: 1 }",
     "average pooling": "type: kPooling pooling_conf { pool: AVG kernel: 3 stride: 2 pad: 1 }",
     "lrn": "type: kLRN lrn_conf { local_size: 3 alpha: 0.5 beta: 0.75 knorm: 2 }",
     "batch norm": "type: kBM",
+    "layer norm": "type: kLayerNorm",
+    "group norm": "type: kGroupNorm groupnorm_conf { num_groups: 3 }",
     "relu": "type: kReLU relu_conf { negative_slope: 0.1 }",
     "activation": "type: kActivation activation_conf { type: STANH }",
     "sigmoid": "type: kSigmoid",
+    "attention": "type: kAttention attention_conf { num_heads: 3 }",
+    "positions": "type: kPositionalEmbedding",
+    "positions by waves": "type: kPositionalEmbedding positionalembedding_conf { kind: SINUSOIDAL }",
+    "leaky relu": "type: kLeakyReLU leakyrelu_conf { negative_slope: 0.2 }",
+    "elu": "type: kELU elu_conf { alpha: 0.5 }",
+    "silu": "type: kSiLU",
+    "gelu": "type: kGELU",
+    "global pooling": "type: kGlobalPooling",
+    "global max pooling": "type: kGlobalPooling globalpooling_conf { pool: MAX }",
     "tanh": "type: kTanh",
     "dropout": "type: kDropout",
     "softmax": "type: kSoftmax softmax_conf { num_softmax_per_instance: 3 }",
@@ -124,6 +145,22 @@ NET = """
 def test_a_net_with_branches_and_shared_weights(folder):
     net = made(image_net(NET), folder)
     for ours, theirs in compared(net, folder, "loss", "back", "pool"):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+RESIDUAL = """
+  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 3 kernel: 3 pad: 1 } }
+  layer { name: "mean" type: kGlobalPooling srclayers: "conv" }
+  layer { name: "gate" type: kInnerProduct srclayers: "mean" innerproduct_conf { num_output: 3 } }
+  layer { name: "gated" type: kMul srclayers: ["conv", "gate", "mean"] }
+  layer { name: "largest" type: kMax srclayers: ["gated", "data"] }
+  layer { name: "sum" type: kAdd srclayers: ["largest", "data", "conv"] }
+"""
+
+
+def test_sums_products_and_maxima(folder):
+    net = made(image_net(RESIDUAL), folder)
+    for ours, theirs in compared(net, folder, "gated", "largest", "sum"):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
 
 
@@ -234,6 +271,47 @@ def test_fields_from_raw_samples_to_raw_targets():
     expected = model.predict(x)
     assert expected.shape == (5, 4, 5, 2)
     np.testing.assert_allclose(ran(model, layers, {"data": x}, "loss"), np.moveaxis(expected, -1, 1), rtol=1e-4)
+
+
+LARGE = [{"init": {"type": "kUniform", "low": -1, "high": 1}}]
+
+
+@pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
+@pytest.mark.parametrize("options", [{"pad": 1, "stride": 2}, {"groups": 2, "dilation": 2}])
+def test_convolutions_of_volumes(kind, options):
+    layers = [
+        RecordInput("data", shape=[2, 5, 6, 7], has_label=False),
+        kind("conv", num_filters=4, kernel=2, kernel_z=3, param=LARGE, **options),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 2, 5, 6, 7)).astype(np.float32)
+    ours = np.moveaxis(model.predict(x), -1, 2)  # as in the model, images at several depths
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_pieces_of_volumes(dim):
+    pieces = Slice("pieces", "data", slice_dim=dim, num_slices=2)
+    data = RecordInput("data", shape=[4, 5, 6, 7], has_label=False)
+    layers = [data, pieces, Tanh("first", "pieces"), Tanh("second", "pieces")]
+    layers += [
+        Concate("both", ["second", "first"], concate_dim=dim),
+        InnerProduct("out", "both", num_output=2, param=LARGE),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 4, 5, 6, 7)).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
+def test_convolutions_of_sequences(kind):
+    layers = [
+        RecordInput("data", shape=[3], sequence=9, has_label=False),
+        kind("conv", num_filters=4, kernel=5, pad=1, stride=2, param=LARGE),
+    ]
+    model = Model(layers)
+    x = np.random.default_rng(0).normal(size=(5, 9, 3)).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), model.predict(x), rtol=1e-4, atol=1e-4)
 
 
 def test_volumes_are_taken_with_channels_first():

@@ -55,9 +55,28 @@ NETS = {
     },
     "embedding": EMBEDDING + recurrent("kGRU") + OUT % "cell",
     "two layers": EMBEDDING + TWO + recurrent("kGRU", "second", "ip", units=6) + OUT % "second",
+    "both ways": ONE_HOT
+    + 'layer { name: "back" type: kReverse srclayers: "in" }'
+    + recurrent("kRNN", "r", "back")
+    + """layer { name: "turned" type: kReverse srclayers: "r" }
+    layer { name: "both" type: kConcate srclayers: "in" srclayers: "turned" concate_conf { concate_dim: 1 } }"""
+    + OUT % "both",
     "an encoder and a GRU": ONE_HOT + recurrent("kGRU") + DECODER % ("kGRU", "gru") + OUT % "decoder",
     "an encoder and an LSTM": ONE_HOT + recurrent("kRNN") + DECODER % ("kLSTM", "lstm") + OUT % "decoder",
 }
+
+
+def transformer(kind, causal):
+    return (
+        EMBEDDING
+        + f"""
+      layer {{ name: "pos" type: kPositionalEmbedding srclayers: "in" positionalembedding_conf {{ kind: {kind} }} }}
+      layer {{ name: "norm" type: kLayerNorm srclayers: "pos" }}
+      layer {{ name: "attention" type: kAttention srclayers: "norm"
+              attention_conf {{ num_heads: 3 causal: {causal} bias_term: {causal} }} }}
+      layer {{ name: "sum" type: kAdd srclayers: "attention" srclayers: "pos" }}"""
+        + OUT % "sum"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +181,21 @@ def test_any_batch_and_any_number_of_steps(symbols):
         results = running.run(None, {"data": rows[:, t : t + 1], **state})
         np.testing.assert_allclose(results[0][:, 0], whole[:, t], rtol=1e-5, atol=1e-5)
         state = carried(running, results)
+
+
+@pytest.mark.parametrize("kind", ["LEARNED", "SINUSOIDAL"])
+@pytest.mark.parametrize("causal", ["true", "false"])
+def test_attention_over_any_number_of_steps(symbols, kind, causal):
+    net = made(TEXT + transformer(kind, causal), symbols)
+    running = session(net, "loss")
+    rows = np.random.default_rng(4).integers(0, SYMBOLS, (ROWS, STEPS + 1))
+    net.forward({"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, total_rows=ROWS))
+    (whole,) = running.run(None, {"data": rows[:, :STEPS]})
+    np.testing.assert_allclose(whole, by_step(net.output("loss"), ROWS), rtol=1e-5, atol=1e-5)
+    (fewer,) = running.run(None, {"data": rows[:2, :2]})
+    assert fewer.shape == (2, 2, SYMBOLS)
+    if causal == "true":
+        np.testing.assert_allclose(fewer, whole[:2, :2], rtol=1e-5, atol=1e-5)
 
 
 def test_a_classifier_of_sequences(symbols):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job import JobProto, check_job, load_job, locate_problems, read_job
+from singa_dask.job import Job, JobProto, check_job, load_job, locate_problems, read_job
 from singa_dask.job.check_fields import RANGES
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.job.layer_types import CONF, DEPRECATED, REQUIRED
@@ -429,3 +429,19 @@ def test_facts_name_what_the_schema_has() -> None:
     for name in RANGES:
         block, _, field = name.rpartition(".")
         assert any(field in messages[m].fields_by_name for m in ([block] if block else messages)), name
+
+
+def test_sequences_that_are_read_backwards_are_not_continued() -> None:
+    text = """
+      name: "text" train_steps: 1 train_one_batch { alg: %s }
+      updater { type: kSGD learning_rate { type: kFixed } }
+      neuralnet {
+        unroll_len: 4
+        layer { name: "data" type: kRecordInput store_conf { path: "p" batchsize: 2 shape: 3 sequence: 4 } }
+        layer { name: "back" type: kReverse srclayers: "data" }
+        layer { name: "ip" type: kInnerProduct srclayers: "back" innerproduct_conf { num_output: 3 } }
+        layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+      }"""
+    Job.from_text(text % "kBP").check()
+    with pytest.raises(ConfigError, match=r"layer\[back\].type: is not for kBPTT.*kReverse.*alg: kBP"):
+        Job.from_text(text % "kBPTT").check()

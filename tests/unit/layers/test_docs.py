@@ -16,22 +16,24 @@ TEXT = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
 
 
 @pytest.fixture
-def add():
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "class Add" in block)
+def difference():
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "class Difference" in block)
     names = {"__name__": "of_the_documentation"}
     exec(code, names)
-    return names["Add"]
+    return names["Difference"]
 
 
-def net(add, width: int = 4):
+def net(difference, width: int = 4):
     data = layers.RecordInput("data", shape=[4])
     first = layers.Tanh()(layers.InnerProduct("first", num_output=4)(data))
     second = layers.InnerProduct("second", num_output=width)(first)
-    return layers.SoftmaxLoss()(layers.InnerProduct("scores", num_output=3)(add("add")(second, first)), data)
+    return layers.SoftmaxLoss()(
+        layers.InnerProduct("scores", num_output=3)(difference("difference")(second, first)), data
+    )
 
 
-def test_a_residual_connection_has_right_gradients(add):
-    model = Model([net(add)], dtype=np.float64)
+def test_it_has_right_gradients(difference):
+    model = Model([net(difference)], dtype=np.float64)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(5, 4)), rng.integers(0, 3, 5)
     model(x, y)
@@ -39,6 +41,6 @@ def test_a_residual_connection_has_right_gradients(add):
     check_gradients(model.net, lambda: float(model(x, y)), per_entry=4)
 
 
-def test_sources_of_other_shapes_are_refused(add):
+def test_sources_of_other_shapes_are_refused(difference):
     with pytest.raises(ConfigError, match="the sources must have the same shape"):
-        Model([net(add, width=5)])
+        Model([net(difference, width=5)])

@@ -95,7 +95,7 @@ def test_a_second_contribution_adds_to_the_gradient(name, ops):
     set_up.forward()
     set_up.layer.backward(set_up.ctx, weights[0].copy())
     for param, grad in zip(set_up.layer.params, once, strict=True):
-        np.testing.assert_allclose(param.grad, 2 * grad)
+        np.testing.assert_allclose(param.grad, 2 * grad, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["InnerProduct", "Convolution"])

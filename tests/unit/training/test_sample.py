@@ -175,3 +175,47 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
 }
 """
+
+
+ATTENTION = """
+  layer { name: "symbols" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 7 feature_dim: 4 } }
+  layer { name: "in" type: kPositionalEmbedding srclayers: "symbols" }
+  layer { name: "attention" type: kAttention srclayers: "in" attention_conf { num_heads: 2 causal: true } }
+  layer { name: "ip" type: kInnerProduct srclayers: "attention" innerproduct_conf { num_output: 7 } }
+"""
+
+
+@pytest.fixture(scope="module")
+def attending(made, tmp_path_factory):
+    """A net with attention: its job, the net and a checkpoint."""
+    texts, draw = made[3], np.random.default_rng(0)
+    folder = texts["vocab"].parent / "shards"
+    job = Job.from_text(TRAIN % {"folder": folder, "layers": ATTENTION})
+    net = Net(prepare(job).job.neuralnet, Phase.kTrain, get_ops("cpu"))
+    parameters = {param.name: draw.normal(0, 1.5, param.shape).astype(np.float32) for param in net.params}
+    saved = checkpoints.path_of(tmp_path_factory.mktemp("attention") / "checkpoint", 8)
+    saved = checkpoints.save(checkpoints.Checkpoint(8, 5, job.to_text(), parameters), saved)
+    net.flat.values[...] = net.flat.flattened(parameters)
+    return job, net, saved
+
+
+def test_a_net_with_attention_reads_the_last_symbols_again(attending):
+    job, net, saved = attending
+    symbols = np.random.default_rng(1).integers(0, 7, 9)
+    rows = np.stack([symbols[:7], symbols[1:8], symbols[2:9]])
+    net.forward({"data": Batch(rows.astype(np.float32))}, Step())
+    expected = net.output("loss").reshape(6, 3, 7)  # step, row, symbol
+    sampler = Sampler(job, [saved])
+    for t in range(8):  # six symbols, then those of the next rows
+        step, row = (t, 0) if t < 6 else (5, t - 5)
+        np.testing.assert_allclose(sampler(int(symbols[t])), expected[step, row], rtol=1e-4, atol=1e-6)
+    assert "".join(sampler.write(20, seed=2)) == "".join(Sampler(job, [saved]).write(20, seed=2))
+
+
+def test_attention_to_later_symbols_and_without_memory_is_refused(attending, made):
+    job, _, saved = attending
+    both_ways = Job.from_text(job.to_text().replace("causal: true", "causal: false"))
+    with pytest.raises(ConfigError, match=r"'attention' reads later symbols.*kAttention.*causal: true"):
+        Sampler(both_ways, [saved])
+    with pytest.raises(ConfigError, match=r"'attention' reads several symbols at once.*job that trained"):
+        Sampler(Job.from_text(SAMPLE % {**made[3], "layers": ATTENTION}))

@@ -47,7 +47,8 @@ class DirectConvolution:
         spans = tables.spans(count, threads)
         images = count // len(spans)
         turned = _transposed(window, height, width)
-        output = (*window.output_size(height, width), filters)
+        oh, ow = window.output_size(height, width)
+        output = oh, ow, filters
         backward: Gather | Scatter
         if turned:
             backward, columns, lines = Gather.of(output, turned, channels, images), channels, kh * kw * filters

@@ -121,11 +121,12 @@ class WeightSums(NamedTuple):
     def of(cls, shape: tuple[int, int, int], window: Window, filters: int, images: int) -> WeightSums:
         (height, width, channels), (kh, kw), (sh, sw) = shape, window.kernel, window.stride
         oh, ow = window.output_size(height, width)
-        h, w = height + 2 * window.pad[0], width + 2 * window.pad[1]
+        ph, pw = window.pad
+        h, w = height + 2 * ph, width + 2 * pw
         line, image = w * channels, h * w * channels
         block = max(1, min(images, _BLOCK_ELEMENTS // image))
         return cls(
-            window.pad,
+            (ph, pw),
             block,
             table(grid((kh, line), (kw * channels, 1)), WEIGHTS),
             grid((block, image), (oh, sh * line)).reshape(-1),
@@ -155,7 +156,8 @@ class Scatter(NamedTuple):
     def of(cls, shape: tuple[int, int, int], window: Window, filters: int, images: int) -> Scatter:
         (height, width, channels), (kh, kw), (sh, sw) = shape, window.kernel, window.stride
         oh, ow = window.output_size(height, width)
-        h, w = height + 2 * window.pad[0], width + 2 * window.pad[1]
+        ph, pw = window.pad
+        h, w = height + 2 * ph, width + 2 * pw
         line, image = w * channels, h * w * channels
         block = best_block(images, max(_BLOCK_ELEMENTS // image, -(-ROWS // oh)), lambda n: in_tiles(n * oh))
         rows = grid((ow, filters), (block, oh * ow * filters), (oh, ow * filters)).reshape(ow, -1)
@@ -163,7 +165,7 @@ class Scatter(NamedTuple):
         if block * oh < ROWS:
             rows, targets = (np.stack([table(column) for column in columns]) for columns in (rows, targets))
         return cls(
-            window.pad,
+            (ph, pw),
             block,
             table(rows),
             grid((kh, line)),

@@ -43,7 +43,7 @@ def suits(x_shape: Shape, window: Window, filters: int) -> bool:
         return False
     oh, ow = window.output_size(height, width)
     tiles = -(-oh // TILE[size]) * -(-ow // TILE[size])
-    sums = sum((h.stop - h.start) * (w.stop - w.start) for _, _, (h, w), _ in window.offsets(height, width))
+    sums = sum((h.stop - h.start) * (w.stop - w.start) for _, (h, w), _ in window.offsets(height, width))
     left, right = -(-channels // VECTOR), -(-filters // VECTOR)
     work = tiles * (SIZE**2 * channels * right + _IMAGE_WORK * left + _OUTPUT_WORK * right)
     return count * work + _FILTER_WORK * channels * right < count * sums * channels * right
@@ -135,7 +135,7 @@ class WinogradConvolution:
         count, height, width, channels = x_shape
         size = window.kernel[0]
         weight, tile = (size, size, channels, filters), TILE[size]
-        oh, ow = window.output_size(height, width)
+        (oh, ow), (ph, pw) = window.output_size(height, width), window.pad
         down, across = -(-oh // tile), -(-ow // tile)
         spans = tables.spans(count, threads)
         images = count // len(spans)
@@ -146,7 +146,7 @@ class WinogradConvolution:
         weight_block = _Block.of(weight, images, down, across, tiles)
         sums = _Points(channels, _row(filters))
         constants = Tables(
-            corner=window.pad,
+            corner=(ph, pw),
             tile=tile,
             x_rows=tables.grid((block.xs.rows, block.xs.columns)),
             y_rows=tables.grid((block.ys.rows, block.ys.columns)),

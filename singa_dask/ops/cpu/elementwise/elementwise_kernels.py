@@ -6,11 +6,13 @@ would test for overlap, and take the loop without vectors where both are the sam
 
 import numpy as np
 
-from singa_dask.ops.activation import STANH_INNER, STANH_OUTER
+from singa_dask.ops.activation import ERF_LIMIT, ERF_P, ERF_Q, NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
 _GAMMA, _MIX1, _MIX2 = np.uint64(GAMMA), np.uint64(MIX1), np.uint64(MIX2)
+# The highest power first.
+_ERF_P, _ERF_Q = ERF_P[::-1], ERF_Q[::-1]
 
 
 @kernel
@@ -25,6 +27,24 @@ def relu_backward(y, slope, d):
     slope = y.dtype.type(slope)
     for k in range(y.size):
         d[k] = d[k] if y[k] > 0 else slope * d[k]
+
+
+@kernel
+def gelu(x, out, slope):
+    """As ActivationOps.gelu. slope: exp(-x^2 / 2)."""
+    real = x.dtype.type
+    limit, scale, one, half = real(ERF_LIMIT), real(1 / ERF_LIMIT), real(1), real(0.5)
+    for k in range(x.size):
+        z = min(max(x[k] * real(ROOT_HALF), -limit), limit)
+        u = z * scale * (z * scale)
+        above = below = real(0)
+        for c in _ERF_P:
+            above = above * u + real(c)
+        for c in _ERF_Q:
+            below = below * u + real(c)
+        area = half + half * min(max(z * above / below, -one), one)
+        out[k] = x[k] * area
+        slope[k] = area + x[k] * slope[k] * real(NORMAL)
 
 
 @kernel

@@ -8,7 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.cpu.elementwise import elementwise_kernels, loss_kernels, lrn_kernels, update_kernels
+from singa_dask.ops.cpu.elementwise import (
+    elementwise_kernels,
+    group_norm_kernels,
+    loss_kernels,
+    lrn_kernels,
+    update_kernels,
+)
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
 from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import hyperparameters, trust_ratio
@@ -19,6 +25,8 @@ class CpuElementwiseOps(ThreadedOps):
 
     # Parameters whose update takes a thread about ten times as long as waking it.
     _update_worth_a_thread: ClassVar[int] = 1 << 18
+    # Elements of which a core keeps several arrays in its second-level cache.
+    _cached: ClassVar[int] = 1 << 13
 
     def relu(self, x: Array, slope: float, out: Array) -> Array:
         source, target = x.reshape(-1), out.reshape(-1)
@@ -48,6 +56,28 @@ class CpuElementwiseOps(ThreadedOps):
     def stanh_backward(self, y: Array, dy: Array, out: Array) -> Array:
         value = y.reshape(-1)
         return self._in_place(dy, out, lambda d, n: elementwise_kernels.stanh_backward(value[n], d[n]))
+
+    def elu(self, x: Array, alpha: float, out: Array) -> Array:
+        reference = super().elu
+        return self._in_parts(lambda x, out: reference(x, alpha, out), x, out)
+
+    def silu(self, x: Array, out: Array, slope: Array) -> Array:
+        return self._in_parts(super().silu, x, out, slope)
+
+    def gelu(self, x: Array, out: Array, slope: Array) -> Array:
+        return self._in_parts(_gelu, x, out, slope)
+
+    def _in_parts(self, passes: Callable[..., object], x: Array, *outs: Array) -> Array:
+        """Run several passes over the arrays on parts of them that stay in a core's cache."""
+        flat = [array.reshape(-1) for array in (x, *outs)]
+
+        def task(n: slice) -> None:
+            for start in range(n.start, n.stop, self._cached):
+                part = slice(start, min(start + self._cached, n.stop))
+                passes(*[array[part] for array in flat])
+
+        self._share(flat[0], task)
+        return outs[0]
 
     def lrn(
         self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
@@ -80,6 +110,20 @@ class CpuElementwiseOps(ThreadedOps):
 
         self._share(x, rows)
         return out
+
+    def group_norm(
+        self, x: Array, scale: Array, bias: Array, epsilon: float, out: Array, mean: Array, inverse: Array
+    ) -> Array:
+        def rows(n: slice) -> None:
+            group_norm_kernels.group_norm(x[n], scale, bias, epsilon, out[n], mean[n], inverse[n])
+
+        self._share(x, rows)
+        return out
+
+    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
+        run = group_norm_kernels.group_norm_backward
+        sums[...] = self._summed(x, lambda n, own: run(x[n], scale, mean[n], inverse[n], d[n], own), sums)
+        return d
 
     def dropout(
         self, x: Array, ratio: float, key: int, first: int, out: Array, mask: Array, columns: Columns | None = None
@@ -145,3 +189,10 @@ class CpuElementwiseOps(ThreadedOps):
         """Run task(n) on shares n of the elements of w."""
         count = max(1, min(self._team.size, w.size // self._update_worth_a_thread))
         self._team.share(w.size, count, task)
+
+
+def _gelu(x: Array, out: Array, slope: Array) -> None:
+    np.multiply(x, x, out=slope)
+    slope *= -0.5
+    np.exp(slope, out=slope)
+    elementwise_kernels.gelu(x, out, slope)

@@ -34,3 +34,15 @@ class ThreadedOps(Ops):
         rows = x.shape[0]
         count = max(1, min(self._team.size, rows, x.size // self._worth_a_thread))
         self._team.share(rows, count, task)
+
+    def _summed(self, x: Array, task: Callable[[slice, Array], None], like: Array) -> Array:
+        """The sum of what task(rows, own), own an array of zeros as `like`, adds to `own` for shares of x's rows. The
+        order of the summands does not depend on the threads."""
+        parts: dict[int, Array] = {}
+
+        def share(n: slice) -> None:
+            parts[n.start] = np.zeros(like.shape, like.dtype)
+            task(n, parts[n.start])
+
+        self._share(x, share)
+        return np.sum([parts[start] for start in sorted(parts)], axis=0)

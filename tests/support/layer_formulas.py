@@ -1,0 +1,159 @@
+"""The formulas of layers, written out with loops, in float64.   B rows, channels last."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from singa_dask.ops.random import random_bits, stream_key
+
+
+def normalised(x: np.ndarray) -> np.ndarray:
+    axes = tuple(range(x.ndim - 1))
+    return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + 1e-5)
+
+
+def grouped(groups: int, epsilon: float) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        blocks = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
+        mean, var = (f(blocks, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
+        return ((blocks - mean) / np.sqrt(var + epsilon)).reshape(x.shape) * scale + bias
+
+    return formula
+
+
+def convolve(
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    pad: tuple[int, ...],
+    dilation: tuple[int, ...] | None = None,
+    groups: int = 1,
+) -> Callable[..., np.ndarray]:
+    gaps = dilation or (1,) * len(kernel)
+
+    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
+        padded = np.pad(x, ((0, 0), *((p, p) for p in pad), (0, 0)))
+        by_axis = zip(padded.shape[1:-1], kernel, stride, gaps, strict=True)
+        size = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in by_axis]
+        channels, filters = x.shape[-1] // groups, w.shape[-1] // groups
+        y = np.zeros((len(x), *size, w.shape[-1]))
+        for place in itertools.product(*map(range, size)):
+            for offset in itertools.product(*map(range, kernel)):
+                at = tuple(p * s + o * d for p, s, o, d in zip(place, stride, offset, gaps, strict=True))
+                for g in range(groups):
+                    read, made = slice(g * channels, (g + 1) * channels), slice(g * filters, (g + 1) * filters)
+                    y[(slice(None), *place, made)] += (
+                        padded[(slice(None), *at, read)] @ w[(*offset, slice(None), made)]
+                    )
+        return y + b
+
+    return formula
+
+
+def transposed(
+    kernel: tuple[int, ...], stride: int, pad: int, dilation: int = 1, more: int = 0, groups: int = 1
+) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray, w: np.ndarray, b: Any = 0) -> np.ndarray:
+        size = [(n - 1) * stride + (k - 1) * dilation + 1 + more for n, k in zip(x.shape[1:-1], kernel, strict=True)]
+        filters, channels = w.shape[-2], x.shape[-1] // groups
+        y = np.zeros((len(x), *size, filters * groups))
+        for place in itertools.product(*map(range, x.shape[1:-1])):
+            for offset in itertools.product(*map(range, kernel)):
+                at = tuple(p * stride + o * dilation for p, o in zip(place, offset, strict=True))
+                for g in range(groups):
+                    read, made = slice(g * channels, (g + 1) * channels), slice(g * filters, (g + 1) * filters)
+                    y[(slice(None), *at, made)] += x[(slice(None), *place, read)] @ w[offset][:, read].T
+        inner = tuple(slice(pad, n - pad) for n in size)
+        return y[(slice(None), *inner)] + b
+
+    return formula
+
+
+def pool(
+    reduce: Callable[..., np.ndarray], kernel: int, stride: int, pad: int, fill: float
+) -> Callable[..., np.ndarray]:
+    def formula(x: np.ndarray) -> np.ndarray:
+        padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=fill)
+        size = [(n - kernel) // stride + 1 for n in padded.shape[1:3]]
+        y = np.empty((len(x), *size, x.shape[3]))
+        for h, v in itertools.product(*map(range, size)):
+            y[:, h, v] = reduce(padded[:, h * stride :, v * stride :][:, :kernel, :kernel], axis=(1, 2))
+        return y
+
+    return formula
+
+
+def between(x: np.ndarray) -> np.ndarray:
+    """Twice as many lines; each lies a quarter of the way between two, the outer ones on the edge."""
+    above, below = x[:, np.r_[0, : x.shape[1] - 1]], x[:, np.r_[1 : x.shape[1], x.shape[1] - 1]]
+    return np.stack([0.75 * x + 0.25 * above, 0.75 * x + 0.25 * below], axis=2).reshape(len(x), -1, *x.shape[2:])
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
+
+
+def lrn(size: int, alpha: float, beta: float, knorm: float) -> Callable[[np.ndarray], np.ndarray]:
+    def formula(x: np.ndarray) -> np.ndarray:
+        y = np.empty_like(x)
+        for c in range(x.shape[-1]):
+            around = x[..., max(0, c - size // 2) : c + size // 2 + 1]
+            y[..., c] = x[..., c] * (knorm + alpha / size * (around**2).sum(axis=-1)) ** -beta
+        return y
+
+    return formula
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def over_time(cell: Callable[..., Any], gates: int, carried: int = 1) -> Callable[..., np.ndarray]:
+    """Every row a time step of its own: cell(a step's input sums, its state sums, the state) -> the state after."""
+
+    def formula(x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        given, params = (rest[:1], rest[1:]) if len(rest) not in (2 * gates, 3 * gates) else ((), rest)
+        input_weights, state_weights, biases = params[:gates], params[gates : 2 * gates], params[2 * gates :]
+        units, h = len(state_weights[0]), []
+        state = [given[0] if given else np.zeros((1, units)), *[np.zeros((1, units))] * (carried - 1)]
+        steps = x[:, None] if not given else x[None]
+        for row in steps:
+            ax = [row.reshape(len(row), -1) @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
+            ah = [state[0] @ w.T for w in state_weights]
+            state = list(cell(ax, ah, *state))
+            h.append(state[0])
+        return np.concatenate(h)
+
+    return formula
+
+
+def gru(ax: Any, ah: Any, h: np.ndarray) -> Any:
+    z, r = sigmoid(ax[0] + ah[0]), sigmoid(ax[1] + ah[1])
+    return ((1 - z) * np.tanh(ax[2] + r * ah[2]) + z * h,)
+
+
+def lstm(ax: Any, ah: Any, h: np.ndarray, cell: np.ndarray) -> Any:
+    i, f, o = (sigmoid(ax[k] + ah[k]) for k in range(3))
+    cell = f * cell + i * np.tanh(ax[3] + ah[3])
+    return o * np.tanh(cell), cell
+
+
+def attention(causal: bool) -> Callable[..., np.ndarray]:
+    """Of x (B, T, C)."""
+
+    def formula(x: np.ndarray, w: np.ndarray, b: np.ndarray, wo: np.ndarray, bo: np.ndarray) -> np.ndarray:
+        q, k, v = (np.einsum("btc,cnd->bntd", x, w[:, i]) + b[i][:, None] for i in range(3))
+        scores = np.einsum("bntd,bnsd->bnts", q, k) / np.sqrt(w.shape[-1])
+        if causal:
+            scores = np.where(np.tri(x.shape[1], dtype=bool), scores, -np.inf)
+        return np.einsum("bnts,bnsd,ndc->btc", softmax(scores), v, wo) + bo
+
+    return formula
+
+
+def dropout(x: np.ndarray) -> np.ndarray:
+    bits = random_bits(np, stream_key(11, 3, "drop"), 0, x.size).reshape(x.shape)
+    return np.where(bits / 2.0**64 < 0.25, 0, x / 0.75)

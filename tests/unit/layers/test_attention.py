@@ -1,0 +1,61 @@
+"""Attention: settings, and memory that is linear in the number of positions."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from singa_dask.errors import ConfigError
+from singa_dask.layers import Attention, Context, PositionalEmbedding, Step
+from singa_dask.layers.attention import sinusoids
+from singa_dask.ops import get_ops
+
+
+def test_heads_must_divide_the_features():
+    with pytest.raises(ConfigError, match=r"layer 'a'.*num_heads must divide the 8 features.*3"):
+        Attention("a", "x", num_heads=3, unroll_len=4).setup((8,))
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 1, 8)])
+def test_a_single_position_is_refused(shape):
+    with pytest.raises(ConfigError, match=r"layer 'a': has a single position.*unroll_len: T"):
+        Attention("a", "x", num_heads=2).setup(shape)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_need_no_array_of_all_pairs(causal):
+    steps, heads, rows = 3000, 2, 2
+    ops = get_ops("cpu", np.float32)
+    layer = Attention("a", "x", num_heads=heads, causal=causal, unroll_len=steps)
+    layer.setup((8,))
+    draw = np.random.default_rng(0)
+    for param in layer.params:
+        param.bind(draw.standard_normal(param.shape).astype(np.float32), ops.zeros(param.shape))
+    x = draw.standard_normal((steps * rows, 8)).astype(np.float32)
+    ops.column_sums(ops.affine(x, x[:8, :8], x[0]), ops.empty((8,)))  # compiles the kernels
+    ctx = Context(ops, Step(total_rows=rows))
+    tracemalloc.start()
+    y = layer.forward(ctx, x)
+    layer.backward(ctx, np.ones_like(y))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < steps * steps * 4 / 4  # a quarter of one matrix of weights
+    assert np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_scores_do_not_overflow(dtype):
+    ops, draw = get_ops("cpu", dtype), np.random.default_rng(0)
+    q, k, v = (draw.standard_normal((1, 1, 200, 4)).astype(dtype) for _ in range(3))
+    q *= 1e6
+    out, log_sums = np.empty_like(v), np.empty((1, 1, 200), dtype)
+    ops.attention((q, k, v), out, log_sums, causal=False)
+    largest = (q[0, 0].astype(float) @ k[0, 0].T.astype(float)).argmax(axis=1)
+    np.testing.assert_allclose(out[0, 0], v[0, 0][largest], rtol=1e-5)
+
+
+def test_waves_are_those_of_the_formula():
+    table = sinusoids(50, 6)
+    assert table[7, 2] == np.sin(7 / 10000 ** (2 / 6))
+    assert table[7, 5] == np.cos(7 / 10000 ** (4 / 6))
+    assert not PositionalEmbedding("p", "x", kind="SINUSOIDAL").params
