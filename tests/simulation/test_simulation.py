@@ -13,9 +13,11 @@ import pytest
 
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
+from singa_dask.cluster import held
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
+from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import Servers
@@ -125,6 +127,16 @@ def groups_begin_where_they_were(patch):
     patch.setattr(Members, "worker_group_request", wrong)
 
 
+def smaller_groups_train_the_job_of_the_whole(patch):
+    patch.setattr(GroupLauncher, "_job_of", lambda self, workers: self.worker_plan.job)
+
+
+def the_oldest_memory_is_taken(patch):
+    """A group goes on from what its first generation has left, not from what the last one has."""
+    order = sorted
+    patch.setattr(held, "sorted", lambda items, key: order(items, key=key)[::-1], raising=False)
+
+
 MISTAKES = [
     restarted_groups_begin_too_early,
     repeated_exchanges_are_added_again,
@@ -133,6 +145,8 @@ MISTAKES = [
     the_last_exchange_is_left_out,
     processes_in_use_are_free,
     groups_begin_where_they_were,
+    smaller_groups_train_the_job_of_the_whole,
+    the_oldest_memory_is_taken,
 ]
 
 
