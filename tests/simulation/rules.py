@@ -253,7 +253,7 @@ class Rules:
         """A worker group begins."""
         plan = meeting.plan.group
         if plan.in_process_servers:
-            expected = self.done if self._survives() else lineage.first
+            expected = self.done if self._survives(meeting) else lineage.first
             self.demand(step >= expected, f"worker group {plan.number} begins at step {step}, not at {expected}")
             self.done = step
         elif plan.fresh:
@@ -261,13 +261,16 @@ class Rules:
             expected = max(lineage.starts[plan.number], 0 if founds else plan.first)
             self.demand(step == expected, f"worker group {plan.number} begins at step {step}, not at {expected}")
 
-    def _survives(self) -> bool:
-        """Whether the memory of every lost rank must be found: a nanny that holds it lives, and could be asked."""
+    def _survives(self, meeting: Meeting) -> bool:
+        """Whether the memory of every lost rank must be found: a nanny that holds it lives, and could be asked. A
+        resumed run may be on other hosts."""
         history = self.run.history
         if self.state is None or not self.holders or history.network.faulty_at() >= self.done_at:
             return False
-        nannies = self.state.processes.nannies
-        there = {nanny for nanny in nannies if history.cluster.processes[nanny].alive}
+        hosts = {rank.process.host for rank in meeting.ranks}
+        nannies = [history.cluster.processes[nanny] for nanny in self.state.processes.nannies]
+        resumed = meeting.plan.group.generation == 1
+        there = {nanny.address for nanny in nannies if nanny.alive and (nanny.host in hosts or not resumed)}
         return all(there & set(of) for of in self.holders)
 
     def final(self, lineage: Lineage, values: np.ndarray, *, interrupted: bool) -> None:
