@@ -221,13 +221,11 @@ class Cluster:
 
     def alive(self, client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:
         """As cluster.remote."""
-        self._pause()
         there = {process.address for process in self.workers() if process.registered}
         return there if addresses is None else there & set(addresses)
 
     def last_seen(self, client: Any, timeout_s: float = 10.0) -> dict[str, float]:
         """As cluster.remote."""
-        self._pause()
         now = self.loop.now
         return {p.address: min(now, p.silent) for p in self.workers() if p.registered}
 
@@ -284,9 +282,6 @@ class Cluster:
             if process is not None and process.alive and process.nanny:
                 nanny = self.processes[process.nanny]
                 self.network.send(client.process, nanny, lambda process=process: self.kill(process))
-        self._pause()
-
-    def _pause(self) -> None:
         assert self.loop.fiber is not None
         self.loop.fiber.wait(QUICK_S)
 

@@ -293,6 +293,9 @@ class Rules:
 
     def _excused(self) -> bool:
         """Whether the user was told that the last exchange failed, or the run was stopped while something was lost."""
+        members = self.state.members.all() if self.state is not None and self.state.stopped else []
+        if any(member.phase not in (Phase.RUNNING, Phase.ENDED) for member in members):
+            return True
         return any("the last exchange" in note or "ends here" in note for note in self.notes)
 
 

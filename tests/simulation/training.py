@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 COMPUTE_S = 0.25  # of a step, on a fast worker group
 UPDATE_S = 0.03  # of a rank's slices, by the server in its process
 SAVE_S = 0.2
-LOOK_S = 0.05
+LOOK_S = 0.1
 PATIENCE_S = 60.0  # for a reply of a living server
 
 
