@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulation.client import Task
 from simulation.clock import Fiber
-from simulation.cluster import Process, Task
+from simulation.cluster import Process
 from simulation.training import Training
 from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import MpiReport

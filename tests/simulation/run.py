@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulation.client import Client, Task
 from simulation.clock import Clock
-from simulation.cluster import Client, Process, Task, describe
+from simulation.cluster import Process, describe
 from simulation.ranks import Meeting
 from simulation.rules import NEWCOMERS, CheckedSupervision, Counting, Lineage, Rules
 from singa_dask.cluster import leases
