@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from singa_dask.supervision.members import Members, Phase
@@ -30,6 +30,10 @@ class Processes:
         self.pids |= {info.address: info.pid for info in there if info.nanny}
         return there, back
 
+    def moved(self, moved: Mapping[str, str]) -> None:
+        """Nannies have started processes: old address -> new one."""
+        self._nannies |= {new: self._nannies[old] for old, new in moved.items() if old in self._nannies}
+
     def free(self, there: Iterable[WorkerInfo], members: Members) -> list[WorkerInfo]:
         """The Dask workers that nobody has. Those of what is being formed may come back under unknown addresses."""
         used = members.used()
@@ -44,8 +48,16 @@ class Processes:
 
     def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
-        restarting = {self._nannies[address] for address in missing if address in self._nannies}
-        return (restarting & nannies) - {info.nanny for info in there}
+        return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}
+
+    def nearest(self, missing: Sequence[str], free: Iterable[WorkerInfo]) -> list[str]:
+        """The addresses of free Dask workers, first those that nannies have started in the place of missing ones: they
+        are where the memory of these is."""
+        nannies = self._nannies_of(missing)
+        return [info.address for info in sorted(free, key=lambda info: info.nanny not in nannies)]
+
+    def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
+        return {self._nannies[address] for address in addresses if address in self._nannies}
 
     def stuck(self, missing: Iterable[str], *, again: bool) -> dict[str, int]:
         """Processes to replace among those that do not answer: a process that was stopped lives, and its nanny is

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.25
 _ASK_S = 5.0
 _COMING_S = 1.0  # without another worker: then all have come
+_LEAVING_S = 10.0  # in which the workers of a run whose driver was lost have left
 
 
 class Queue:
@@ -41,16 +42,20 @@ class Queue:
     def wait(self, client: Client, name: str, workspace: str) -> list[WorkerInfo]:
         """The free workers, once there are enough. Answers requests to the run (name, workspace) meanwhile.
 
+        If the run has workers already, its former driver was lost: they end soon, and have its state in memory.
         Raises ClusterError if workers do not come in time, or the run is asked to stop.
         """
         inbox: SimpleQueue[Any] = SimpleQueue()
+        leave_by = time.monotonic() + _LEAVING_S
         with listening(client, name, workspace, inbox.put):
             while True:
                 workers = wait_workers(client, self.count, self.patience_s)
                 free = [info for info in workers if not info.group]
-                if len(free) >= self.count:
+                leaving = any(parts_of_run(info.run) == (name, workspace) for info in workers)
+                if len(free) < self.count:
+                    self._look(workers, lambda: active_runs(client))
+                elif not leaving or time.monotonic() > leave_by:
                     return free
-                self._look(workers, lambda: active_runs(client))
                 _answer(inbox)
                 time.sleep(_LOOK_S)
 

@@ -163,6 +163,7 @@ class Supervision:
         self._operation_done()
         members = [member for member in self.members.all() if member.phase is Phase.FORMING]
         self.members.relocate(members, event.moved)
+        self.processes.moved(event.moved)
         if isinstance(event, ev.NotFormed):
             return self._not_formed(members, event)
         self.processes.pids.update(event.pids)
@@ -309,20 +310,22 @@ class Supervision:
 
     def _place(self, there: Sequence[WorkerInfo], at: float, nannies: frozenset[str]) -> None:
         """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
-        under other addresses."""
+        under other addresses. If these have left memory, it waits for them: others may be on other machines."""
         batch = self.members.batch(self._may_be_dropped)
         if not batch or (self._checkpoint is None and not self.members.serving()):
             return
         answer = {info.address for info in there}
         missing = list(dict.fromkeys(address for m in batch for address in m.where if address not in answer))
-        free = [info.address for info in self.processes.free(there, self.members)]
-        if len(free) >= len(missing):
+        free = self.processes.nearest(missing, self.processes.free(there, self.members))
+        coming = self.processes.coming(missing, there, nannies)
+        late = self._replaced_by is not None and at >= self._replaced_by
+        left = any(member.left for member in batch if isinstance(member, WorkerGroup))
+        if len(free) >= len(missing) and (late or not (left and coming)):
             self._replaced_by = None
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return self._form(batch)
         first, self._replaced_by = self._replaced_by is None, self._replaced_by or at + self.patience_s
-        late = at >= self._replaced_by
-        if late or not self.processes.coming(missing, there, nannies):
+        if late or not coming:
             here = [address for address in batch[0].where if address in answer] + free
             if self.least is not None and len(here) >= self.least:
                 return self._form(self._shrunk(batch, here))

@@ -64,11 +64,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that a history is made of. spare: processes more than needed; slow: by how much a worker group is slower."""
+    """All that a history is made of. hosts: of its Dask workers; spare: how many more than needed; slow: by how much a
+    worker group is slower."""
 
     seed: int
     name: str
     topology: Mapping[str, Any]
+    hosts: int = len(HOSTS)
     spare: int = 1
     nannies: bool = True
     max_restarts: int = 3
@@ -77,7 +79,9 @@ class Scenario:
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.topology.items())
-        more = f"{self.spare} spare, max_restarts={self.max_restarts}" + ("" if self.nannies else ", no nannies")
+        more = f"{self.hosts} hosts, {self.spare} spare, max_restarts={self.max_restarts}" + (
+            "" if self.nannies else ", no nannies"
+        )
         lines = [f"seed {self.seed}, {self.name}: {chosen}; {more}", *(f"  {fault}" for fault in self.faults)]
         return "\n".join(lines)
 
@@ -85,6 +89,7 @@ class Scenario:
 # Histories that have broken other systems. Faults: kind, who, when, how long; times vary by up to 0.6 s.
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
 DOWNPOUR = {"nworker_groups": 3, "nservers_per_group": 2, "server_worker_separate": True}
+ALLREDUCE = {"nworkers_per_group": 3, "nservers_per_group": 3}
 KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] = {
     # A server group that is new, and has no parameters yet, is soon the only one: it must not be the state of all.
     "a fresh server is the only one left": (
@@ -113,6 +118,15 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         HOGWILD,
         [("stop", 1, 1.6, 20.0), ("partition", 1, 2.0, 20.0), ("kill", 2, 22.0, 0.0)],
     ),
+    # Some ranks have made the update of a step, others have not, and one is in the midst of it.
+    "ranks are lost within a step": (
+        ALLREDUCE,
+        [("kill", 1, 0.9, 0.0), ("kill", 0, 2.7, 0.0), ("stop", 2, 5.0, 20.0)],
+    ),
+    "a synchronous group shrinks and grows": (
+        ALLREDUCE,
+        [("kill for good", 1, 0.9, 0.0), ("start process", 0, 3.0, 0.0), ("kill for good", 0, 6.0, 0.0)],
+    ),
 }
 _KNOWN_SHARE = 0.15
 
@@ -127,11 +141,13 @@ def scenario(seed: int) -> Scenario:
         faults = [Fault(round(at + draw.uniform(0.0, 0.6), 3), kind, who, lasts) for kind, who, at, lasts in planned]
     else:
         name, topology, faults = "at random", draw.choice(TOPOLOGIES), _drawn(draw)
+    synchronous = topology.get("nworker_groups", 1) == 1
     return Scenario(
         seed,
         name,
         topology,
-        spare=draw.choice([1, 4]) if known else draw.choice([0, 1, 1, 2, 4]),
+        hosts=draw.choice([1, 2, 3]) if synchronous else len(HOSTS),
+        spare=draw.choice([0, 1, 4] if known else [0, 1, 1, 2, 4]),
         nannies=known or draw.random() < 0.85,
         max_restarts=3 if known else draw.choice([0, 1, 3, 3]),
         slow={group: draw.choice([0.0, 0.0, 0.3, 1.0]) for group in range(6)},

@@ -16,7 +16,7 @@ from unittest import mock
 import distributed
 
 from simulation.clock import AtOnce, Clock, Loop, Mailbox, Pool, SimulatedAsyncio, SimulatedFuture, Stuck
-from simulation.cluster import Cluster, Process, Psutil, describe
+from simulation.cluster import DRIVERS, Cluster, Process, Psutil, describe
 from simulation.faults import HOSTS, PAIRS, Fault, Scenario
 from simulation.memory import SimulatedMemory
 from simulation.network import Network
@@ -68,7 +68,7 @@ class History:
         """Let it happen."""
         topology = ClusterTopology(**self.scenario.topology)
         for i in range(topology.nprocesses + self.scenario.spare):
-            self.cluster.add_worker(HOSTS[i % len(HOSTS)], nanny=self.scenario.nannies)
+            self.cluster.add_worker(HOSTS[i % self.scenario.hosts], nanny=self.scenario.nannies)
         with self._simulated(), _unlogged():
             try:
                 self._begin(topology)
@@ -171,7 +171,8 @@ class History:
             self.loop.call_later(RESUMED_S, lambda: run.drive(resume=True))
         elif kind == "stop driver" and run.driver is not None and run.driver.alive:
             self.cluster.stop(run.driver)
-            end = partial(self.cluster.go_on, run.driver)
+            self.network.begin("stop driver", DRIVERS)
+            end = partial(self._driver_goes_on, run.driver)
         elif kind == "second run" and len(self.runs) == 1:
             self._begin(ClusterTopology(nworker_groups=2, server_worker_separate=True))
         elif kind == "start process":
@@ -183,6 +184,10 @@ class History:
         elif kind == "stop run":
             run.post(ev.StopAsked("Ctrl-C"))
         self.loop.call_later(fault.lasts, end)
+
+    def _driver_goes_on(self, driver: Process) -> None:
+        self.network.end("stop driver", DRIVERS)
+        self.cluster.go_on(driver)
 
     def _end_network(self, kind: str, hosts: tuple[str, str]) -> None:
         self.network.end(kind, *hosts)

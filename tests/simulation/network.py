@@ -47,7 +47,7 @@ class Network:
                 self._unless_parted(between, go_on)
 
     def faulty_at(self) -> float:
-        """When there was a fault the last time."""
+        """When messages were late or lost the last time."""
         return self.loop.now if any(self.faults.values()) else self._faulty_at
 
     def has(self, kind: str, hosts: frozenset[str]) -> bool:

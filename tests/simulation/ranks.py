@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulation.client import Task
 from simulation.clock import Fiber
-from simulation.cluster import Process, Task
+from simulation.cluster import Process
 from simulation.training import Training
 from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import MpiReport
@@ -21,7 +22,7 @@ from singa_dask.training.worker import WorkerPlan
 if TYPE_CHECKING:
     from simulation.run import Run
 
-JOINING_S = 0.1  # until the ranks of a group have met
+JOINING_S = 0.03  # until the ranks of a group have met
 LOOK_S = 0.05
 UNHEARD_S = 5.2  # cluster/rank.py: how long the rank of a cancelled task waits for its driver
 

@@ -25,6 +25,7 @@ from singa_dask.errors import ClusterError
 from singa_dask.server import Server, Slice
 from singa_dask.server.ledger import Ledger, pairs
 from singa_dask.server.messages import Fresh, Update
+from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import NoReplacement, Phase
@@ -58,6 +59,9 @@ class Lineage:
         self.applied: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.servers: dict[str, Server] = {}
         self.undisturbed = True
+        # Accounts of right neighbours with lost servers, and what the left neighbours had: a message of a lost server
+        # may still arrive, and is answered.
+        self._told: list[tuple[slice, Account, np.ndarray]] = []
         groups, ledger = rules.run.topology.nworker_groups, ledger.copy()
         ledger.begin(groups, first)
         self.starts = {group: ledger.next(group) for group in range(groups + NEWCOMERS)}
@@ -95,11 +99,6 @@ class Lineage:
             f"{key} acknowledged step {update.step} of worker group {group}, which it has not",
         )
 
-    def rewind(self, step: int) -> None:
-        """The only worker group goes on from memory, with this step."""
-        self.known.reshape(-1, self.rules.run.width)[:, step : self.rules.run.steps] = False
-        self.made.reshape(-1, self.rules.run.width)[:, step : self.rules.run.steps] = False
-
     def gone(self, key: str) -> None:
         """A server goes; what only it had is lost, and what it had not passed on from its right neighbour's copy."""
         if (server := self.servers.pop(key, None)) is None:
@@ -118,7 +117,7 @@ class Lineage:
             nobody = np.zeros(base.shape, bool)
             self.lost[s.start : s.stop] |= (own > base) & ~np.logical_or.reduce([nobody, *has.values()])
             if number - 1 in has and (right := living.get(number + 1)) and LEFT in right.accounts:
-                self.lost[s.start : s.stop] |= (right.accounts[LEFT].known > base) & ~has[number - 1]
+                self._told.append((slice(s.start, s.stop), right.accounts[LEFT], has[number - 1]))
 
     def copies(self) -> list[np.ndarray]:
         """The parameters of every living server group."""
@@ -135,6 +134,8 @@ class Lineage:
         """Whether parameters are possible; complete: whether everything that was acknowledged must be in them."""
         self._plausible(values, 0, values.size, where)
         if complete:
+            for of, account, passed_on in self._told:
+                self.lost[of] |= (account.known > self.base[of]) & ~passed_on
             missing = self.known & ~self.lost & (values <= self.base)
             self.rules.demand(
                 not missing.any(), f"{where}: acknowledged, not lost, and missing: {self.rules.names(missing)}"
@@ -241,9 +242,11 @@ class Rules:
         if meeting.plan.group.in_process_servers:
             self.done, self.done_at = step + 1, self.run.history.loop.now
 
-    def goes_on(self, step: int) -> None:
-        """The group goes on from memory."""
-        self.lineage.rewind(step)
+    def goes_on(self, step: int, values: np.ndarray, ledger: Ledger) -> None:
+        """The group goes on from memory: with all earlier steps, and nothing else."""
+        wrong = values != self.lead * (np.arange(values.size) % self.run.width < step)
+        self.demand(not wrong.any(), f"memory of step {step} is wrong: {self.names(wrong)}")
+        self.lineage = Lineage(self, step, values, ledger)
         self.run.history.counts["from memory"] += 1
 
     def begins(self, lineage: Lineage, meeting: Meeting, step: int) -> None:
@@ -251,22 +254,23 @@ class Rules:
         plan = meeting.plan.group
         if plan.in_process_servers:
             expected = self.done if self._survives(meeting) else lineage.first
-            self.demand(step >= expected, f"{plan} begins at step {step}, not at {expected}")
+            self.demand(step >= expected, f"worker group {plan.number} begins at step {step}, not at {expected}")
             self.done = step
         elif plan.fresh:
             founds = plan.number < self.run.topology.nworker_groups
             expected = max(lineage.starts[plan.number], 0 if founds else plan.first)
-            self.demand(step == expected, f"{plan} begins at step {step}, not at {expected}")
+            self.demand(step == expected, f"worker group {plan.number} begins at step {step}, not at {expected}")
 
     def _survives(self, meeting: Meeting) -> bool:
-        """Whether the memory of every lost rank must be found: a nanny that holds it lives, has a rank of the new
-        group beside it, and could be asked."""
+        """Whether the memory of every lost rank must be found: a nanny that holds it lives, and could be asked. A
+        resumed run may be on other hosts."""
         history = self.run.history
         if self.state is None or not self.holders or history.network.faulty_at() >= self.done_at:
             return False
         hosts = {rank.process.host for rank in meeting.ranks}
-        nannies = (history.cluster.processes[n] for n in self.state.processes.nannies)
-        there = {nanny.address for nanny in nannies if nanny.alive and nanny.host in hosts}
+        nannies = [history.cluster.processes[nanny] for nanny in self.state.processes.nannies]
+        resumed = meeting.plan.group.generation == 1
+        there = {nanny.address for nanny in nannies if nanny.alive and (nanny.host in hosts or not resumed)}
         return all(there & set(of) for of in self.holders)
 
     def final(self, lineage: Lineage, values: np.ndarray, *, interrupted: bool) -> None:
@@ -289,6 +293,9 @@ class Rules:
 
     def _excused(self) -> bool:
         """Whether the user was told that the last exchange failed, or the run was stopped while something was lost."""
+        members = self.state.members.all() if self.state is not None and self.state.stopped else []
+        if any(member.phase not in (Phase.RUNNING, Phase.ENDED) for member in members):
+            return True
         return any("the last exchange" in note or "ends here" in note for note in self.notes)
 
 

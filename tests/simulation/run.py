@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulation.client import Client, Task
 from simulation.clock import Clock
-from simulation.cluster import Client, Process, Task, describe
+from simulation.cluster import Process, describe
 from simulation.ranks import Meeting
 from simulation.rules import NEWCOMERS, CheckedSupervision, Counting, Lineage, Rules
 from singa_dask.cluster import leases
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 STEPS = 10
 PATIENCE_S = 30.0
 QUEUE_S = 60.0  # that a second run waits for free workers
+LEAVING_S = 10.0  # that a resumed run waits for its former workers
 
 
 @dataclass(frozen=True)
@@ -189,15 +191,18 @@ class Run:
 
     def _free(self) -> list[Any]:
         """The free Dask workers, once there are enough: supervision/queue.py."""
-        deadline = self.clock.monotonic() + QUEUE_S
+        began, own = self.clock.monotonic(), (self.name, f"/{self.name}")
         while True:
             answers = self.history.cluster.run_each(
                 self.client, describe, dict.fromkeys(sorted(self.history.cluster.alive(self.client)), ()), 2.0
             )
-            free = [info for info in answers.values() if not isinstance(info, Exception) and not info.group]
-            if len(free) >= self.topology.nprocesses:
+            workers = [info for info in answers.values() if not isinstance(info, Exception)]
+            free = [info for info in workers if not info.group]
+            waited_s = self.clock.monotonic() - began
+            leaving = any(leases.parts_of_run(info.run) == own for info in workers) and waited_s < LEAVING_S
+            if len(free) >= self.topology.nprocesses and not leaving:
                 return free
-            if self.clock.monotonic() > deadline:
+            if waited_s > QUEUE_S:
                 raise NoReplacement("there are too few free Dask workers")
             self.clock.sleep(0.5)
 

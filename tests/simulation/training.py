@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 COMPUTE_S = 0.25  # of a step, on a fast worker group
 UPDATE_S = 0.03  # of a rank's slices, by the server in its process
 SAVE_S = 0.2
-LOOK_S = 0.05
+LOOK_S = 0.1
 PATIENCE_S = 60.0  # for a reply of a living server
 
 
@@ -86,7 +86,10 @@ class Training:
             saved = self.run_.disk.load(plan.resume)
             self.values[...], self.ledger, self.first = saved.values, saved.ledger, saved.step
         if plan.in_process_servers:
-            self.rules.goes_on(self.first) if recovered else self.run_.new_lineage(plan.resume)
+            if recovered:
+                self.rules.goes_on(self.first, self.values, self.ledger)
+            else:
+                self.run_.new_lineage(plan.resume)
         self.lineage = self.rules.lineage
         self.stubs = [self._stub(rank) for rank in ranks]
         for stub in self._each() if plan.puts else ():

@@ -129,13 +129,12 @@ class Run:
 
     # What happens
 
-    def start(self) -> str:
-        """One more Dask worker."""
+    def start(self, nanny: str = "") -> str:
+        """One more Dask worker, which a nanny has started: a new one, or this one."""
         self.pids += 1
         address = f"w{self.pids}"
-        self.there[address] = WorkerInfo(
-            address, pid=self.pids, nanny=f"n{self.pids}" if self.nannies else "", cores=8
-        )
+        nanny = nanny or (f"n{self.pids}" if self.nannies else "")
+        self.there[address] = WorkerInfo(address, pid=self.pids, nanny=nanny, cores=8)
         return address
 
     def kill(self, address: str) -> None:

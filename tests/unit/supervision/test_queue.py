@@ -158,3 +158,13 @@ def test_a_group_of_no_run_is_named_as_it_is(played, monkeypatch):
     with pytest.raises(ClusterError, match="without a sign of life"):
         played.wait(1)
     assert played.notes == ["waiting for 1 worker: group-1a2b is using it"]
+
+
+@pytest.mark.parametrize(("leaves", "waited_s"), [(True, 5.0), (False, 10.0)])
+def test_workers_that_a_lost_driver_has_left_are_waited_for(played, leaves, waited_s):
+    played.users = {"w1": run_key("mine", "/runs/mine"), "w2": "", "w3": run_key("other", "/runs/other")}
+    if leaves:
+        played.at[105.0] = lambda: played.users.update(w1="")
+    began = played.now
+    assert played.wait(1) == (["w1", "w2"] if leaves else ["w2"])
+    assert waited_s <= played.now - began < waited_s + 1.0 and not played.notes

@@ -10,6 +10,7 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.supervision import events as ev
+from singa_dask.supervision import launch
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
 from singa_dask.training.worker import GroupPlan
 
@@ -111,7 +112,13 @@ def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
     run.found, run.left = checkpoint(50), {0: ("rank 0's", "rank 1's")}
     run.handle(ev.Progress(0, 77))
     run.lose(0, "w2")
+    run.answer(), run.answer()
+    for _ in range(3):
+        run.answer()
+        assert run.worker_groups[0].phase is Phase.DOWN, "others are free, but may be on other machines"
+    came = run.start(nanny="n2")
     run.settle()
+    assert run.worker_groups[0].where == ("w1", came)
     assert run.notes == [
         "its process died (step 77). Restart 1 of 3, from the state that its processes have left in memory."
     ]
@@ -122,6 +129,39 @@ def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
     run.lose(0)
     run.settle()
     assert run.ranks[0].plan.group.left == () and ev.Rewind((0,), 50) in run.commands
+
+
+@pytest.mark.parametrize("why", ["its nanny is lost too", "its nanny takes too long"])
+def test_others_take_the_place_of_processes_that_do_not_come_back(start, why):
+    run = start(spare=2, **ALLREDUCE)
+    run.left = {0: ("rank 0's", "rank 1's")}
+    run.lose(0, "w2")
+    if why == "its nanny is lost too":
+        run.lost_nannies.add("n2")
+    run.answer(), run.answer(), run.answer()
+    assert (run.worker_groups[0].phase is Phase.DOWN) == (why == "its nanny takes too long")
+    run.clock = 31.0
+    run.settle()
+    assert run.worker_groups[0].where == ("w1", "w3")
+
+
+def test_the_nanny_of_a_process_that_came_while_its_group_formed_is_known(start, monkeypatch):
+    run = start(least=1, **ALLREDUCE)
+    run.lose(0, "w2")
+    came = run.start(nanny="n2")
+    form_group = launch.form_group
+
+    def restarted(client, where, *args, **options):
+        run.kill("w1")
+        return form_group(client, [run.start(nanny="n1"), came], *args, **options)
+
+    monkeypatch.setattr(launch, "form_group", restarted)
+    run.settle()
+    run.lose(0)
+    run.answer(), run.answer()
+    for _ in range(3):
+        run.answer()
+        assert run.worker_groups[0].phase is Phase.DOWN, "its nanny is starting another process"
 
 
 def test_a_group_of_downpour_goes_on_from_the_servers(start):
