@@ -209,7 +209,10 @@ class _Departure(WorkerPlugin):
         """The rank has left."""
         self._left.set()
         with suppress(RuntimeError):  # the loop is closed
-            self._worker.loop.add_callback(self._worker.plugin_remove, self.name)
+            self._worker.loop.add_callback(self._remove)
+
+    def _remove(self) -> Any:
+        return self._worker.plugin_remove(self.name) if self.name in self._worker.plugins else None
 
     async def teardown(self, worker: Any) -> None:
         """Called by Dask."""
