@@ -22,7 +22,7 @@ from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import Servers
 
-SEEDS = 240  # in the ordinary suite; `make simulate` plays 10,000
+SEEDS = 200  # in the ordinary suite; `make simulate` plays 10,000
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 40))
