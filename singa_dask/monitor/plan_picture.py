@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from singa_dask.job import Framework
 from singa_dask.monitor.curves import IMPORT_S, load_drawing
-from singa_dask.monitor.plan_table import NAMES, describe
-from singa_dask.planning.advise import EXTRAPOLATED, Advice, name
+from singa_dask.monitor.plan_table import describe
+from singa_dask.planning.advise import EXTRAPOLATED, NAMES, Advice, name
 from singa_dask.planning.prediction import Prediction
 
 if TYPE_CHECKING:

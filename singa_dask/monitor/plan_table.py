@@ -9,18 +9,30 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from singa_dask.job import ClusterTopology, Framework, job_to_text
+from singa_dask.job import ClusterTopology, job_to_text
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.planning.advise import EXTRAPOLATED, Advice, LayerAdvice, admits, counts, name
+from singa_dask.planning.advise import EXTRAPOLATED, Advice, admits, counts, framework, name
+from singa_dask.planning.limits import LayerAdvice, percent
+from singa_dask.planning.partition import GAIN
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.training.memory import format_nbytes
 
 WIDTH = 100
 BEST = 3  # candidates that are shown besides one per framework and number of workers
-NAMES = {Framework.HOGWILD: "Hogwild"}
 SHORT = {"transitions": "sending"}
 TIME = "time, %"
 LEAST = 0.04  # of the step: smaller parts are not shown
+REST = 0.005  # of what a worker sends: less is not listed
+LEGEND = {
+    "dim 0": "each worker takes some of the rows",
+    "dim 1": "each worker takes some of the features",
+    "auto": "chosen for each layer",
+    "as in job": "the job's own",
+    "kHalf": "sent as float16",
+    "kTopK": "only the largest gradients are sent",
+    "one behind": "a group computes on while it waits for its servers",
+    "bucket": "elements that are exchanged at once",
+}
 
 
 def plan_text(advice: Advice, job: str, *, every: bool = False, width: int = WIDTH) -> str:
@@ -101,11 +113,6 @@ def _columns(advice: Advice) -> dict[str, Callable[[Prediction], str]]:
     }
 
 
-def framework(topology: ClusterTopology) -> str:
-    """A framework's name."""
-    return NAMES.get(topology.framework, topology.framework.value)
-
-
 def settings(topology: ClusterTopology) -> str:
     """What distinguishes a candidate from others with as many workers and servers."""
     parts = [topology.codec] * (topology.codec != "kFull") + ["one behind"] * topology.one_behind
@@ -182,13 +189,19 @@ def footnotes(advice: Advice, shown: Sequence[Prediction]) -> Iterator[str]:
     """What the table's words and signs mean."""
     batch = round(advice.base.samples_per_s * advice.base.step_s)
     yield f"A mini-batch has {batch:,} samples. The workers of a group divide it; each group takes its own."
-    yield "workers: groups x workers + servers. eff.: samples/s per core; 100 %: one worker with a host."
-    yield "ms: of a step. sent: by a worker in a step. memory: of a worker. time: the largest parts of a step."
+    yield "workers: groups x workers + servers. ms: of a step, time: its largest parts. memory: of a worker."
+    used = " ".join(f"{partition(each.candidate)} {settings(each.candidate.topology)}" for each in shown)
+    if meanings := [f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in used]:
+        yield f"{'; '.join(meanings)}."
+    yield "eff.: samples/s per core; 100 %: one worker that has all cores of a host."
+    shared = ", as if workers did not share memory" * any(each.shares for each in shown)
+    yield f"sent: by a worker, and the server beside it, per step{shared}."
     if any(map(_asynchronous, shown)):
         yield "stale: updates by others between reading the parameters and applying the gradient."
         yield "copies: each group trains a copy of the parameters, and neighbouring servers mix the copies."
     if any(each.extrapolated > EXTRAPOLATED for each in shown):
-        yield "~ rests on layers or numbers of rows that were not measured."
+        share = percent(EXTRAPOLATED)
+        yield f"~ more than {share} of the step was estimated from other shapes, numbers of rows or threads."
     if any(not advice.fits(each) for each in shown):
         yield "! more than the hosts have."
     if len(shown) < len(advice.predictions):
@@ -206,11 +219,20 @@ def layer_lines(advice: Advice) -> Iterator[str]:
         yield f"Split over the workers of a group: {', '.join(split)}."
     else:
         yield "No layer is split over the workers of a group."
-    yield "What a worker sends in a step, by layer with its number of parameters:"
+    chosen = advice.recommended
+    sends = "would send in a step without shared memory" if chosen.shares else "sends in a step"
+    yield f"What a worker {sends}, by layer with its number of parameters:"
     widest = max(len(layer.layer) for layer in advice.layers)
     digits = max(len(f"{layer.parameters:,}") for layer in advice.layers)
     for layer in advice.layers:
         yield f"  {layer.layer:<{widest}}  {layer.parameters:>{digits},}  {_sends(layer)}"
+    activations = sum(layer.activations for layer in advice.layers if layer.split)
+    gradients = sum(layer.gradients for layer in advice.layers if not layer.split)
+    if (rest := chosen.activations - activations) > REST * chosen.sent:
+        yield f"  and {format_nbytes(rest)} of activations at layers without parameters"
+    if (rest := chosen.sent - chosen.activations - gradients) > REST * chosen.sent:
+        servers = "" if chosen.candidate.topology.in_process_servers else " to servers"
+        yield f"  and {format_nbytes(rest)} of gradients{servers}"
 
 
 def _sends(layer: LayerAdvice) -> str:
@@ -220,7 +242,9 @@ def _sends(layer: LayerAdvice) -> str:
         by = "output features" if layer.partition == "features" else layer.partition
         return f"split by {by}: {activations} instead of {gradients}"
     if layer.gradients > layer.activations:
-        return f"not split: {gradients} ({activations} would not be faster)"
+        if not layer.chosen:
+            return f"not split: {gradients} ({activations} if it were split)"
+        return f"not split: {gradients}; splitting ({activations}) gains < {percent(GAIN)}"
     return f"not split: {gradients} instead of {activations}"
 
 
@@ -228,7 +252,7 @@ def expectation(prediction: Prediction) -> str:
     """What was chosen and what is expected of it, in a line."""
     candidate = prediction.candidate
     rough = " (not all of it measured)" if prediction.extrapolated > EXTRAPOLATED else ""
-    parts = [candidate.topology.framework.value, counts(candidate), partition(candidate), settings(candidate.topology)]
+    parts = [framework(candidate.topology), counts(candidate), partition(candidate), settings(candidate.topology)]
     expected = (
         f"{prediction.samples_per_s:,.0f} samples/s expected{rough}, {milliseconds(prediction.step_s)} ms a step"
     )

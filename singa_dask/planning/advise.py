@@ -4,59 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job import ClusterTopology
-from singa_dask.planning.candidates import training_net
-from singa_dask.planning.collectives import Collectives
-from singa_dask.planning.prediction import Candidate, Machines, Prediction, duration
-from singa_dask.planning.profile import Profile
-from singa_dask.planning.work import NBYTES, worker_step
+from singa_dask.job import ClusterTopology, Framework
+from singa_dask.planning.limits import LayerAdvice, layers_of, limit, percent
+from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.training.memory import format_nbytes
 
+NAMES = {Framework.HOGWILD: "Hogwild"}
 ALLOW = ("asynchronous", "codec")
 SAME = 0.01  # of the samples/s: closer than this, the simpler candidate is taken
 EXTRAPOLATED = 0.05  # of a step: what rests on more than this is marked
-
-SHOWN = 0.02  # of a step: smaller parts are summed up
-
-WORDS = {
-    "layers": "computing in the layers",
-    "transitions": "sending activations between split layers",
-    "exchange": "the exchange of gradients and parameters",
-    "codec": "the codec",
-    "update": "the update of the parameters",
-    "servers": "waiting for the servers",
-    "loading": "loading the data",
-    "loop": "the training loop around the layers",
-}
-# What limits a step, and the parts that it shows in.
-LIMITS = {
-    "computing": ("layers", "codec", "update", "loading", "loop"),
-    "what its workers send each other": ("transitions", "exchange"),
-    "its servers": ("servers",),
-}
-
-
-@dataclass(frozen=True)
-class LayerAdvice:
-    """What speaks for splitting a layer with parameters, and against it.
-
-    partition: what is divided: "batch", "features" or "input features". gradients: bytes that a worker sends in a step
-    for a layer that is not split, activations: for one that is.
-    """
-
-    layer: str
-    type: str
-    parameters: int
-    partition: str
-    gradients: float
-    activations: float
-
-    @property
-    def split(self) -> bool:
-        return self.partition != "batch"
 
 
 @dataclass(frozen=True)
@@ -77,8 +35,8 @@ UNBOUNDED = Memory()
 
 @dataclass(frozen=True)
 class Advice:
-    """recommended: of `predictions`, which are sorted by workers, then by samples/s. reason: two sentences. limit: a
-    sentence on what the step spends its time on. layers: of the recommended candidate. memory, allow: as
+    """recommended: of `predictions`, which are sorted by workers, then by samples/s. reason: one or two sentences.
+    limit: sentences on what the step spends its time on. layers: of the recommended candidate. memory, allow: as
     given to `advise`."""
 
     predictions: tuple[Prediction, ...]
@@ -104,11 +62,8 @@ class Advice:
         return self.speedup(prediction) / self.cores(prediction.candidate)
 
     def cores(self, candidate: Candidate) -> float:
-        """The cores that the workers compute on, against those of one worker."""
-        workers, cores = candidate.topology.nworkers, self.machines.cores
-        hosts = self.machines.hosts_for(candidate.topology.nprocesses)
-        threads = max(1, int(cores) // -(-workers // hosts))
-        return min(workers * threads, hosts * cores) / cores
+        """The cores that workers and servers compute on, against those of one worker."""
+        return self.machines.computing(candidate.topology.nprocesses) / self.machines.computing(1)
 
     def fits(self, prediction: Prediction) -> bool:
         """Whether the hosts have memory for it."""
@@ -142,7 +97,7 @@ def advise(
         predictions=(base, *ordered),
         recommended=chosen,
         reason=" ".join(_reason(chosen, base, admitted, fitting, predictions, unpredicted, allow)),
-        limit=limit(chosen, machines),
+        limit=limit(chosen, base, machines),
         layers=tuple(layers_of(chosen.candidate)),
         machines=machines,
         memory=memory,
@@ -200,6 +155,11 @@ def _too_large(
     return Problem("memory", message, format_nbytes(bound or 0.0), hint)
 
 
+def framework(topology: ClusterTopology) -> str:
+    """A framework's name."""
+    return NAMES.get(topology.framework, topology.framework.value)
+
+
 def name(candidate: Candidate) -> str:
     """In words: "AllReduce with 4 workers (partition auto)"."""
     topology, special = candidate.topology, []
@@ -210,7 +170,7 @@ def name(candidate: Candidate) -> str:
     if topology.nworkers_per_group > 1:
         as_given = candidate.partition == "job"
         special.append("partitioned as in the job" if as_given else f"partition {candidate.partition}")
-    text = f"{topology.framework.value} with {counts(candidate)}"
+    text = f"{framework(topology)} with {counts(candidate)}"
     return f"{text} ({', '.join(special)})" if special else text
 
 
@@ -234,7 +194,7 @@ def _reason(
     unpredicted: Sequence[str],
     allow: Collection[str],
 ) -> Iterator[str]:
-    """Two sentences: against the next best candidate, and against one worker and what was not admitted."""
+    """Against the next best candidate; then against one worker, fewer workers and what was not admitted."""
     rest = [each for each in admitted if name(each.candidate) != name(chosen.candidate)]
     rival = max(rest, key=lambda each: each.samples_per_s, default=None)
     among = (
@@ -250,18 +210,36 @@ def _reason(
         simple = ", but less simple" * (_effort(rival) > _effort(chosen))
         none = f"{among}, none is faster than {name(chosen.candidate)}: {_rate(chosen)} samples/s"
         yield f"{none}; {name(rival.candidate)} is as fast{simple}."
-    against = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
-    if chosen is base:
-        more = any(each.candidate.topology.nworkers > 1 for each in admitted)
-        against = "More workers would not be faster" if more else "What more workers would gain is not known"
+    clauses = [_scaling(chosen, base, rival, admitted)]
     faster = max(fitting, key=lambda each: each.samples_per_s)
     if _gain(faster, chosen) > SAME:
-        yield f"{against}; {name(faster.candidate)} would train {_more(faster, chosen)} that, but {_drawback(faster)}."
+        more = f"{_more(faster, chosen)} the recommendation ({_rate(faster)} samples/s)"
+        clauses.append(f"{name(faster.candidate)} would train {more}, but {_drawback(faster)}")
     elif left_out := len(every) - len(fitting):
-        them = "candidate does" if left_out == 1 else "candidates do"
-        yield f"{against}; {left_out} {them} not fit the memory."
-    else:
-        yield f"{against}."
+        clauses.append(f"{left_out} {'candidate does' if left_out == 1 else 'candidates do'} not fit the memory")
+    if second := "; ".join(filter(None, clauses)):
+        yield f"{second}."
+
+
+def _scaling(chosen: Prediction, base: Prediction, rival: Prediction | None, admitted: Sequence[Prediction]) -> str:
+    """What more workers gain, unless the rival has shown it."""
+    if chosen is base:
+        more = any(each.candidate.topology.nworkers > 1 for each in admitted)
+        return "More workers would not be faster" if more else "What more workers would gain is not known"
+    if rival is not None and rival.candidate.topology.nworkers == 1:
+        return ""
+    text = f"That is {chosen.samples_per_s / base.samples_per_s:.3g} times as many as one worker"
+    topology = chosen.candidate.topology
+    fewer = [
+        each
+        for each in admitted
+        if 1 < each.candidate.topology.nworkers < topology.nworkers
+        and each.candidate.topology.framework is topology.framework
+    ]
+    nearest = max(fewer, key=lambda each: (each.candidate.topology.nworkers, each.samples_per_s), default=None)
+    if nearest is None or nearest is rival:
+        return text
+    return f"{text} and {_more(chosen, nearest)} with {nearest.candidate.topology.nworkers:,} workers"
 
 
 def _absent(fitting: Sequence[Prediction], every: Sequence[Prediction], unpredicted: Sequence[str]) -> str:
@@ -295,82 +273,3 @@ def _drawback(prediction: Prediction) -> str:
     if topology.codec != "kFull":
         differs.append(f"{topology.codec} alters the gradients (--allow codec)")
     return " and ".join(differs)
-
-
-def percent(share: float) -> str:
-    """
-    >>> percent(0.214)
-    '21 %'
-    """
-    return f"{100 * share:.0f} %"
-
-
-def limit(prediction: Prediction, machines: Machines) -> str:
-    """What takes most of the step, its parts, and what is sent."""
-    parts = {part: s for part, s in prediction.parts.items() if s >= SHOWN * prediction.step_s}
-    sums = {what: sum(parts.get(part, 0.0) for part in of) for what, of in LIMITS.items()}
-    most = max(sums, key=sums.__getitem__)
-    several = f", {_share(sums[most], prediction)} of it" if len(parts.keys() & set(LIMITS[most])) > 1 else ""
-    ordered = sorted(parts, key=lambda part: (part not in LIMITS[most], -parts[part]))
-    text = f"A step takes {duration(prediction.step_s)}. It is limited by {most}{several}: "
-    text += f"{_listed(list(_parts(prediction, ordered)))}."
-    topology = prediction.candidate.topology
-    if prediction.sent and topology.nworkers_per_group > 1:
-        text += f" A worker sends {format_nbytes(prediction.sent)} per step"
-        hosts = machines.hosts_for(topology.nprocesses)
-        if machines.bandwidth and hosts > 1:
-            wire = Collectives(Profile(), machines).wire(prediction.sent)
-            text += f", which the network carries in {duration(wire)}"
-        seen = sum(prediction.parts.get(name, 0.0) for name in ("exchange", "transitions"))
-        if prediction.hidden_s > SAME * prediction.step_s:
-            hidden = percent(prediction.hidden_s / (prediction.hidden_s + seen))
-            text += f"; {hidden} of the exchange is hidden behind the backward pass"
-        text += "."
-    return text
-
-
-def _parts(prediction: Prediction, parts: Sequence[str]) -> Iterator[str]:
-    """Parts of a step in words, and the sum of the others."""
-    for part in parts:
-        text = f"{_share(prediction.parts[part], prediction)} is {WORDS[part]}"
-        own = {layer.name for layer in prediction.candidate.job.neuralnet.layer}
-        layers = {each: ways for each, ways in prediction.layers.items() if each.rpartition("#")[2] in own}
-        if part == "layers" and layers:
-            slow, ways = max(layers.items(), key=lambda item: sum(item[1]))
-            text += f" ({_share(sum(ways), prediction)} in {slow!r} alone)"
-        elif part == "servers" and prediction.server_load:
-            text += f" (the busiest one works {percent(prediction.server_load)} of the time)"
-        yield text
-    rest = prediction.step_s - sum(prediction.parts[part] for part in parts)
-    if rest >= SAME * prediction.step_s:
-        yield f"{_share(rest, prediction)} is the rest"
-
-
-def _listed(items: Sequence[str]) -> str:
-    """
-    >>> _listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
-
-
-def _share(seconds: float, prediction: Prediction) -> str:
-    return percent(seconds / prediction.step_s)
-
-
-def layers_of(candidate: Candidate) -> Iterator[LayerAdvice]:
-    """The layers with parameters of a candidate whose groups have several workers.
-
-    Not split, the gradients and the values of a layer cross the group: 2 (n - 1) / n of them. Split by features, its
-    source and the gradient for that do; by input features, its output and its gradient.
-    """
-    size = candidate.topology.nworkers_per_group
-    if size == 1:
-        return
-    net, batch = training_net(candidate.job, size), worker_step(candidate.job).batch
-    share = 2 * (size - 1) / size * NBYTES
-    for row in net.describe():
-        if row.parameters:
-            crossing = row.shape if row.partition == "input features" else net.layers[row.layer].partition.sources[0]
-            activations = share * batch * row.steps * prod(crossing)
-            yield LayerAdvice(row.layer, row.type, row.parameters, row.partition, share * row.parameters, activations)

@@ -83,7 +83,7 @@ class _Maker:
                 yield topology, "dim 0"
                 if topology == ClusterTopology.allreduce(n):
                     yield topology, "dim 1"
-                if self.choose is not None and topology in _worth_a_choice(n):
+                if self.choose is not None and topology in worth_a_choice(n):
                     yield topology, "auto"
 
     def _topologies(self, n: int) -> Iterator[ClusterTopology]:
@@ -161,8 +161,8 @@ def _half(n: int) -> int:
     return max(1, n // 2)
 
 
-def _worth_a_choice(n: int) -> Iterator[ClusterTopology]:
-    """For whose groups a partition is chosen, which takes longer than a prediction."""
+def worth_a_choice(n: int) -> Iterator[ClusterTopology]:
+    """Of n workers, the topologies for which a partition is chosen: that takes longer than a prediction."""
     if n > 1:
         yield ClusterTopology.allreduce(n)
         yield ClusterTopology.sandblaster(n, _half(n))

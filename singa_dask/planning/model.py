@@ -37,6 +37,8 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
         samples_per_s=topology.nworker_groups * work.batch / step_s,
         parts={name: seconds for name, seconds in parts.items() if seconds > 0},
         sent=step.sent + to_neighbours,
+        activations=step.activations,
+        shares=step.shares,
         memory=(work.shared_need if step.shares else work.need).total,
         server_memory=server_memory(job, work),
         layers=_layers(step),

@@ -36,6 +36,11 @@ class Machines:
         """Processes on the host that has most."""
         return -(-processes // self.hosts_for(processes))
 
+    def computing(self, processes: int) -> float:
+        """The cores that so many processes compute on, servers included."""
+        threads = max(1, int(self.cores) // self.crowd(processes))
+        return min(processes * threads, self.hosts_for(processes) * self.cores)
+
     def packed(self, topology: ClusterTopology) -> int:
         """Workers on the host that has most: groups lie on one host where they fit (cluster/workers.py)."""
         groups, size, room = topology.nworker_groups, topology.nworkers_per_group, self.workers_per_host
@@ -71,9 +76,10 @@ class Prediction:
     parts: seconds of the step by what they are spent on, which sum to step_s: "layers" (computing), "transitions"
     (activations sent between split layers), "exchange" (gradients and values, as far as nothing hides it), "codec",
     "update", "servers" (waiting for them), "loading", "loop" (the rest). hidden_s: of exchange beside computing.
-    sent: bytes that a worker sends in a step. memory: bytes that a worker needs; server_memory: that a server needs
-    which serves several groups or has a process of its own. layers: seconds by layer, forward and backward,
-    transitions included. overlaps: whether the exchange runs beside the backward pass.
+    sent: bytes that a worker sends in a step; activations: of these, between split layers. shares: whether the workers
+    of a group share memory, so that only activations are sent. memory: bytes that a worker needs; server_memory: that
+    a server needs which serves several groups or has a process of its own. layers: seconds by layer, forward and
+    backward, transitions included. overlaps: whether the exchange runs beside the backward pass.
     Asynchronous: staleness: updates by others between reading the parameters and applying the gradient, on average.
     server_load: share of the time in which the busiest server works. extrapolated: share of step_s that rests on
     layers which were not measured.
@@ -86,6 +92,8 @@ class Prediction:
     sent: float
     memory: int
     server_memory: int = 0
+    activations: float = 0.0
+    shares: bool = False
     layers: dict[str, tuple[float, float]] = field(default_factory=dict)
     hidden_s: float = 0.0
     overlaps: bool = False

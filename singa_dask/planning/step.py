@@ -104,8 +104,11 @@ class GroupStep:
     def _call(self, call: Call, seconds: float) -> Script:
         yield Compute(seconds, "transitions" if call.moves else "layers")
         if call.collectives:
-            yield Submit(Task(tuple(act for c in call.collectives for act in self._collective(c))))
+            yield self._transition(call)
             yield Wait("transitions")
+
+    def _transition(self, call: Call) -> Submit:
+        return Submit(Task(tuple(act for c in call.collectives for act in self._collective(c)), "transitions"))
 
     def _collective(self, collective: Collective) -> Iterator[Act]:
         yield from self._sent("layers", collective.operation, collective.nbytes)
@@ -124,7 +127,7 @@ class GroupStep:
             elif overlaps and following is not None and following.early:
                 # The gradient for its source, then those of its parameters while the former travels.
                 yield Compute(seconds / 2, "layers")
-                yield Submit(Task(tuple(act for c in following.collectives for act in self._collective(c))))
+                yield self._transition(following)
                 yield Compute(seconds / 2, "layers")
                 started = True
             else:
@@ -313,9 +316,14 @@ class GroupStep:
             yield Compute(self.costs.coding("decode", others), "codec")
 
     @property
+    def activations(self) -> float:
+        """Bytes of activations and their gradients that a worker sends in a step."""
+        return sum(collective.sent(self.size) for call in self.work.calls for collective in call.collectives)
+
+    @property
     def sent(self) -> float:
         """Bytes that a worker sends in a step, or would if it did not share memory."""
-        total = sum(collective.sent(self.size) for call in self.work.calls for collective in call.collectives)
+        total = self.activations
         for bucket in range(len(self.buckets) if self.size > 1 else 0):
             others = self.buckets[bucket].size - self._part(bucket)
             total += self.costs.nbytes(others) + (self.size - 1) * self.costs.nbytes(self._part(bucket))

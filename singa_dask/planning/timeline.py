@@ -56,9 +56,10 @@ Act = Compute | Send | Ask | Arrive
 
 @dataclass(frozen=True)
 class Task:
-    """What the thread of the collectives does, in order."""
+    """What the thread of the collectives does, in order, for a part of a step."""
 
     acts: tuple[Act, ...]
+    part: str = "exchange"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Wait:
 @dataclass
 class Outcome:
     """Seconds of a step. parts: by what the computing thread spends them on; they sum to `seconds`. cpu: of a core, of
-    both threads. hidden: of what the thread of the collectives did while the other one computed."""
+    both threads. hidden: of the exchange by the thread of the collectives, while the other one computed."""
 
     seconds: float = 0.0
     parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -103,7 +104,7 @@ class Timeline:
         self._now = 0.0
         self._network = self._servers = 0.0  # busy until
         self._ready: defaultdict[str, float] = defaultdict(float)
-        self._queue: list[Act] = []
+        self._queue: list[tuple[Act, str]] = []  # with the parts of their tasks
 
     def run(self, script: Iterable[Compute | Pause | Submit | Wait]) -> Outcome:
         """The outcome of one step."""
@@ -111,7 +112,7 @@ class Timeline:
         for act in script:
             began = self._now
             if isinstance(act, Submit):
-                self._queue.extend(act.task.acts)
+                self._queue.extend((each, act.task.part) for each in act.task.acts)
             elif isinstance(act, Wait):
                 outcome.cpu += self._advance(inf)[1]
                 outcome.parts[act.part] += self._now - began
@@ -127,24 +128,25 @@ class Timeline:
 
     def _advance(self, computing: float, contention: float = 1.0) -> tuple[float, float]:
         """Let the computing thread compute for so long, or with inf wait until the queue is empty. contention: the
-        speed of both threads meanwhile. Returns the seconds in which the other thread was busy, or its network, and
-        those of a core that it used."""
+        speed of both threads meanwhile. Returns the seconds in which the other thread was busy with the exchange, or
+        its network, and those of a core that it used."""
         hidden = cpu = 0.0
         while computing > 0 and not (computing == inf and not self._queue):
-            act = self._queue[0] if self._queue else None
+            act, part = self._queue[0] if self._queue else (None, "")
+            exchanges = part == "exchange"
             if isinstance(act, Compute):
                 seconds = min(computing, act.seconds) / contention
                 done = seconds * contention
                 rest = Compute(act.seconds - done, act.part)
-                self._queue[:1] = [rest] if rest.seconds > _TINY_S else []
+                self._queue[:1] = [(rest, part)] if rest.seconds > _TINY_S else []
                 cpu += done
-                hidden += seconds
+                hidden += seconds * exchanges
             elif isinstance(act, Arrive):
                 seconds = max(0.0, min(computing, self._ready[act.key] - self._now))
                 done = seconds
                 if self._ready[act.key] <= self._now + seconds + _TINY_S:
                     self._queue.pop(0)
-                hidden += seconds
+                hidden += seconds * exchanges
             elif act is None:
                 seconds = done = computing
             else:

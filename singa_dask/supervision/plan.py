@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """Two sentences."""
+        """One or two sentences."""
         return self.advice.reason
 
     @cached_property
@@ -118,6 +118,8 @@ class Plan:
             "parts": prediction.parts,
             "hidden_s": prediction.hidden_s,
             "sent": prediction.sent,
+            "activations": prediction.activations,
+            "shares": prediction.shares,
             "memory": prediction.memory,
             "fits": self.advice.fits(prediction),
             "staleness": prediction.staleness,

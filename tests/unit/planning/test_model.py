@@ -135,6 +135,16 @@ def test_overlap_hides_the_exchange_where_that_is_faster():
     assert cut.hidden_s > 0
 
 
+def test_what_is_sent_is_activations_and_gradients():
+    rows, split = (predicted(ClusterTopology.allreduce(2), PER_HOST, dim=dim) for dim in (0, 1))
+    assert (rows.activations, rows.shares, split.shares) == (0.0, False, False)
+    sums = worker_step(split.candidate.job)
+    moved = sum(c.sent(2) for call in sums.calls for c in call.collectives)
+    assert 0 < split.activations == moved <= split.sent < rows.sent
+    assert predicted(ClusterTopology.allreduce(2), Machines(cores=2)).shares
+    assert not predicted(ClusterTopology.allreduce(2), Machines(cores=2), codec=1).shares
+
+
 def test_a_codec_halves_what_is_sent():
     full = predicted(ClusterTopology.allreduce(4), PER_HOST)
     half = predicted(ClusterTopology.allreduce(4), PER_HOST, codec=1)

@@ -34,6 +34,8 @@ def test_what_is_sent_beside_the_computing_is_hidden():
     step = [Submit(sent("a", 0.0, 3.0)), Compute(4.0, "layers"), Wait("exchange")]
     outcome = Timeline(0.5).run(step)
     assert (outcome.seconds, outcome.hidden) == (4.0, 3.0)
+    moved = Task((Send("a", 3.0), Arrive("a")), "transitions")
+    assert Timeline(0.5).run([Submit(moved), *step]).hidden == 1.0, "activations are none of the exchange"
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS, SECONDS), max_size=6), st.floats(0.5, 1.0))
