@@ -54,6 +54,8 @@ def test_labels_may_be_texts():
     assert classifier.model_.classes == ("setosa", "versicolor", "virginica")
     probabilities = classifier.predict_proba(x)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    order = np.random.default_rng(0).permutation(len(x))
+    np.testing.assert_allclose(classifier.predict_proba(x[order]), probabilities[order], rtol=1e-4, atol=1e-7)
 
 
 def test_what_a_fit_leaves():
