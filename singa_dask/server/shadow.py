@@ -7,6 +7,7 @@ one step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,15 +59,28 @@ class Copy:
         return self.note_memory[8 : 8 + size].tobytes()
 
 
+@dataclass
+class Pace:
+    """How often a process copies its slices. every: updates from one copy to the next; seconds: of copying so far."""
+
+    every: int = 1
+    seconds: float = 0.0
+
+
 class SliceShadow:
     """The two copies of one slice, as its server and a successor of it see them."""
 
-    def __init__(self, copies: Sequence[Copy]) -> None:
-        self._copies = tuple(copies)
+    def __init__(self, copies: Sequence[Copy], pace: Pace) -> None:
+        self._copies, self._pace = tuple(copies), pace
 
     def save(self, version: int, values: Array, states: Mapping[str, Array], note: bytes = b"") -> None:
-        """Copy the slice after `version` updates. values: the first elements of it, if not all. note: what the server
-        must know besides, at most 16,376 bytes."""
+        """Copy the slice after `version` updates, if a copy is due.
+
+        values: the first elements of it, if not all. note: what the server must know besides, at most 16,376 bytes.
+        """
+        if version % self._pace.every:
+            return
+        began = time.perf_counter()
         older, newer = sorted(self._copies, key=lambda copy: copy.number)
         if len(note) > _NOTE - 8:
             raise ValueError(f"a note has at most {_NOTE - 8} bytes. Received: {len(note)}.")
@@ -78,6 +92,7 @@ class SliceShadow:
         older.note_memory[8 : 8 + len(note)] = np.frombuffer(note, np.uint8)
         older.head[1] = version
         older.head[0] = newer.number + 1
+        self._pace.seconds += time.perf_counter() - began
 
     @property
     def newest(self) -> Copy | None:
@@ -95,7 +110,7 @@ class Shadow:
     """The shadows of all slices of a process, by index, in one Memory."""
 
     def __init__(self, memory: Memory, address: ShadowAddress) -> None:
-        self.memory, self.address = memory, address
+        self.memory, self.address, self.pace = memory, address, Pace()
         self.slices = dict(self._cut())
 
     @classmethod
@@ -152,7 +167,7 @@ class Shadow:
                 )
                 for _ in range(2)
             ]
-            yield index, SliceShadow(copies)
+            yield index, SliceShadow(copies, self.pace)
 
 
 def nbytes(slices: Sequence[tuple[int, int, int]], states: int, dtype: Any) -> int:

@@ -7,6 +7,7 @@ what evaluations have decided.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -83,8 +84,14 @@ class RankShadow:
         self._holder.hold(self.address, only=True, also=self._also or "")
 
     def save_moving(self, step: int, state: Any) -> None:
-        """Copy the moving state after `step` steps."""
-        data = np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8)
+        """Copy the moving state after `step` steps, if a copy is due."""
+        if step % self.slices.pace.every:
+            return
+        began = time.perf_counter()
+        self._save_moving(step, np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8))
+        self.slices.pace.seconds += time.perf_counter() - began
+
+    def _save_moving(self, step: int, data: np.ndarray) -> None:
         if self._moving is None or data.size > self._moving.address.slices[0][2]:
             moving = Shadow.create([Slice(0, 0, 2 * data.size + _SPARE, 0, 0)], (), np.uint8)
             if moving is None:

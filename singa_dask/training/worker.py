@@ -26,6 +26,7 @@ from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
 from singa_dask.server import Link
+from singa_dask.server.shadow import Pace
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
@@ -40,6 +41,10 @@ from singa_dask.training.saver import Saver
 from singa_dask.training.shadows import Holder, RankAddress
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
+# Copies of the state take at most this share of the time: else they are made after every second, third ... step. That
+# is decided by so many steps, after as many others.
+COPIES_SHARE = 0.02
+PACED_AFTER = 10
 # For the other worker groups to end, once all were asked to stop.
 STOP_S = 15.0
 
@@ -186,6 +191,7 @@ class _TrainingLoop:
         stack.push(lambda kind, error, trace: self._saver.close(failed=kind is not None))
         self._saves_every_s = checkpoint_seconds(replica.job)
         self._saved_at, self._saves_now = time.monotonic(), False
+        self._paced_since = 0.0
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
@@ -226,6 +232,7 @@ class _TrainingLoop:
                 self._saver.wait(must=True)
                 return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
+            self._pace_copies(self._step - start)
             if self._step == start + 1 and self._replica.shadow is not None:
                 self._replica.shadow.settle()
 
@@ -239,6 +246,16 @@ class _TrainingLoop:
                 return found.get("decisions") or {}
         checkpoint = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
         return checkpoint.decisions if checkpoint else {}
+
+    def _pace_copies(self, steps: int) -> None:
+        """After some steps, have copies be made less often if they take too much of a step. Collective."""
+        pace = self._replica.shadow.slices.pace if self._replica.shadow else Pace()
+        if steps == PACED_AFTER:
+            self._paced_since, pace.seconds = time.perf_counter(), 0.0
+        elif steps == 2 * PACED_AFTER:
+            share = pace.seconds / max(time.perf_counter() - self._paced_since, 1e-9)
+            most = self._comm.all_gather_number(round(1e6 * share)).max() / 1e6
+            pace.every = max(1, math.ceil(most / COPIES_SHARE))
 
     def _shadow_state(self, *, decided: bool = True) -> None:
         """Leave the moving state in memory, if it has changed. decided: whether decisions may have."""

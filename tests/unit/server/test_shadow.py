@@ -89,6 +89,17 @@ def test_a_process_that_is_killed_while_it_saves_leaves_the_version_before(saved
     assert holds(slice_shadow.newest, saved)
 
 
+def test_copies_may_be_made_less_often():
+    shadow = shadow_of()
+    for version in range(10):
+        if version == 4:
+            shadow.pace.every = 3
+        save(shadow, 0, version)
+        save(shadow, 3, version)
+    assert shadow.version == 9 and holds(shadow.slices[0].at(6), 6) and shadow.slices[0].at(8) is None
+    assert shadow.pace.seconds > 0
+
+
 def test_a_note_has_a_limit():
     with pytest.raises(ValueError, match=r"at most 16376 bytes\. Received: 16377"):
         save(shadow_of(), 0, 0, b"x" * 16377)

@@ -4,6 +4,7 @@ import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from singa_dask.training import worker
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
+from singa_dask.training.shadows import LeftBehind
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
@@ -261,3 +263,24 @@ def test_a_worker_with_a_gpu_on_its_own_exchanges_nothing_by_way_of_the_host(pre
     alone = prepared("gpu=[0]", "cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
     ran = run_topology(alone, tmp_path / "gpu")
     assert "device all_gather" in ran.reports[0]["operations"]
+
+
+@pytest.mark.parametrize(("share", "late"), [(10.0, False), (1e-7, True)])
+def test_copies_of_the_state_take_a_small_share_of_the_time(prepared, tmp_path, monkeypatch, share, late):
+    """And what ranks leave is of the same step on all of them."""
+    monkeypatch.setattr(worker, "COPIES_SHARE", share)
+    job, left = prepared("train_steps=40", "test_freq=0", "checkpoint_freq=0"), {}
+
+    def hold(address, *, only=False, also=""):
+        left[address.rank] = LeftBehind.open(address)  # keeps it
+        return True
+
+    def rank(comm, pool):
+        holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold)
+        plan = WorkerPlan(job.job.SerializeToString(), tmp_path / "checkpoint", job.data)
+        return train_rank(comm, plan, RankServices(pool.submit, holder=holder))
+
+    with ThreadPoolExecutor(3) as pool:
+        run_threads(3, rank, pool)
+    steps = {found.step for found in left.values() if found.pieces}
+    assert len(steps) == 1 and (steps.pop() < 40) == late
