@@ -52,7 +52,7 @@ def test_a_split_group_that_lost_a_worker_ends_with_the_same_parameters(singa_da
         wait_until(lambda: last_step(tmp_path) >= 220, process, tmp_path)
         training_processes(process)[1].kill()
         assert process.wait(timeout=60) == 0, said(tmp_path)
-    assert int(re.search(r"from step (\d+)\.", said(tmp_path))[1]) >= 200
+    assert int(re.search(r"from step (\d+)", said(tmp_path))[1]) >= 200, "it goes on from memory"
     assert summary(tmp_path / "killed")["restarts"] == 1
     ran = singa_dask(*options, "whole", timeout=60)
     assert ran.code == 0, ran.out + ran.err
