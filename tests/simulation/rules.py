@@ -174,6 +174,9 @@ class Counting:
     def bind(self, entries: Any, start: int, stop: int) -> None:
         self._place = start, stop
 
+    def start(self, w: Any) -> None:
+        """It has no state to begin."""
+
     def update(self, step: int, w: Any, g: Any, made: int | None = None, *, reductions: int = 0) -> None:
         self._lineage.apply(self._key, *self._place, g)
         w -= g
