@@ -17,7 +17,7 @@ PHASES = ("train", "validate", "test")
 
 @click.command()
 @job_options
-@click.option("--no-data", is_flag=True, help="Do not look at the data files.")
+@click.option("--no-data", is_flag=True, help="Open no data file: the job has the shapes of its samples.")
 @reports_errors
 def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
     """Check JOB and print its net: shapes, parameters, partitioning."""

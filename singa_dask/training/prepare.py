@@ -73,7 +73,8 @@ class Prepared:
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
     """Check a job and build its nets once, in plain NumPy.
 
-    with_data: also find the shards (and create those of named data sets), and take the sample shapes from them.
+    with_data: also find the shards (and create those of named data sets), and take the sample shapes from them. If
+    False, no data file is opened: neither shards nor mean images nor vocabularies.
     phases: to prepare besides kTrain; by default those that the job evaluates.
     Raises ConfigError with every problem found.
     """
@@ -107,7 +108,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         if phases is None:  # predictions need no labels
             _check_labels(nets)
             _warn_of_features_as_targets(nets)
-        _check_classes(nets)
+        if with_data:
+            _check_classes(nets)
         for phase in entered[1:] or entered:  # those that are measured
             loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
@@ -211,10 +213,10 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             (first,) = net.labels_from(layer.name)
             if isinstance(first, Frame):  # the labels of a sequence
                 first = net.layers[first.proto.srclayers[0]]
-            folder = Path(first.proto.store_conf.path)
-            if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
+            if first.name not in net.input_layers:
                 continue
-            column, labels = columns_of(first.proto.store_conf, Manifest.load(folder))
+            store = first.proto.store_conf
+            column, labels = columns_of(store, Manifest.load(Path(store.path)))
             classes, outputs = (labels or column).num_classes, net.whole_shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
