@@ -38,7 +38,7 @@ from singa_dask.updaters import make_updater
 logger = logging.getLogger(__name__)
 
 # Layers that read symbols -> the block with their vocab_size.
-_VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
+VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
     for phase in phases:
         layers = {layer.name: layer for layer in job.neuralnet.layer if runs_in(layer, phase)}
         for layer in layers.values():
-            conf = _VOCABULARY_CONFS.get(layer.type)
+            conf = VOCABULARY_CONFS.get(layer.type)
             source = layers.get(layer.srclayers[0]) if layer.srclayers else None
             if conf is None or source is None or source.srclayers:
                 continue
