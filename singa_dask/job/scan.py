@@ -27,9 +27,9 @@ _BROKEN = re.compile(r"""[^\w"']|.[^\w}>\],;]""")
 # A field name in more blocks than this ("type") does not tell where it belongs.
 _FEW = 3
 _LONG = 60
-# Fields of jobs before SINGA 0.2 -> the remedy.
+# Fields of jobs from before SINGA 0.1 -> the remedy.
 _EARLIER = {
-    "model": "Jobs of SINGA 0.1 have it: move its fields into the job itself, and rename them as "
+    "model": "Jobs from before SINGA 0.1 have it: move its fields into the job itself, and rename them as "
     "docs/coming-from-singa.md shows."
 }
 
