@@ -58,10 +58,8 @@ class Feed:
                 store, manifest, generated = data_of(net.input_layer(name))
                 expected = (fingerprints or {}).get(data_key(net.phase, name))
                 if expected not in (None, group_stream(job, store, manifest, net.phase).fingerprint):
-                    what = (
-                        f"what layer {name!r} generates differs" if generated else f"{store.path}: the shards differ"
-                    )
-                    raise DataError(f"{what} from the driver's, on this host. Copy its files again.")
+                    what = f"the settings or samples of layer {name!r}" if generated else f"{store.path}: the shards"
+                    raise DataError(f"{what} on this host differ from the driver's. Copy them again.")
                 stream = group_stream(job, store, manifest, net.phase, group)
                 loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop, generated=generated)
                 loaders[name] = stack.enter_context(loader)
