@@ -23,7 +23,8 @@ def load(path: str | Path, columns: str | Sequence[str] = ()) -> tuple[np.ndarra
     Raises DataError if there is no such data set or column, or if a shard is damaged.
     """
     manifest = Manifest.load(resolve(_spelled(str(path))))
-    wanted = [manifest.column(name) for name in ([columns] if isinstance(columns, str) else columns)]
+    named = [manifest.column(name) for name in ([columns] if isinstance(columns, str) else columns)]
+    wanted = named or [manifest.features, manifest.targets]
     shards = ShardFolder(manifest)
     shards.verify()
     readers = [shards.reader(index) for index in range(len(manifest.shards))]
@@ -31,7 +32,7 @@ def load(path: str | Path, columns: str | Sequence[str] = ()) -> tuple[np.ndarra
         None
         if column is None
         else np.concatenate([reader.column(column.name) for reader in readers]).reshape(-1, *column.shape)
-        for column in wanted or [manifest.features, manifest.targets]
+        for column in wanted
     )
 
 
