@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from singa_dask.data.columns import Channels, Column
@@ -214,11 +215,18 @@ def _statistic(store: StoreProto, name: str, column: Column) -> float | np.ndarr
 
 
 def statistics_path(path: str) -> Path:
-    """The absolute path of a statistics file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5."""
+    """The absolute path of a statistics file; a folder of shards or "dataset:NAME/SPLIT" means its statistics.h5.
+
+    Raises DataError for a file of another format.
+    """
     if path.startswith("dataset:"):
         return resolve(path.removesuffix(f"/{STATISTICS_FILE}")) / STATISTICS_FILE
     file = Path(path).expanduser().absolute()
-    return file / STATISTICS_FILE if (file / MANIFEST_FILE).exists() else file
+    if (file / MANIFEST_FILE).exists():
+        return file / STATISTICS_FILE
+    if file.is_file() and not h5py.is_hdf5(file):
+        raise DataError(f"{file}: is not an HDF5 file. Name a folder of shards: its statistics are then used.")
+    return file
 
 
 def read_statistic(path: str, name: str, column: Column) -> np.ndarray:

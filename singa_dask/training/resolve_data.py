@@ -249,7 +249,8 @@ def _resolve_text(conf: CharRNNProto) -> None:
     """Make the paths of a text absolute, and check the text and its vocabulary."""
     if Path(conf.path).expanduser().is_file():
         out = Path(conf.path).with_suffix("")
-        hint = f"Run `singa-dask shard text --source {conf.path} --out {out}.shards`, and name that folder."
+        vocab = f" --vocab {conf.vocab_path}" * bool(conf.vocab_path)
+        hint = f"Run `singa-dask shard text --source {conf.path}{vocab} --out {out}.shards`, and name that folder."
         raise ConfigError(Problem("char_rnn_conf.path", "must be a folder of shards, not a text", conf.path, hint))
     folder = resolve(conf.path)
     symbols = vocabulary(folder)

@@ -107,6 +107,9 @@ def test_a_folder_of_shards_stands_for_its_statistics(images, tmp_path):
     expected = images.folder / "statistics.h5"
     assert statistics_path(str(images.folder)) == statistics_path(str(expected)) == expected
     assert statistics_path(str(tmp_path / "mean.h5")) == tmp_path / "mean.h5"
+    (tmp_path / "mean.bin").write_bytes(b"a mean image of SINGA")
+    with pytest.raises(DataError, match=r"mean\.bin: is not an HDF5 file\. Name a folder of shards"):
+        statistics_path(str(tmp_path / "mean.bin"))
 
 
 def test_a_named_data_set_stands_for_its_statistics_too(tmp_path, monkeypatch):

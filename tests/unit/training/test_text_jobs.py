@@ -98,6 +98,8 @@ def test_text_in_place_of_its_shards_says_what_to_run(folder):
     (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={path}")
     assert "layer 'text'.char_rnn_conf.path: must be a folder of shards, not a text" in fault
     assert f"singa-dask shard text --source {path} --out" in fault
+    (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={path}", more='vocab_path: "vocab.txt"')
+    assert f"singa-dask shard text --source {path} --vocab vocab.txt --out" in fault
 
 
 def test_shards_without_text_are_refused(folder):
