@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm clean
+.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -104,6 +104,9 @@ bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchang
 
 storm: setup  ## train while processes are killed and stopped at random (ARGS="--seconds 1800")
 	$(BIN)/python benchmarks/storm.py $(ARGS)
+
+faults: setup  ## kill one process in each of several runs, and measure what it costs (ARGS="--job examples/mnist/job.conf")
+	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
 	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
