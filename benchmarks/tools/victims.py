@@ -48,8 +48,8 @@ class Watcher(Display):
 
     def steps(self, at: float = float("inf")) -> dict[int, int]:
         """The steps of each group at a moment."""
-        last = {group: [step for when, step in seen if when <= at][-1:] for group, seen in self.seen.items()}
-        return {group: steps[0] for group, steps in last.items() if steps}
+        last = {g: next((step for when, step in reversed(seen) if when <= at), None) for g, seen in self.seen.items()}
+        return {group: step for group, step in last.items() if step is not None}
 
     @property
     def repeated(self) -> int:
@@ -147,5 +147,5 @@ def left(before: set[str]) -> list[str]:
     children = [
         child.name() for child in psutil.Process().children() if "resource_tracker" not in str(child.cmdline())
     ]
-    segments = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}  # Python's, of any process
+    segments = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}  # Python's, of any process
     return sorted(segments - before) + children
