@@ -27,6 +27,7 @@ __all__ = [
     "data_partition",
     "launch",
     "layers",
+    "load",
     "load_model",
     "plan",
     "plot_confusion",
@@ -39,6 +40,7 @@ __all__ = [
 if TYPE_CHECKING:
     from singa_dask import layers, updaters
     from singa_dask.data.ingest.collections import shard
+    from singa_dask.data.load import load
     from singa_dask.distopt import DistOpt, Model, data_partition, launch
     from singa_dask.estimators.classifier import Classifier
     from singa_dask.estimators.regressor import Regressor
@@ -67,6 +69,7 @@ _LAZY = {
     "audit": "singa_dask.supervision.audit",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
+    "load": "singa_dask.data.load",
     "load_model": "singa_dask.training.evaluate",
     "plan": "singa_dask.supervision.plan",
     "plot_confusion": "singa_dask.monitor.plots",

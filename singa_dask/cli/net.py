@@ -17,7 +17,7 @@ PHASES = ("train", "validate", "test")
 
 @click.command()
 @job_options
-@click.option("--no-data", is_flag=True, help="Do not look at the data files.")
+@click.option("--no-data", is_flag=True, help="Open no data file: the job has the shapes of its samples.")
 @reports_errors
 def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
     """Check JOB and print its net: shapes, parameters, partitioning."""
@@ -97,9 +97,10 @@ def test(
     validation: bool,
     pictures: Path | None,
 ) -> None:
-    """Evaluate a trained net on its test data.
+    """Evaluate a trained net on its whole test set.
 
-    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
+    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint. The job's
+    test_steps does not count; --set test_steps=N evaluates N mini-batches.
     """
     from singa_dask.job.evaluations import PHASE_NAMES
     from singa_dask.job.job_pb2 import Phase
@@ -109,6 +110,7 @@ def test(
     from singa_dask.training import evaluate
 
     phase = Phase.kVal if validation else Phase.kTest
+    overrides = ("test_steps=0", "validate_steps=0", *overrides)
     ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
     measured = evaluate.measure(ready.job, path, phase)
     name = PHASE_NAMES[phase]

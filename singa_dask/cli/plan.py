@@ -55,7 +55,7 @@ FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
 @click.option(
     "--profile", "file", metavar="FILE", type=PATH, help="A profile [default: this cluster's, or measure it]."
 )
-@click.option("--no-data", is_flag=True, help="Do not look at the data files: the job has their shapes.")
+@click.option("--no-data", is_flag=True, help="Open no data file: the job has the shapes of its samples.")
 @click.option("--all", "every", is_flag=True, help="Show every candidate.")
 @click.option("--json", "as_json", metavar="FILE", help="Write everything as JSON, to standard output with -.")
 @click.option("--out", metavar="FOLDER", type=PATH, help="Draw plan.png and plan.svg there.")

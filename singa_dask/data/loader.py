@@ -17,6 +17,7 @@ import numpy as np
 
 from singa_dask.data.buffer_pool import BufferPool
 from singa_dask.data.columns import Column, Role
+from singa_dask.data.generated import GeneratedSpec, generate_steps
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.normalise import Normaliser, make_normaliser, make_target_normaliser
 from singa_dask.data.plan import StreamConf, share_rows
@@ -26,6 +27,7 @@ from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import row_shape
+from singa_dask.layers import GeneratedInput
 
 MAX_CHUNK_NBYTES = 16 << 20
 MIN_CHUNK_STEPS = 32
@@ -77,6 +79,7 @@ class Loader:
     ahead: chunks that are loaded or loading besides the current one. A chunk is a block of the stream: at least 32
         steps, at most 16 MiB of this worker's rows.
     stop_step: the first step that is not needed; by default the end of the stream, if it has one.
+    generated: the layer whose samples the stream numbers, if no shards hold them; a chunk is then one step.
     timeout_s: of one wait. `wait_s` is the total time that `next` has waited.
     Raises ConfigError if the mini-batch has fewer rows than the group has workers.
     """
@@ -94,6 +97,7 @@ class Loader:
         stop_step: int | None = None,
         dtype: Any = np.float32,
         timeout_s: float = 30.0,
+        generated: GeneratedInput | None = None,
     ):
         if stream.batchsize < nranks:
             message = f"a mini-batch of {stream.batchsize} rows cannot be shared by {nranks} workers"
@@ -113,10 +117,17 @@ class Loader:
         target = labels.net_shape if labels is not None and labels.role is not Role.LABEL else ()
         self._label_shape = ((records,) if records else ()) + target
         self._target_values = math.prod(self._label_shape) if target else 0
-        self.chunk_steps = self._steps_per_chunk(np.dtype(dtype).itemsize)
-        folder = str(stream.manifest.folder)
-        text = store.SerializeToString(deterministic=True)
-        self._spec = LoadSpec(folder, stream.manifest.digest, stream.conf, text, np.dtype(dtype).name)
+        self._folder = str(stream.manifest.folder)
+        self._load: Callable[..., Any]
+        self._spec: LoadSpec | GeneratedSpec
+        if generated is None:
+            self.chunk_steps = self._steps_per_chunk(np.dtype(dtype).itemsize)
+            text = store.SerializeToString(deterministic=True)
+            spec = LoadSpec(self._folder, stream.manifest.digest, stream.conf, text, np.dtype(dtype).name)
+            self._load, self._spec = load_steps, spec
+        else:
+            self.chunk_steps = 1
+            self._load, self._spec = generate_steps, GeneratedSpec(generated, stream)
         self._submit = submit
         self._ahead = ahead
         self._asked = start_step  # first step that no task loads yet
@@ -174,7 +185,7 @@ class Loader:
                 steps = min(steps, self.stop_step - self._asked)
             if steps <= 0:
                 return
-            future = self._submit(load_steps, self._spec, self.rank, self.nranks, self._asked, steps)
+            future = self._submit(self._load, self._spec, self.rank, self.nranks, self._asked, steps)
             self._pending.append((self._asked, steps, future))
             self._asked += steps
 
@@ -191,7 +202,7 @@ class Loader:
         except TimeoutError as error:
             future.cancel()
             raise DataError(
-                f"{self._spec.folder}: steps {start} to {start + steps - 1} were not loaded within "
+                f"{self._folder}: steps {start} to {start + steps - 1} were not loaded within "
                 f"{self.timeout_s:g} s. Does the file system hang, or is the worker paused because of low memory?"
             ) from error
         finally:

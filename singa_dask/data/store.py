@@ -85,7 +85,9 @@ def columns_of(store: StoreProto, manifest: Manifest) -> tuple[Column, Column | 
 
 def _backend_problem(store: StoreProto) -> Problem:
     if store.backend in _SINGA_BACKENDS:
-        hint = 'Convert the data with `singa-dask shard` and set backend: "hdf5".'
+        kind, out = "kvfile" if store.backend == "kvfile" else "FORMAT", f"shards/{Path(store.path).stem or 'train'}"
+        command = f"singa-dask shard {kind} --source {store.path or 'FILE'} --out {out}"
+        hint = f'Run `{command}`, write path: "{out}" and leave backend out.'
         return Problem("store_conf.backend", "SINGA's stores are not supported", repr(store.backend), hint)
     return Problem("store_conf.backend", "is unknown", repr(store.backend), nearest(store.backend, ["hdf5"]))
 

@@ -78,7 +78,7 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
     for path, layer in present:
         if layer.type == LayerType.kRNNDummy and not layer.srclayers:
             message = "feeds a net its own output, which cannot train it"
-            hint = "Train with a kCharRNN and use this layer for sampling."
+            hint = "Train with a kCharRNN. `singa-dask sample` reads a job with this layer."
             findings.add((*path, "type"), message, "kRNNDummy", hint)
     alg = findings.job.train_one_batch.alg
     if alg == AlgProto.kCD and not types >= ENERGY:

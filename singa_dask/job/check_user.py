@@ -47,7 +47,7 @@ def check_user(
         hint = "Move it to the top level of a module, or train in the process that defines it."
         findings.add((*path, user_field), "is defined inside a function and cannot be imported", code, hint)
     elif not _CODE.fullmatch(code):
-        hint = 'For example "my_package.my_module:MyClass".'
+        hint = f'Write the code in Python and name it, for example "my_module:My{kind}".'
         findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)
 
 

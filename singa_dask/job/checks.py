@@ -83,6 +83,16 @@ def _check_cluster(findings: Findings) -> None:
     except ConfigError as error:
         for p in error.problems:
             findings.add(tuple(p.key.split(".")), p.message, p.received, p.hint)
+    cluster = findings.job.cluster
+    if cluster.share_memory and cluster.nworkers_per_procs > cluster.nworkers_per_group:
+        message = (
+            "is not supported for worker groups in one process (nworkers_per_procs is above nworkers_per_group): every "
+            "worker has a process of its own, so groups share parameters by servers only"
+        )
+        hint = (
+            "Leave nworkers_per_procs out. Groups that exchange parameters by servers train as in Downpour or Hogwild."
+        )
+        findings.add(("cluster", "share_memory"), message, "true", hint)
 
 
 _INITIALISATION_PART = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")

@@ -27,6 +27,11 @@ _BROKEN = re.compile(r"""[^\w"']|.[^\w}>\],;]""")
 # A field name in more blocks than this ("type") does not tell where it belongs.
 _FEW = 3
 _LONG = 60
+# Fields of jobs from before SINGA 0.1 -> the remedy.
+_EARLIER = {
+    "model": "Jobs from before SINGA 0.1 have it: move its fields into the job itself, and rename them as "
+    "docs/coming-from-singa.md shows."
+}
 
 
 @dataclass
@@ -101,6 +106,9 @@ class _Scanner:
                 fault = f"the block that opens here is never closed: {end} is missing"
                 raise _Stop(Fault(path, opened or Place(), fault))
             here, name = self._here(), self._token
+            if tokens.TryConsume("["):
+                self._extension(path, here)
+                continue
             if not _NAME.match(name):
                 hints = {"}": "No block is open here.", "{": "A job is protobuf text, not JSON."}
                 hint = None if path else hints.get(name)
@@ -116,6 +124,22 @@ class _Scanner:
             if not tokens.TryConsume(","):
                 tokens.TryConsume(";")
         self._open.pop()
+
+    def _extension(self, path: Path, here: Place) -> None:
+        """Skip a field [name], which a SINGA user declares in a .proto file; the bracket is consumed."""
+        tokens, parts = self._tokens, list[str]()
+        while not tokens.TryConsume("]"):
+            if tokens.AtEnd():
+                raise _Stop(Fault(path or ("job",), here, "the bracket that opens here is never closed"))
+            parts.append(self._token)
+            tokens.NextToken()
+        name = f"[{''.join(parts)}]"
+        code = 'Write the code in Python and name it in user_type: "my_module:MyClass".'
+        hint = f"{code} Write these fields into user_conf: '{{\"size\": 3}}'."
+        self._fault((*path, name), here, "is an extension, which only SINGA's C++ code can read", name, hint)
+        self._skip((*path, name))
+        if not tokens.TryConsume(","):
+            tokens.TryConsume(";")
 
     def _hint(self, message: Descriptor, name: str) -> str:
         """The hint for a field that `message` does not have."""
@@ -233,6 +257,8 @@ def _title(path: Path) -> str:
 
 def field_hint(message: Descriptor, name: str) -> str:
     """The block where the unknown field `name` belongs, or the field of `message` with the nearest spelling."""
+    if message == JobProto.DESCRIPTOR and name in _EARLIER:
+        return _EARLIER[name]
     below = [f"{f.name} {{ }}" for f in message.fields if f.message_type and name in f.message_type.fields_by_name]
     for homes in (below, _homes().get(name, ())):
         if 1 <= len(homes) <= _FEW:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 
+from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LayerProto, LayerType, StoreProto
+
+# Settings of the loader, which an input layer of a user's own has in user_conf.
+_LOADING = ("batchsize", "shuffle", "random_skip", "validation_share", "has_label")
 
 
 def store_of(layer: LayerProto) -> StoreProto:
-    """A copy of the layer's store_conf; for a kCharRNN, its char_rnn_conf as a store_conf."""
+    """A copy of the layer's store_conf; for a kCharRNN its char_rnn_conf, for a user's layer its user_conf as one."""
     store = StoreProto()
+    if layer.user_type and layer.user_conf and not layer.srclayers:
+        given = json.loads(layer.user_conf)
+        for name in _LOADING:
+            if name in given:
+                assign(store, name, given[name], f"layer {layer.name!r}.user_conf.{name}")
+        return store
     if layer.type != LayerType.kCharRNN:
         store.CopyFrom(layer.store_conf)
         return store

@@ -12,6 +12,7 @@ from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.elementwise import Add, Max, Mul
+from singa_dask.layers.generated import GeneratedInput
 from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput
@@ -63,6 +64,7 @@ __all__ = [
     "EuclideanLoss",
     "Form",
     "Frame",
+    "GeneratedInput",
     "GlobalPooling",
     "GroupNorm",
     "HuberLoss",

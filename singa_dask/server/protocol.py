@@ -270,7 +270,8 @@ class SliceProtocol:
             self._must_fit("gradient", update.gradient)
             entry.staleness = max(0, self.version - update.based_on)
             gradient, reductions = self.ops.asarray(update.gradient), update.reductions
-            self.updater.update(update.step, self.values, gradient, made=self.version, reductions=reductions)
+            context = {"made": self.version, "reductions": reductions, "staleness": entry.staleness}
+            self.updater.update(update.step, self.values, gradient, **context)
             self.ledger.add(origin.group, update.step)
             self.reductions = max(self.reductions, reductions)
             self.version += 1

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.data import AnyStream, Loader, Manifest, make_stream
+from singa_dask.data.generated import generated_manifest
 from singa_dask.data.loader import Submit
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import DataError
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
+from singa_dask.layers import GeneratedInput, InputLayer
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
@@ -53,15 +55,13 @@ class Feed:
         with ExitStack() as stack:
             loaders = {}
             for name in net.input_layers:
-                store = net.layers[name].proto.store_conf
-                manifest = Manifest.load(Path(store.path))
+                store, manifest, generated = data_of(net.input_layer(name))
                 expected = (fingerprints or {}).get(data_key(net.phase, name))
                 if expected not in (None, group_stream(job, store, manifest, net.phase).fingerprint):
-                    raise DataError(
-                        f"{store.path}: the shards on this host differ from the driver's. Copy them again."
-                    )
+                    what = f"the settings or samples of layer {name!r}" if generated else f"{store.path}: the shards"
+                    raise DataError(f"{what} on this host differ from the driver's. Copy them again.")
                 stream = group_stream(job, store, manifest, net.phase, group)
-                loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop)
+                loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop, generated=generated)
                 loaders[name] = stack.enter_context(loader)
             stack.pop_all()
         return cls(loaders, net.ops, net.phase, job.seed, nranks)
@@ -113,6 +113,14 @@ class Feed:
     def samples(self, number: int) -> np.ndarray:
         """The positions of the samples of mini-batch `number` in the data of the first input layer."""
         return next(iter(self._loaders.values())).stream.share(number, 0, 1)[1]
+
+
+def data_of(layer: InputLayer) -> tuple[StoreProto, Manifest, GeneratedInput | None]:
+    """The settings of the loader and the data of an input layer, and the layer if it generates them."""
+    if isinstance(layer, GeneratedInput):
+        return layer.conf, generated_manifest(layer), layer
+    store = layer.proto.store_conf
+    return store, Manifest.load(Path(store.path)), None
 
 
 def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: int, group: int = 0) -> AnyStream:

@@ -16,6 +16,7 @@ from singa_dask.data import (
     first_difference,
     vocabulary,
 )
+from singa_dask.data.generated import generated_manifest
 from singa_dask.data.store import columns_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, graph_phase, reads_data, runs_in
@@ -23,13 +24,13 @@ from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
-from singa_dask.layers import Frame, Layer, SoftmaxLoss
+from singa_dask.layers import Frame, GeneratedInput, Layer, SoftmaxLoss
 from singa_dask.net import LayerRow, Net, features_as_targets
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import fitting, load_parameters
-from singa_dask.training.feed import data_key
+from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
 from singa_dask.training.resolve_data import resolve_data
@@ -38,7 +39,7 @@ from singa_dask.updaters import make_updater
 logger = logging.getLogger(__name__)
 
 # Layers that read symbols -> the block with their vocab_size.
-_VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
+VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.kEmbedding: "embedding_conf"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Prepared:
 def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
     """Check a job and build its nets once, in plain NumPy.
 
-    with_data: also find the shards (and create those of named data sets), and take the sample shapes from them.
+    with_data: also find the shards (and create those of named data sets), and take the sample shapes from them. If
+    False, no data file is opened: neither shards nor mean images nor vocabularies.
     phases: to prepare besides kTrain; by default those that the job evaluates.
     Raises ConfigError with every problem found.
     """
@@ -107,7 +109,9 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         if phases is None:  # predictions need no labels
             _check_labels(nets)
             _warn_of_features_as_targets(nets)
-        _check_classes(nets)
+        data |= _generated_data(ready, nets)
+        if with_data:
+            _check_classes(nets)
         for phase in entered[1:] or entered:  # those that are measured
             loss_metrics(nets[phase], ready.metric)
         algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
@@ -164,13 +168,35 @@ def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int,
     nets[Phase.kTrain].check_initial_values(job.seed)
     for net in nets.values():
         for name in net.input_layers:
-            if not net.layers[name].proto.HasField("store_conf"):
-                message, hint = (
-                    "reads no shards; user-defined input layers are not yet supported",
-                    "Let it read a kRecordInput.",
-                )
-                raise net.layers[name].problem(message, hint=hint)
+            layer = net.input_layer(name)
+            if not (isinstance(layer, GeneratedInput) or layer.proto.HasField("store_conf")):
+                raise layer.problem("reads no shards and generates no samples", hint="Derive it from GeneratedInput.")
     return nets
+
+
+def _generated_data(job: JobProto, nets: Mapping[int, Net]) -> dict[str, str]:
+    """The fingerprints of samples that layers generate. Raises ConfigError if they do not pair with those of the other
+    input layers of a net."""
+    found, workers = {}, job.cluster.nworkers_per_group
+    for phase, net in nets.items():
+        inputs = [net.input_layer(name) for name in net.input_layers]
+        totals = {}
+        for layer in inputs:
+            if isinstance(layer, GeneratedInput):
+                manifest = generated_manifest(layer)
+                key = graph_phase(job.neuralnet.layer, phase)
+                found[data_key(key, layer.name)] = group_stream(job, layer.conf, manifest, key).fingerprint
+                totals[layer.name] = manifest.total, list(layer.conf.batchsize)
+                if min(layer.conf.batchsize) < workers:
+                    message = f"batchsize is shared by the {workers} workers of a group"
+                    raise layer.problem(message, min(layer.conf.batchsize), f"Use {workers} or more.")
+        if totals and (len(totals) < len(inputs) or len({str(total) for total in totals.values()}) > 1):
+            hint = "Let one layer generate all features, and other layers cut them."
+            message = (
+                "input layers must generate equally many samples, in mini-batches of one size, and read no shards"
+            )
+            raise ConfigError(Problem("neuralnet", message, ", ".join(net.input_layers), hint))
+    return found
 
 
 def _check_labels(nets: Mapping[int, Net]) -> None:
@@ -211,10 +237,10 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             (first,) = net.labels_from(layer.name)
             if isinstance(first, Frame):  # the labels of a sequence
                 first = net.layers[first.proto.srclayers[0]]
-            folder = Path(first.proto.store_conf.path)
-            if first.name not in net.input_layers or not folder.is_absolute():  # without data it is not resolved
+            if first.name not in net.input_layers or isinstance(first, GeneratedInput):
                 continue
-            column, labels = columns_of(first.proto.store_conf, Manifest.load(folder))
+            store = first.proto.store_conf
+            column, labels = columns_of(store, Manifest.load(Path(store.path)))
             classes, outputs = (labels or column).num_classes, net.whole_shapes[layer.name][-1]
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
@@ -236,7 +262,7 @@ def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:
     for phase in phases:
         layers = {layer.name: layer for layer in job.neuralnet.layer if runs_in(layer, phase)}
         for layer in layers.values():
-            conf = _VOCABULARY_CONFS.get(layer.type)
+            conf = VOCABULARY_CONFS.get(layer.type)
             source = layers.get(layer.srclayers[0]) if layer.srclayers else None
             if conf is None or source is None or source.srclayers:
                 continue

@@ -20,7 +20,7 @@ from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training.checkpoint import fitting, load_parameters
-from singa_dask.training.prepare import prepare
+from singa_dask.training.prepare import VOCABULARY_CONFS, prepare
 
 _PROBABILITIES = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftmax})
 
@@ -41,6 +41,7 @@ class Sampler:
         phase: int = Phase.kTest
         self._steps, self._read = 1, list[int]()
         if dummies:
+            job = _with_sizes(job)
             job.check(training=False)
             pack(job.proto, job.folder)  # imports the user's own layers
             if attending := _attending(job.net, phase):
@@ -147,6 +148,24 @@ def _text(net: NetProto) -> tuple[int, str]:
     received = ", ".join(found[Phase.kTrain]) or "none"
     hint = "Sample from the job of a kCharRNN, or write one with a kRNNDummy."
     raise ConfigError(Problem("neuralnet", "needs one layer that reads a text", received, hint))
+
+
+def _with_sizes(job: Job) -> Job:
+    """The job in which each kOneHot and kEmbedding of a kRNNDummy's symbols has a vocab_size: their number, if the job
+    gives none."""
+    sized = Job.from_proto(job.proto, job.positions)
+    sized.folder = job.folder
+    layers = sized.proto.neuralnet.layer
+    symbols = {each.name: int(each.rnn_dummy_conf.high) for each in layers if each.rnn_dummy_conf.integer}
+    for layer in layers:
+        conf = VOCABULARY_CONFS.get(layer.type)
+        if (
+            conf is not None
+            and set(layer.srclayers) & symbols.keys()
+            and not getattr(layer, conf).HasField("vocab_size")
+        ):
+            getattr(layer, conf).vocab_size = symbols[layer.srclayers[0]]
+    return sized
 
 
 def _attending(net: NetProto, phase: int) -> list[LayerProto]:

@@ -144,14 +144,24 @@ class Updater(Description, ABC):
         if self.ema_decay:
             self._state[EMA][...] = w
 
-    def update(self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0) -> None:
+    def stale_factor(self, staleness: int) -> float:
+        """The factor on the learning rate of an update; 1 unless a class overrides it.
+
+        staleness: updates by other groups between reading the parameters and applying the gradient; 0 for synchronous
+        jobs. 1 / max(1, staleness) is the rule of Zhang et al. (2016).
+        """
+        return 1.0
+
+    def update(
+        self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0, staleness: int = 0
+    ) -> None:
         """Update the slice `w` in place from the gradients `g`.
 
         step: training step, by which the learning rate goes; reductions: how often it was reduced. made: updates made
         before this one, by which moments are corrected; other than `step` where several worker groups update the same
-        parameters.
+        parameters. staleness: see `stale_factor`.
         """
-        lr = self.schedule.rate(step, reductions)
+        lr = self.schedule.rate(step, reductions) * self.stale_factor(staleness)
         made = step if made is None else made
         for start, stop, scales, states, average in self._segments:
             values = w[start:stop]

@@ -66,9 +66,12 @@ def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     assert re.search(r"^0 +0-599 +0-599 +- +- *$", shown.out, re.MULTILINE)
     assert shown.out.splitlines()[-1] == "clean: 600 mini-batches contained once"
 
-    tested = here("test", example(), "--checkpoint", workspace)
+    smaller = sets(**{"neuralnet__layer[1]__store_conf__batchsize": 100})  # the job has test_steps: 1
+    tested = here("test", example(), "--checkpoint", workspace, *smaller)
     assert tested.code == 0, tested.err
     assert f"accuracy {told['test']['accuracy']:.4f}" in tested.out
+    some = here("test", example(), "--checkpoint", workspace, *smaller, *sets(test_steps=1))
+    assert re.search(r"accuracy \d\.\d\d00;", some.out) and some.out != tested.out
 
     predicted = here("predict", example(), "--checkpoint", workspace, "--out", "out.csv")
     assert predicted.code == 0, predicted.err
@@ -117,6 +120,22 @@ def test_resume_is_bit_identical(singa_dask, here, tmp_path, whole, no_leaks):
     assert "'w_ip1': (256, 64) in the checkpoint, (256, 32) in this job" in refused.err
     assert "updater state: velocity in the checkpoint, mean, squares in this job" in refused.err
     assert summary(parts) == before, "a refused resume touches nothing"
+
+
+@pytest.mark.timeout(120)
+def test_a_run_resumes_with_another_number_of_worker_groups(singa_dask, tmp_path, no_leaks):
+    options = ["train", example(), "--workspace", "run", *SHORT]
+    assert singa_dask(*options, "--cluster", cluster("hogwild"), *sets(train_steps=4)).code == 0
+    groups = sets(cluster__nworker_groups=2, cluster__nserver_groups=1)
+    ran = singa_dask(*options, *groups, "--resume")
+    assert ran.code == 0, ran.err
+    was, now = "Distributed Hogwild (asynchronous): 3 worker groups", "Downpour (asynchronous): 2 worker groups"
+    assert f"resumed with another cluster. Before: {was}" in ran.out + ran.err
+    assert f"Now: {now}" in ran.out + ran.err and "from step 4" in ran.out
+    told = summary(tmp_path / "run")
+    assert (told["status"], told["step"], len(told["groups"])) == ("completed", 12, 2)
+    deals = {(row["deal"]["groups"], row["group"]): row["contained"] for row in audited(tmp_path / "run")}
+    assert deals == {**{(3, g): [[0, 4]] for g in range(3)}, **{(2, g): [[4, 12]] for g in range(2)}}
 
 
 @pytest.mark.timeout(60)

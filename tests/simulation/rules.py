@@ -177,7 +177,7 @@ class Counting:
     def start(self, w: Any) -> None:
         """It has no state to begin."""
 
-    def update(self, step: int, w: Any, g: Any, made: int | None = None, *, reductions: int = 0) -> None:
+    def update(self, step: int, w: Any, g: Any, made: int | None = None, **context: int) -> None:
         self._lineage.apply(self._key, *self._place, g)
         w -= g
 

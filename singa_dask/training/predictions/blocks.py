@@ -18,6 +18,7 @@ from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import graph_phase
 from singa_dask.job.job_pb2 import Phase, StoreProto
+from singa_dask.layers import GeneratedInput
 
 BLOCK_NBYTES = 8 << 20
 
@@ -81,6 +82,10 @@ def own_blocks(model: Model) -> list[ShardBlock]:
     if graph_phase(model.known.net.proto.layer, Phase.kTest) != Phase.kTest:
         hint = "Name a folder of shards or a file."
         raise ConfigError(Problem("--data", "is missing, and the job has no test data", "nothing", hint))
+    generated = [name for name in model.known.read if isinstance(model.known.net.input_layer(name), GeneratedInput)]
+    if generated:
+        message, hint = f"is missing, and layer {generated[0]!r} generates its samples", "Name data to predict."
+        raise ConfigError(Problem("--data", message, "nothing", hint))
     folders = {name: resolve(model.known.store(name).path) for name in model.known.read}
     if not model.described:  # of a checkpoint of an earlier version
         model.described = {name: Manifest.load(folder).description for name, folder in folders.items()}

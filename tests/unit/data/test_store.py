@@ -56,7 +56,10 @@ def test_flat_samples_of_several_channels_are_ambiguous(flat):
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"backend": "kvfile"}, r"^store_conf\.backend.*singa-dask shard"),
+        (
+            {"backend": "kvfile", "path": "data/train_data.bin"},
+            r"^store_conf\.backend.*`singa-dask shard kvfile --source data/train_data.bin --out shards/train_data`",
+        ),
         ({"backend": "textfile"}, r"SINGA's stores.*singa-dask shard"),
         ({"backend": "hdf"}, "Did you mean hdf5"),
         ({"path": ""}, r"^store_conf\.path: is missing"),

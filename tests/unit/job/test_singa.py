@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import DESCRIPTOR, JobProto, LayerType, Phase
 from singa_dask.layers.registry import built_in
@@ -183,3 +184,14 @@ def test_alexnet_has_the_published_shapes_and_size():
         "ip8": (1000,),
     }
     assert sum(param.size for param in net.params) == 62_378_344  # one tower, so no groups in conv2, conv4 and conv5
+
+
+def test_the_page_for_singas_users_shows_layers_that_are_refused_and_accepted() -> None:
+    page = (EXAMPLES.parent / "docs" / "coming-from-singa.md").read_text()
+    (block,) = re.findall(r"```\n(# SINGA\n.*?)```", page, re.DOTALL)
+    before, after = (f"neuralnet {{\n{text}\n}}" for text in block.split("# singa_dask", 1))
+    after = after.replace("neuralnet {\n", "neuralnet {\n#")
+    with pytest.raises(ConfigError, match=r"layer\[scale\]\.\[singa\.scale_conf\]: is an extension.*user_conf"):
+        Job.from_text(before)
+    (layer,) = Job.from_text(after).proto.neuralnet.layer
+    assert (layer.user_type, layer.user_conf) == ("my_layers:Scale", '{"factor": 2}')

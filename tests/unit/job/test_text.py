@@ -182,6 +182,14 @@ WRONG = [
         'neuralnet { layer { name: "7" type: kReLu } }',
         *(1, 37, "neuralnet.layer[0].type", "kReLu", "Did you mean kReLU?"),
     ),
+    # jobs of SINGA
+    (
+        'neuralnet { layer { name: "e" user_type: "kE" [data_conf] { size: 3 } } } debug: true',
+        *(1, 47, "neuralnet.layer[e].[data_conf]", "[data_conf]", 'in user_type: "my_module:MyClass"'),
+    ),
+    ("updater { [a.b.conf]: { } }", 1, 11, "updater.[a.b.conf]", "[a.b.conf]", "is an extension, which only"),
+    ("debug: true [conf {", 1, 13, "job", None, "the bracket that opens here is never closed"),
+    ("model { name: 'a' }", 1, 1, "model", "model", "move its fields into the job itself"),
     (
         'neuralnet { layer { name: "d" } layer { name: "d" param { init { typ: kConstant } } } }',
         *(1, 66, "neuralnet.layer[1].param[0].init.typ", "typ", "Did you mean type?"),

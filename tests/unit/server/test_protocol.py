@@ -215,7 +215,7 @@ def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
         def start(self, w):
             calls.append("start")
 
-        def update(self, step, w, g, made, reductions):
+        def update(self, step, w, g, made, reductions, staleness):
             calls.append((step, made))
 
     calls = []
@@ -225,6 +225,27 @@ def test_the_updater_hears_of_the_group_s_step_and_of_all_updates_made():
     for group, step in [(0, 10), (1, 10), (1, 11), (0, 11)]:
         to.say(update(group, step, first=10))
     assert calls == ["start", (10, 40), (10, 41), (11, 42), (11, 43)]
+
+
+class Cautious(SGD):
+    """SGD whose learning rate is divided by the staleness (Zhang et al. 2016)."""
+
+    type = "kUserUpdater"
+
+    def stale_factor(self, staleness):
+        return 1 / max(1, staleness)
+
+
+def test_an_updater_of_a_user_s_own_scales_stale_updates():
+    cut = partition(16, 1, 1, beside=False)
+    plan = replace(server_plan(cut), updater=Cautious(lr=1.0).proto.SerializeToString(), groups=(0, 1))
+    to = Post(plan.protocol(Ops()))
+    to.ask(Put(0, ones(0.0)))
+    values = []
+    for sent in [update(0, 0), update(0, 1, based_on=1), update(0, 2, based_on=2), update(1, 0, based_on=1)]:
+        to.ask(sent)
+        values.append(value(to))
+    assert values == [-1, -2, -3, -3.5]  # the last one misses two updates
 
 
 def falling() -> Post:

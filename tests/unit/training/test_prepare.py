@@ -72,6 +72,39 @@ def test_parameters_below_what_stops_gradients(stop):
         prepare(job(*net, *top), with_data=False)
 
 
+def test_without_data_no_data_file_is_opened(tmp_path):
+    """Files that are there, and cannot be read as what the job takes them for."""
+    garbage = tmp_path / "mean.bin"
+    garbage.write_bytes(b"no HDF5")
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "manifest.json").write_text("no JSON")
+    records = layers.RecordInput(
+        *("data",), path=tmp_path / "shards", shape=[1, 8, 8], batchsize=4, mean_file=garbage, std_file=garbage
+    )
+    image = layers.ImagePreprocess("image", meanfile=garbage)
+    net = records, image, layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss", ["ip", "data"])
+    assert prepare(job(*net), with_data=False).parameters == 2 * 64 + 2
+    with pytest.raises(ConfigError, match=r"manifest.json: is not JSON"):
+        prepare(job(*net))
+
+
+def test_without_data_no_vocabulary_is_opened(tmp_path):
+    (tmp_path / "vocab.txt").mkdir()
+    text = f"""
+        name: "text" train_steps: 1 train_one_batch {{ alg: kBPTT }}
+        updater {{ type: kSGD learning_rate {{ type: kFixed }} }}
+        neuralnet {{
+          unroll_len: 2
+          layer {{ name: "data" type: kCharRNN
+            char_rnn_conf {{ path: "{tmp_path}" vocab_path: "{tmp_path}/vocab.txt" unroll_len: 2 batchsize: 2 }} }}
+          layer {{ name: "label" type: kRNNLabel srclayers: "data" }}
+          layer {{ name: "onehot" type: kOneHot srclayers: "data" onehot_conf {{ vocab_size: 5 }} }}
+          layer {{ name: "ip" type: kInnerProduct srclayers: "onehot" innerproduct_conf {{ num_output: 5 }} }}
+          layer {{ name: "loss" type: kSoftmaxLoss srclayers: ["ip", "label"] }}
+        }}"""
+    assert prepare(Job.from_text(text), with_data=False).parameters == 5 * 5 + 5
+
+
 def test_a_net_that_reads_no_data():
     net = layers.Dummy("data", input=True, shape=[4, 3]), layers.InnerProduct("ip", num_output=2)
     with pytest.raises(ConfigError, match="no layer reads data in phase kTrain"):

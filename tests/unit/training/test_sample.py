@@ -94,6 +94,14 @@ def test_a_job_like_singas_sample_conf_writes_the_same(made):
     assert len(set(trained)) > 2
 
 
+def test_symbols_of_a_dummy_need_no_vocab_size(made):
+    job, _, saved, texts = made
+    layers = LAYERS.replace("onehot_conf { vocab_size: 7 }", "")
+    assert layers != LAYERS
+    sampler = Sampler(Job.from_text(SAMPLE % {**texts, "layers": layers}))
+    assert "".join(sampler.write(30, primer="ab")) == "".join(Sampler(job, [saved]).write(30, primer="ab"))
+
+
 def test_seeds_and_temperatures(made):
     job, _, saved, _ = made
     sampler = Sampler(job, [saved])
