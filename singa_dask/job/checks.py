@@ -84,14 +84,13 @@ def _check_cluster(findings: Findings) -> None:
         for p in error.problems:
             findings.add(tuple(p.key.split(".")), p.message, p.received, p.hint)
     cluster = findings.job.cluster
-    if cluster.share_memory and cluster.nworkers_per_procs > cluster.nworkers_per_group:
+    several = cluster.nworker_groups > 1 and cluster.nworkers_per_procs > cluster.nworkers_per_group > 0
+    if several and cluster.share_memory:
         message = (
-            "is not supported for worker groups in one process (nworkers_per_procs is above nworkers_per_group): every "
-            "worker has a process of its own, so groups share parameters by servers only"
+            "is not supported for worker groups in one process (nworkers_per_procs above nworkers_per_group): every "
+            "worker has a process of its own, and groups share parameters by servers"
         )
-        hint = (
-            "Leave nworkers_per_procs out. Groups that exchange parameters by servers train as in Downpour or Hogwild."
-        )
+        hint = "Leave nworkers_per_procs out."
         findings.add(("cluster", "share_memory"), message, "true", hint)
 
 

@@ -244,7 +244,7 @@ BROKEN = [
     ("nservers_per_group: 3", "nworkers_per_procs: 0", "cluster.nworkers_per_procs", 42, 33, "must be at least 1"),
     (
         *("nservers_per_group: 3", "nworkers_per_procs: 6 nworker_groups: 2"),
-        *("cluster.share_memory", 42, 1, "worker groups in one process (nworkers_per_procs is above nworkers_per_group)"),
+        *("cluster.share_memory", 42, 1, "is not supported for worker groups in one process"),
     ),
     ("nservers_per_group: 3", "nservers_per_procs: 2", "cluster.nservers_per_procs", 42, 33, "cannot be packed"),
     ("nservers_per_group: 3", "max_staleness: -1", "cluster.max_staleness", 42, 33, "must be at least 0"),
