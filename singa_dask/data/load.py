@@ -23,8 +23,8 @@ def load(path: str | Path, columns: str | Sequence[str] = ()) -> tuple[np.ndarra
     Raises DataError if there is no such data set or column, or if a shard is damaged.
     """
     manifest = Manifest.load(resolve(_spelled(str(path))))
-    named = [manifest.column(name) for name in ([columns] if isinstance(columns, str) else columns)]
-    wanted = named or [manifest.features, manifest.targets]
+    names = [columns] if isinstance(columns, str) else columns
+    wanted = [manifest.column(name) for name in names] if names else [manifest.features, manifest.targets]
     shards = ShardFolder(manifest)
     shards.verify()
     readers = [shards.reader(index) for index in range(len(manifest.shards))]
