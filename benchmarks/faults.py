@@ -93,7 +93,7 @@ class Fault(threading.Thread):
         self._until(moments[self.case.when])
         self._kill(victims[0])
         if self.case.when == "restart":
-            self._until(lambda: self._watcher.starts[0] > 1)
+            self._until(lambda: len(self._watcher.starts[0]) > 1)
             self._kill(self._victims()[0])
 
     @property

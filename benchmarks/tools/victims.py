@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -35,14 +35,15 @@ class Watcher(Display):
 
     def __init__(self) -> None:
         self.seen: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)  # by group
-        self.starts: Counter[int] = Counter()  # by group
+        self.starts: defaultdict[int, list[float]] = defaultdict(list)  # by group: when it started
         self.started = threading.Event()
 
     def handle(self, event: Any) -> None:
+        now = time.monotonic()
         if event["kind"] in ("start", "progress", "metrics"):
-            self.seen[event["group"]].append((time.monotonic(), event["step"]))
+            self.seen[event["group"]].append((now, event["step"]))
         if event["kind"] == "start":
-            self.starts[event["group"]] += 1
+            self.starts[event["group"]].append(now)
         if event["kind"] == "progress":
             self.started.set()
 
@@ -59,12 +60,11 @@ class Watcher(Display):
 
     def pause(self, at: float) -> float:
         """Seconds from a moment until the end of the longest time without a step that any group had from then on."""
-        rests = [
-            (after - max(before, at), after)
-            for seen in self.seen.values()
-            for (before, old), (after, new) in pairwise(seen)
-            if after > at and new != old
-        ]
+        rests = []
+        for group, seen in self.seen.items():
+            made = [(when, step) for when, step in seen if when not in self.starts[group]]
+            new = [made[0], *(after for before, after in pairwise(made) if after[1] != before[1])] if made else []
+            rests += [(end - max(begin, at), end) for (begin, _), (end, _) in pairwise(new) if end > at]
         return max(rests, default=(0.0, at))[1] - at
 
     def back(self, at: float) -> float | None:
