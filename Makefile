@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm clean
+.PHONY: help setup gpu train test test-unit test-runs test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -31,8 +31,13 @@ gpu: setup  ## install CuPy and NCCL for CUDA 13 (for CUDA 12: EXTRA=gpu-cuda12)
 train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce|...|auto (more options: ARGS="...")
 	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster $(if $(filter auto,$(CLUSTER)),auto,examples/clusters/$(CLUSTER).conf) $(ARGS)
 
-test: setup  ## run the tests
-	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
+test: test-unit test-runs  ## run the tests
+
+test-unit: setup  ## run the tests that need no process but their own, on all cores
+	$(BIN)/python -m pytest -m "not slow and not long" -n auto tests/unit tests/gpu tests/peers singa_dask $(ARGS)
+
+test-runs: setup  ## run the tests of several processes, and simulated runs
+	$(BIN)/python -m pytest -m "not slow and not long" tests/e2e tests/parallel tests/simulation $(ARGS)
 
 test-long: setup  ## run the tests of several processes that take more than ten seconds each
 	$(BIN)/python -m pytest -m long $(ARGS)
@@ -104,6 +109,9 @@ bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchang
 
 storm: setup  ## train while processes are killed and stopped at random (ARGS="--seconds 1800")
 	$(BIN)/python benchmarks/storm.py $(ARGS)
+
+faults: setup  ## kill one process in each of several runs, and measure what it costs (ARGS="--job examples/mnist/job.conf")
+	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
 	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

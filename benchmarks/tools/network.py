@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CARD, SWITCH = "exchange0", "switch0"
-SWITCH_ADDRESS = "10.213.78.254"
+SWITCH_ADDRESS, HOME_ADDRESS = "10.213.78.254", "10.213.78.253"
 TOOLS = ("ip", "tc", "nsenter", "taskset", "unshare")
 _NAMESPACES = ("--net", "--ipc", "--mount")
 # MPI looks for network cards in /sys, which shows those of where it was mounted. Shared memory tells hosts apart.
@@ -65,6 +65,11 @@ class Host:
         _ran(_inside(switch, ["ip", "link", "set", "dev", port, *size]))
         _ran(_inside(switch, ["tc", "qdisc", "replace", "dev", port, *limit]))
 
+    def cut(self, *, off: bool) -> None:
+        """Take it off the network, or put it back."""
+        switch, port = self.port
+        _ran(_inside(switch, ["ip", "link", "set", "dev", port, "down" if off else "up"]))
+
     def wait_up(self) -> None:
         """Until the network card is: Linux takes up to a second, and MPI would do without the card."""
         deadline = time.monotonic() + 10
@@ -90,8 +95,11 @@ class Host:
 
 
 @contextmanager
-def joined_hosts(count: int) -> Iterator[list[Host]]:
-    """Hosts that reach each other and nobody else. Raises NotHere where that is not allowed."""
+def joined_hosts(count: int, *, home: bool = False) -> Iterator[list[Host]]:
+    """Hosts that reach each other and nobody else. Raises NotHere where that is not allowed.
+
+    home: they reach this process too, at HOME_ADDRESS.
+    """
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         raise NotHere(f"limited networks need the commands {', '.join(missing)} (packages iproute2 and util-linux)")
@@ -106,6 +114,11 @@ def joined_hosts(count: int) -> Iterator[list[Host]]:
         _ran(_inside(switch, ["ip", "link", "add", SWITCH, "type", "bridge"]))
         _ran(_inside(switch, ["ip", "link", "set", SWITCH, "up"]))
         _ran(_inside(switch, ["ip", "address", "add", f"{SWITCH_ADDRESS}/24", "dev", SWITCH]))
+        if home:
+            _ran(["ip", "link", "add", "home0", "type", "veth", "peer", "name", "home", "netns", str(switch)])
+            _ran(_inside(switch, ["ip", "link", "set", "home", "master", SWITCH, "up"]))
+            _ran(["ip", "address", "add", f"{HOME_ADDRESS}/24", "dev", "home0"])
+            _ran(["ip", "link", "set", "home0", "up"])
         for number in range(count):
             holders.append(_holder())
             port = f"port{number}"
@@ -120,6 +133,8 @@ def joined_hosts(count: int) -> Iterator[list[Host]]:
             host.wait_up()
         yield hosts
     finally:
+        if home:
+            subprocess.run(["ip", "link", "delete", "home0"], capture_output=True, timeout=20)
         for holder in holders:
             holder.kill()
             holder.wait()

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from contextlib import suppress
 
 import h5py
 import numpy as np
@@ -39,8 +40,11 @@ def wait_for_step(process, folder, step, within=60):
 
 def training_processes(process):
     """The Dask worker processes of a run: those that hold an open training task are its busiest."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    return sorted(children, key=lambda child: sum(child.cpu_times()[:2]), reverse=True)[:3]
+    spent = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            spent.append((sum(child.cpu_times()[:2]), child.pid, child))
+    return [child for _, _, child in sorted(spent, reverse=True)[:3]]
 
 
 def ends_with_a_checkpoint(process, tmp_path):
@@ -67,6 +71,7 @@ def parameters(workspace):
         return {name: array[()] for name, array in file["parameters"].items()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_killed_workers_cost_no_step_of_a_run(environment, tmp_path, no_leaks):
     """The last one dies while its group forms again. The run ends with the parameters of an undisturbed one."""

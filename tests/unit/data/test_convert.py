@@ -241,7 +241,7 @@ def test_real_data_sets(tmp_path, name, train, test, shape, counts):
     made = shard_files(name, tmp_path / "out", 4, source=Path(folder) / name)
     assert train is None or made["train"].total == train
     assert made["test"].total == test
-    assert made["train"].shape == shape
+    assert made["train"].features.shape == shape
     x, y = stored(made["test"])
     if counts:
         assert np.bincount(y).tolist() == counts

@@ -1,0 +1,207 @@
+"""What one fault costs: seconds until the next step, steps that are made again, and what the result has lost.
+
+make faults                              # or: python benchmarks/faults.py --job examples/mnist/job.conf
+
+Each case trains a net on Dask workers of this machine, as their commands start them, and kills one process with
+SIGKILL.
+
+    next_s      seconds from the fault until every worker group has made a further step
+    repeated    steps that were made and then thrown away
+    differs     the largest relative difference of a parameter from the undisturbed run of the same seed, where the
+                framework is synchronous: others depend on the order of messages
+    ledger      the verdict of `singa-dask audit`
+    left        processes and segments of shared memory that are there afterwards
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import h5py
+import numpy as np
+import psutil
+from rich.console import Console
+from tools.report import begun, end, show
+from tools.victims import Watcher, Workers, connected, left
+
+from singa_dask import Job, Result, audit, train
+from singa_dask.errors import SingaError
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SYNCHRONOUS = ("allreduce", "sandblaster")
+WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """victim: "worker" or "server", of a framework; alone: its nanny is killed too, so nobody replaces it. when: the
+    fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", or a second one in the midst
+    of a "restart". more: settings of the job. longer: how many times as many steps it takes."""
+
+    name: str
+    framework: str
+    victim: str = "worker"
+    alone: bool = False
+    when: str = "step"
+    more: tuple[str, ...] = ()
+    longer: int = 1
+
+
+CASES = (
+    Case("a worker of AllReduce", "allreduce"),
+    Case("the same, not replaced", "allreduce", alone=True),
+    Case("in a checkpoint", "allreduce", when="checkpoint"),
+    Case("in an evaluation", "allreduce", when="evaluation"),
+    Case("while it restarts", "allreduce", when="restart"),
+    Case("of a net split over features", "allreduce", more=("neuralnet.partition_dim=1",)),
+    Case("a worker of Sandblaster", "sandblaster"),
+    Case("a server of Sandblaster", "sandblaster", "server"),
+    Case("a worker of Downpour", "downpour"),
+    Case("a server of Downpour", "downpour", "server"),
+    Case("a worker of Hogwild", "hogwild", longer=10),
+    Case("a worker of a hybrid", "hybrid", longer=4),
+)
+
+
+class Fault(threading.Thread):
+    """Kills a process of a run at the moment that a case names. at: when it did."""
+
+    def __init__(self, case: Case, client: Any, workers: Workers, watcher: Watcher, half: int, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.case, self.at = case, 0.0
+        self._client, self._workers, self._watcher, self._half, self._folder = client, workers, watcher, half, folder
+
+    def run(self) -> None:
+        moments = {
+            "step": lambda: self._step >= self._half,
+            "restart": lambda: self._step >= self._half,
+            "evaluation": lambda: self._step == self._half,
+            "checkpoint": lambda: any(not f.name.startswith("step-") for f in self._folder.glob("checkpoint/*")),
+        }
+        self._until(lambda: self._step > 0 and self._victims())
+        victims = self._victims()
+        self._until(moments[self.case.when])
+        self._kill(victims[0])
+        if self.case.when == "restart":
+            self._until(lambda: len(self._watcher.starts[0]) > 1)
+            self._kill(self._victims()[0])
+
+    @property
+    def _step(self) -> int:
+        return self._watcher.steps().get(0, 0)
+
+    def _until(self, reached: Any) -> None:
+        ends = time.monotonic() + WITHIN_S
+        while not reached() and time.monotonic() < ends:
+            time.sleep(0.002)
+
+    def _victims(self) -> list[int]:
+        """Processes of the kind that the case names."""
+        found = self._client.run(_role)
+        return sorted(pid for pid, kind in found.values() if kind == self.case.victim)
+
+    def _kill(self, pid: int) -> None:
+        process = psutil.Process(pid)
+        if self.case.alone:
+            next(nanny for nanny in self._workers.nannies if nanny.pid == process.ppid()).kill()
+        self.at = time.monotonic()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _role(dask_worker: Any) -> tuple[int, str]:
+    """The process of a Dask worker, and what it does in a run."""
+    import os
+
+    from singa_dask.cluster.leases import servers
+
+    if dask_worker.state.executing or dask_worker.state.long_running:
+        return os.getpid(), "worker"
+    return os.getpid(), "server" if servers(dask_worker.state.actors) else "idle"
+
+
+def trained(case: Case, job: Path, steps: int, *, hit: bool) -> tuple[dict[str, Any], Result | None]:
+    """A run, and what it showed."""
+    watcher, result, failed, steps = Watcher(), None, "", steps * case.longer
+    settings = [f"train_steps={steps}", f"disp_freq={case.longer}", "test_freq=0", "checkpoint_freq=0", *case.more]
+    if case.when == "checkpoint":
+        settings[3] = f"checkpoint_freq={steps // 2}"
+    elif case.when == "evaluation":
+        settings[2] = f"test_freq={steps // 2}"
+    told = Job.from_file(job, overrides=settings, cluster=EXAMPLES / "clusters" / f"{case.framework}.conf")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        workers = Workers(told.topology.nprocesses, folder)
+        stack.callback(workers.end)
+        client = stack.enter_context(connected(workers, told.topology.nprocesses))
+        fault = Fault(case, client, workers, watcher, steps // 2, folder / "run")
+        if hit:
+            fault.start()
+        try:
+            result = train(told, client, workspace=folder / "run", display=watcher, curves=False)
+        except SingaError as error:
+            failed = str(error).splitlines()[0]
+        parameters = _parameters(result) if result else {}
+        row = {
+            "case": case.name,
+            "next_s": round(watcher.pause(fault.at), 2) if hit else None,
+            "repeated": watcher.repeated,
+            "restarts": result.summary["restarts"] if result else None,
+            "ledger": audit(result).verdict if result else "",
+            "failed": failed,
+            "parameters": parameters,
+        }
+    return row, result
+
+
+def _parameters(result: Result) -> dict[str, np.ndarray]:
+    with h5py.File(result.checkpoint) as file:
+        return {name: array[()] for name, array in file["parameters"].items()}
+
+
+def differs(hit: dict[str, np.ndarray], calm: dict[str, np.ndarray]) -> float:
+    """The largest difference of a parameter, relative to the largest of its array."""
+    return max((float(np.abs(hit[n] - calm[n]).max() / np.abs(calm[n]).max()) for n in calm if n in hit), default=1.0)
+
+
+@click.command()
+@click.option("--case", "names", multiple=True, help="A part of a case's name. [default: all cases]")
+@click.option("--steps", default=600, show_default=True)
+@click.option("--job", type=click.Path(path_type=Path, exists=True), default=EXAMPLES / "digits" / "job.conf")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here.")
+def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
+    """Hit a run once, and measure what it costs."""
+    console, rows = Console(width=180), []
+    figures: dict[str, Any] = begun() | {"job": str(job), "rows": rows}
+    before = set(os.listdir("/dev/shm"))
+    undisturbed: dict[Any, Any] = {}
+    for case in CASES:
+        if names and not any(name in case.name for name in names):
+            continue
+        key = case.framework, case.more
+        if case.framework in SYNCHRONOUS and key not in undisturbed:
+            undisturbed[key] = trained(Case("calm", case.framework, more=case.more), job, steps, hit=False)[0]
+        row = trained(case, job, steps, hit=True)[0]
+        parameters = row.pop("parameters")
+        row["differs"] = f"{differs(parameters, undisturbed[key]['parameters']):.1e}" if key in undisturbed else None
+        row["left"] = ", ".join(left(before))
+        rows.append(row)
+        show(console, "", [row])
+    show(console, "one kill -9", rows)
+    end(console, figures, out)
+    if any(row["failed"] or row["left"] for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
