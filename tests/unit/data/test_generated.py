@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.topologies import run_topology
 
-from singa_dask import layers, updaters
+from singa_dask import layers, load_model, updaters
 from singa_dask.data import Loader, make_stream
 from singa_dask.data.generated import generated_manifest, samples_of
 from singa_dask.errors import ConfigError, DataError
@@ -18,6 +18,7 @@ from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import GeneratedInput
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.predictions.blocks import own_blocks
 from singa_dask.training.prepare import prepare
 
 PAGE = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
@@ -102,6 +103,14 @@ def test_training_in_parallel_equals_serial_training(tmp_path):
         found.append((np.asarray(saved), ran.reports[0]["metrics"]["test"]))
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-5)
+
+
+def test_a_trained_net_predicts_samples_that_are_given(tmp_path):
+    run_topology(prepare(job(None)), tmp_path)
+    model = load_model(checkpoints.path_of(tmp_path, 6))
+    assert model.predict(np.zeros((5, 8))).shape == (5, 4)
+    with pytest.raises(ConfigError, match="--data: is missing, and layer 'data' generates its samples"):
+        own_blocks(model)
 
 
 def test_other_settings_are_other_data():
