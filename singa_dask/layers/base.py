@@ -13,7 +13,10 @@ Shapes omit the batch: (features,), or (height, width, channels) for images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -31,6 +34,8 @@ _WIRING = (
     *("include", "exclude", "partition_dim"),
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
+
+_node_names: ContextVar[Mapping[int, tuple[str, Any]] | None] = ContextVar("node_names", default=None)
 
 
 class Layer(Description):
@@ -66,7 +71,7 @@ class Layer(Description):
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
     them by `follow`. Layers without a name are named when the net is assembled. param: messages or mappings of their
-    fields, where `init` may be a user function(param, rng).
+    fields, where `init` may be a user function(param, rng). template: the layer that was called, if not this one.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -90,6 +95,7 @@ class Layer(Description):
 
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
+    template: Layer | None = None
     partition: LayerPartition = LayerPartition()
     targets: Mapping[int, Shape] = MappingProxyType({})
 
@@ -117,19 +123,47 @@ class Layer(Description):
         self._adopt(proto)
         self._read((srclayers,) if isinstance(srclayers, str | Layer) else tuple(srclayers))
 
-    def __call__(self, *sources: str | Layer) -> Self:
-        """Set the sources and return the layer, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
+    def __call__(self, *sources: Any) -> Any:
+        """The layer with these sources, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
 
-        Raises ConfigError if it has sources already: a layer is one node of the net.
+        The first call sets the sources of this layer. A further one, and one in the `forward` of a Module, returns
+        another node of the net, which shares the parameters of the first. On arrays or tensors it computes (see
+        singa_dask.autograd).
         """
-        if self.inputs:
-            hint = "Create a second layer; param=[{'share_from': NAME}] shares the weights."
-            raise self.problem("already has sources and cannot be called again", _named(self.inputs), hint)
+        if any(not isinstance(source, str | Layer) for source in sources):
+            from singa_dask.autograd.tape import computed  # type: ignore
+
+            return computed(self, sources)
         if not sources or self.num_sources[1] == 0:
             hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
             raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
-        self._read(sources)
-        return self
+        names = _node_names.get()
+        node = self if names is None and not self.inputs else self._node((names or {}).get(id(self), (self.name,))[0])
+        node._read(sources)
+        return node
+
+    def _node(self, name: str) -> Self:
+        """Another node of the net that computes what this layer computes."""
+        node = copy.copy(self)
+        proto = LayerProto()
+        proto.CopyFrom(self.proto)
+        proto.ClearField("srclayers")
+        proto.name = name
+        node._adopt(proto)
+        node.template = self.template or self
+        return node
+
+    def __add__(self, other: Any) -> Any:
+        return self._combined("Add", other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._combined("Mul", other)
+
+    def _combined(self, kind: str, other: Any) -> Any:
+        """The elementwise sum or product of two layers."""
+        from singa_dask.layers import elementwise
+
+        return getattr(elementwise, kind)()(self, other) if isinstance(other, Layer) else NotImplemented
 
     def _read(self, sources: tuple[str | Layer, ...]) -> None:
         for source in sources:
@@ -232,6 +266,8 @@ class Layer(Description):
         if value is not None and not proto.HasField("init"):
             proto.init.type, proto.init.value = proto.init.kConstant, value
         name = proto.name or f"{origin(self.proto)}_{role}"
+        if self.proto.share_params and not proto.share_from:
+            proto.share_from = f"{self.proto.share_params}_{role}"
         if self.proto.unroll_index:
             proto.share_from, name = name, f"{self.proto.unroll_index}#{name}"
         portion = None
@@ -268,11 +304,11 @@ class Layer(Description):
         least, most = self.num_sources
         if most == 0 or (least == 0 and not before):
             return ()
-        flow = [layer for layer in before if not isinstance(layer, OutputLayer) and not _labels_only(layer)]
+        flow = data_before(before)
         if not flow or not isinstance(flow[-1], Layer):
             hint = "Start the list with an input layer, call the layer on its sources, or name them in srclayers."
             raise self.problem("has no sources, and no layer precedes it", hint=hint)
-        labelled = [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
+        labelled = labels_before(before)
         if least <= 1:
             return (flow[-1],)
         if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
@@ -377,6 +413,29 @@ class OutputLayer(Layer):
 
 def _named(layers: Sequence[Any]) -> str:
     return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
+
+
+def data_before(before: Sequence[Any]) -> list[Any]:
+    """The layers of a list that pass on data."""
+    return [layer for layer in before if not isinstance(layer, OutputLayer) and not _labels_only(layer)]
+
+
+def labels_before(before: Sequence[Any]) -> list[Any]:
+    """The layers of a list that bring labels or make them."""
+    return [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
+
+
+@contextmanager
+def named_nodes(names: Mapping[int, tuple[str, Layer]]) -> Iterator[bool]:
+    """Inside, each call of a layer makes a node of the net. names: of the layers, by their ids; those of the outermost
+    call hold. Yields whether this is it."""
+    outermost = _node_names.get() is None
+    token = _node_names.set(names) if outermost else None
+    try:
+        yield outermost
+    finally:
+        if token is not None:
+            _node_names.reset(token)
 
 
 def _labels_only(layer: Any) -> bool:

@@ -1,0 +1,88 @@
+"""Nets written as classes: layers as attributes, wired by `forward`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.layers.base import Layer, data_before, labels_before, named_nodes
+
+
+class Module:
+    """A part of a net, or all of it, as a class.
+
+        class Net(Module):
+            def __init__(self):
+                self.conv = Convolution(num_filters=20, kernel=5)
+                self.fc = InnerProduct(num_output=10)
+
+            def forward(self, x):
+                return self.fc(autograd.relu(self.conv(x)))
+
+        Job(layers=[RecordInput(...), Net(), SoftmaxLoss()])
+
+    A module stands wherever a layer stands: in a list, called on layers, inside another module. Called on layers, it
+    runs `forward` once and returns the layers of its outputs, so the net is the same as if it were written as a list
+    or a job file. Called on arrays or tensors, it computes (see singa_dask.autograd).
+
+    Layers are named after their attributes: "conv", in lists and modules "blocks.0.conv". A layer that `forward` calls
+    several times shares its parameters between the calls. name: goes in front of the names of its layers, if set.
+    """
+
+    name: str = ""
+
+    def forward(self, *x: Any) -> Any:
+        """The output layers, or output arrays, for the sources x. To be implemented."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method forward(self, x)")
+
+    def __call__(self, *x: Any) -> Any:
+        """The outputs of `forward`. Raises ConfigError if it returns anything but layers when called on layers."""
+        with named_nodes(self.layers) as outermost:
+            y = self.forward(*x)
+        if outermost and x and all(isinstance(source, Layer | str) for source in x):
+            outputs = y if isinstance(y, tuple | list) else (y,)
+            if not outputs or not all(isinstance(output, Layer) for output in outputs):
+                hint = "Return the result of the last layer: return self.fc(x)."
+                raise self._problem("forward must return layers", repr(y), hint)
+        return y
+
+    @property
+    def layers(self) -> Mapping[int, tuple[str, Layer]]:
+        """Name and layer of every layer of this module and of those inside, by the layer's id."""
+        found: dict[int, tuple[str, Layer]] = {}
+        for path, layer in _walk(vars(self), ()):
+            prefix = (self.name, *path) if self.name else path
+            found.setdefault(id(layer), (".".join((*prefix[:-1], layer.name or prefix[-1])), layer))
+        return found
+
+    def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:
+        """The outputs of the module in a list, after the layers `before`. Its first source is the last layer that
+        passes on data; a second one is the last layer with labels. Raises ConfigError where it needs more."""
+        signature = inspect.signature(self.forward)
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        needed = [p for p in signature.parameters.values() if p.kind in kinds and p.default is p.empty]
+        flow, labelled = data_before(before), labels_before(before)
+        if not flow or not isinstance(flow[-1], Layer):
+            raise self._problem("has no sources", hint="Put it behind an input layer, or call it on its sources.")
+        if len(needed) > 2 or (len(needed) == 2 and not labelled):
+            raise self._problem(f"takes {len(needed)} sources", str(signature), "Call it on them: Net()(a, b).")
+        outputs = self(*(flow[-1], *labelled[-1:])[: max(1, len(needed))])
+        return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+
+    def _problem(self, message: str, received: str | None = None, hint: str | None = None) -> ConfigError:
+        return ConfigError(Problem(f"module {self.name or type(self).__name__}", message, received, hint))
+
+
+def _walk(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Layer]]:
+    for name, value in values.items():
+        here = *path, str(name)
+        if isinstance(value, Layer):
+            yield here, value
+        elif isinstance(value, Module):
+            yield from _walk(vars(value), (*path, value.name or str(name)))
+        elif isinstance(value, Mapping):
+            yield from _walk(value, here)
+        elif isinstance(value, list | tuple):
+            yield from _walk({str(i): each for i, each in enumerate(value)}, here)
