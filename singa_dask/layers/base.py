@@ -131,14 +131,14 @@ class Layer(Description):
         singa_dask.autograd).
         """
         if any(not isinstance(source, str | Layer) for source in sources):
-            from singa_dask.autograd.tape import computed  # type: ignore
+            from singa_dask.autograd.tape import computed
 
             return computed(self, sources)
         if not sources or self.num_sources[1] == 0:
             hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
             raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
         names = _node_names.get()
-        node = self if names is None and not self.inputs else self._node((names or {}).get(id(self), (self.name,))[0])
+        node = self if names is None and not self.inputs else self._node(node_name(self))
         node._read(sources)
         return node
 
@@ -436,6 +436,12 @@ def named_nodes(names: Mapping[int, tuple[str, Layer]]) -> Iterator[bool]:
     finally:
         if token is not None:
             _node_names.reset(token)
+
+
+def node_name(layer: Layer) -> str:
+    """The name of a layer in the outermost module that is being called, or else its own."""
+    names = _node_names.get() or {}
+    return names[id(layer)][0] if id(layer) in names else layer.name
 
 
 def _labels_only(layer: Any) -> bool:

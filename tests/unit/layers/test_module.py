@@ -83,10 +83,12 @@ class Twice(Module):
 
 
 def test_a_layer_that_is_called_twice_shares_its_parameters():
-    data, *layers = assemble([RecordInput("data", **DATA), Twice()])
+    _, *layers = assemble([RecordInput("data", **DATA), Twice()])
     assert [(m.name, m.share_params) for m in layers] == [("fc", ""), ("fc_2", "fc")]
     assert [p.share_from for p in layers[1].param] == ["w", ""]
-    job = Job(name="twice", layers=[RecordInput("data", **DATA), Twice(), SoftmaxLoss()], updater=SGD(lr=0.1), train_steps=1)
+    job = Job(
+        name="twice", layers=[RecordInput("data", **DATA), Twice(), SoftmaxLoss()], updater=SGD(lr=0.1), train_steps=1
+    )
     assert Job.from_text(job.to_text()) == job
 
 
