@@ -20,6 +20,7 @@ from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.init import initial_value
+from singa_dask.net.passes import address_of
 from singa_dask.tensor import Parameter, Tensor
 
 _numbers = count()
@@ -203,9 +204,9 @@ class Tape:
         for source, gradient in zip(call.sources, dx, strict=False):
             if gradient is None or source.call is None or not source.requires_grad:
                 continue
-            if id(gradient) in seen:  # a backward call may overwrite its dy
+            if address_of(gradient) in seen:  # a backward call may overwrite its dy
                 gradient = gradient.copy()
-            seen.add(id(gradient))
+            seen.add(address_of(gradient))
             gradient = call.ctx.ops.xp.ascontiguousarray(gradient)
             number = source.call.number
             gradients[number] = gradients[number] + gradient if number in gradients else gradient

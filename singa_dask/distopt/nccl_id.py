@@ -9,11 +9,13 @@ from contextlib import suppress
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
+from singa_dask.cluster.cores import equal_share
 from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.comm import Communicator
 from singa_dask.distopt.worlds import LEAVING_S, enter
 from singa_dask.errors import ClusterError, ConfigError, Problem
+from singa_dask.ops.blas import set_blas_threads
 
 _FORMING_S = 60.0
 
@@ -60,8 +62,8 @@ def _serve(listener: Listener) -> None:
 def joined(holder: NcclIdHolder, rank: int | None, size: int | None, timeout_s: float = 30.0) -> Communicator:
     """The communicator of the processes of a holder, of which this is rank `rank` of `size`. Collective.
 
-    It becomes the `world` of this process. Raises ConfigError for wrong numbers, ClusterError where the processes do
-    not come within 60 s.
+    It becomes the `world` of this process, whose BLAS gets an equal share of the cores. Raises ConfigError for wrong
+    numbers, ClusterError where the processes do not come within 60 s.
     """
     if not isinstance(holder, NcclIdHolder):
         hint = "Make it once, before the processes are started: nccl_id = opt.NcclIdHolder()."
@@ -70,6 +72,7 @@ def joined(holder: NcclIdHolder, rank: int | None, size: int | None, timeout_s: 
         raise ConfigError(Problem("gpu_per_node", "must be the number of processes", repr(size)))
     if rank is None or not 0 <= rank < size:
         raise ConfigError(Problem("gpu_num", f"must be this process's number, 0 to {size - 1}", repr(rank)))
+    set_blas_threads(dict.fromkeys(("openblas", "mkl", "openmp"), equal_share(size)))
     endpoint = holder.endpoint(size) if size > 1 else None
     plan = RankPlan("distopt", rank, size, endpoint=endpoint, forming_s=_FORMING_S, comm_timeout_s=timeout_s)
     comm = join_group(plan)

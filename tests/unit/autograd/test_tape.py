@@ -1,0 +1,145 @@
+"""Layers on arrays: values, gradients, what is shared, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singa_dask import Model, Module, autograd, device, layers, opt, tensor
+from singa_dask.errors import ConfigError, DataError, TrainingError
+
+RNG = np.random.default_rng(25)
+X = RNG.normal(size=(6, 2, 8, 8)).astype(np.float32)
+Y = RNG.integers(0, 3, 6)
+
+
+@pytest.fixture(autouse=True)
+def training(monkeypatch):
+    monkeypatch.setattr(autograd, "training", True)
+    autograd.set_seed(0)
+
+
+class Residual(Module):
+    """Uses one layer twice, a sum, a product, a concatenation and batch normalisation."""
+
+    def __init__(self):
+        self.conv = autograd.Conv2d(2, 4, 3, padding=1)
+        self.inner = autograd.Conv2d(4, 4, 3, padding=1)
+        self.norm = autograd.BatchNorm2d(4)
+        self.pool = autograd.MaxPool2d(2)
+        self.fc = autograd.Linear(4 * 4 * 8, 3)
+
+    def forward(self, x):
+        x = autograd.tanh(self.conv(x))
+        x = x + self.norm(self.inner(self.inner(x)))
+        x = autograd.cat((self.pool(x), self.pool(x * x)))
+        return self.fc(autograd.flatten(x))
+
+
+def loss_of(net, x=X, y=Y):
+    return autograd.softmax_cross_entropy(net(tensor.from_numpy(x)), tensor.from_numpy(y))
+
+
+def test_the_tape_gives_what_the_graph_of_the_same_module_gives():
+    net = Residual()
+    loss = loss_of(net)
+    eager = {p.name: (p.to_numpy(), np.array(g.array)) for p, g in autograd.backward(loss)}
+    model = Model([layers.RecordInput("data", shape=[2, 8, 8]), Residual(), layers.SoftmaxLoss()], seed=0)
+    of_graph = model(np.ascontiguousarray(X.transpose(0, 2, 3, 1)), Y)
+    assert float(loss) == pytest.approx(float(of_graph), rel=1e-6)
+    model.net.backward()
+    assert set(eager) == {param.name for param in model.net.params}
+    for param in model.net.params:
+        value, gradient = eager[param.name]
+        np.testing.assert_array_equal(value, param.value, err_msg=param.name)
+        np.testing.assert_allclose(gradient, param.grad, rtol=1e-4, atol=1e-6, err_msg=param.name)
+
+
+def test_gradients_come_with_the_last_layers_first_and_once_each():
+    names = [p.name for p, _ in autograd.backward(loss_of(Residual()))]
+    assert names[:2] == ["fc_weight", "fc_bias"] and names[-2:] == ["conv_weight", "conv_bias"]
+    assert len(names) == len(set(names)) == 10
+
+
+def test_arrays_give_arrays_laid_out_as_layers_compute():
+    fc = layers.InnerProduct("fc", num_output=3)
+    x = RNG.normal(size=(5, 4)).astype(np.float32)
+    y = fc(x)
+    (weight, _), bias = autograd.tape.parameters_of([fc]), None
+    assert isinstance(y, np.ndarray) and bias is None
+    np.testing.assert_allclose(y, x @ weight.to_numpy(), rtol=1e-5)
+
+
+def test_images_are_channels_first_outside_and_labels_may_be_one_hot():
+    t = tensor.Tensor((6, 2, 8, 8), device.get_default_device(), tensor.float32)
+    t.copy_from_numpy(X)
+    np.testing.assert_array_equal(tensor.to_numpy(t), X)
+    assert t.shape == X.shape and t.array.shape == (6, 8, 8, 2)
+    net = Residual()
+    assert float(loss_of(net)) == float(loss_of(net, y=np.eye(3, dtype=np.int32)[Y]))
+
+
+def test_without_training_nothing_is_remembered_and_running_statistics_are_used(monkeypatch):
+    net = Residual()
+    for p, g in autograd.backward(loss_of(net)):
+        p.data[...] -= g.data
+    trained = tensor.to_numpy(net(tensor.from_numpy(X)))
+    monkeypatch.setattr(autograd, "training", False)
+    tested = net(tensor.from_numpy(X))
+    assert tested.call is None and not np.allclose(tensor.to_numpy(tested), trained)
+    with pytest.raises(ConfigError, match=r"autograd\.training = True"):
+        list(autograd.backward(loss_of(net)))
+
+
+def test_dropout_draws_anew_in_every_call():
+    x = tensor.from_numpy(np.ones((4, 50), np.float32))
+    first, second = (tensor.to_numpy(autograd.dropout(x)) for _ in range(2))
+    assert set(np.unique(first)) == {0.0, 2.0} and (first != second).any()
+
+
+def test_a_dist_opt_trains_the_layers_of_a_loss_as_it_trains_a_model():
+    net, sgd = Residual(), opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
+    model = Model([layers.RecordInput("data", shape=[2, 8, 8]), Residual(), layers.SoftmaxLoss()], seed=0)
+    trained = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9), model)
+    for _ in range(4):
+        sgd.backward_and_update(loss_of(net))
+        trained.backward_and_update(model(np.ascontiguousarray(X.transpose(0, 2, 3, 1)), Y))
+    for name, value in model.state_dict().items():
+        np.testing.assert_allclose(sgd.model.state_dict()[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_one_parameter_at_a_time_is_updated_by_the_same_rule():
+    nets, by_hand = [Residual(), Residual()], opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
+    at_once = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
+    for _ in range(3):
+        for p, g in autograd.backward(loss_of(nets[0])):
+            by_hand.update(p, by_hand.all_reduce(g))
+        at_once.backward_and_update(loss_of(nets[1]))
+    own = {p.name: p.to_numpy() for p in autograd.tape.parameters_of(layer for _, layer in nets[0].layers.values())}
+    for name, value in at_once.model.state_dict().items():
+        if not name.endswith(("_mean", "_var")):
+            np.testing.assert_allclose(own[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_errors():
+    net = Residual()
+    loss = loss_of(net)
+    list(autograd.backward(loss))
+    with pytest.raises(TrainingError, match="has gone backward already"):
+        list(autograd.backward(loss))
+    with pytest.raises(ConfigError, match="is not the output of a loss"):
+        list(autograd.backward(net(tensor.from_numpy(X))))
+    with pytest.raises(DataError, match="equally many rows"):
+        loss_of(net, y=Y[:3])
+    with pytest.raises(DataError, match=r"the tensor has shape \(2, 3\). Received: \(3, 2\)"):
+        tensor.Tensor((2, 3)).copy_from_numpy(np.zeros((3, 2)))
+    with pytest.raises(ConfigError, match=r"parameter 'fc_weight' has shape \(128, 3\)"):
+        net(tensor.from_numpy(np.zeros((1, 2, 16, 16), np.float32)))
+    with pytest.raises(ConfigError, match="cannot be called on arrays"):
+        layers.GRU("gru", dim_hidden=3)(np.zeros((2, 3), np.float32))
+    sgd = opt.DistOpt(opt.SGD(lr=0.1))
+    sgd.backward_and_update(
+        autograd.softmax_cross_entropy(layers.InnerProduct(num_output=3)(tensor.from_numpy(X)), tensor.from_numpy(Y))
+    )
+    with pytest.raises(TrainingError, match="the first loss did not use the parameters"):
+        sgd.backward_and_update(loss_of(net))
