@@ -38,26 +38,36 @@ from singa_dask.updaters.schedules import learning_rate
 JOB = EXAMPLES / "char-gpt" / "job.conf"
 PUBLISHED = 1.88  # validation loss in nanoGPT's README
 TURNS = 20
+WINDOWS = ("loader", "random")
 
 
-def mini_batches(job: JobProto, phase: int, count: int) -> np.ndarray:
-    """The first `count` mini-batches of symbols: (count, B, T + 1)."""
+def mini_batches(job: JobProto, phase: int, count: int, windows: str = "loader") -> np.ndarray:
+    """The first `count` mini-batches of symbols: (count, B, T + 1).
+
+    windows: "loader", as singa-dask reads them: row b continues where row b of the mini-batch before ended. "random", as
+    nanoGPT does: each row begins anywhere.
+    """
     (data,) = (layer for layer in job.neuralnet.layer if layer.name == "data" and runs_in(layer, phase))
     manifest = Manifest.load(Path(store_of(data).path))
     shards, name = ShardFolder(manifest), manifest.features.name
     text = np.concatenate([shards.reader(i).column(name)[:, 0] for i in range(len(manifest.shards))])
     stream = group_stream(job, store_of(data), manifest, phase)
-    return text[np.stack([stream.batch(step) for step in range(count)])].astype(np.int64)
+    places = np.stack([stream.batch(step) for step in range(count)])
+    if windows == "random":
+        length = places.shape[2]
+        starts = np.random.default_rng(job.seed).integers(0, len(text) - length + 1, (*places.shape[:2], 1))
+        places = starts + np.arange(length)
+    return text[places].astype(np.int64)
 
 
-def plan_of(job: JobProto, steps: int, folder: Path) -> dict[str, Any]:
+def plan_of(job: JobProto, steps: int, folder: Path, windows: str = "loader") -> dict[str, Any]:
     """What a contestant needs: the job, its mini-batches, its initial parameters and its rates, in files."""
     net = Net(job.neuralnet, Phase.kTrain, Ops())
     net.initialise(job.seed)
     schedule, rule = learning_rate(job.updater.learning_rate), job.updater
     files = {name: str(folder / f"{name}.npy") for name in ("train", "validation", "rates")}
     np.save(files["rates"], [schedule.rate(step) for step in range(steps)])
-    np.save(files["train"], mini_batches(job, Phase.kTrain, steps))
+    np.save(files["train"], mini_batches(job, Phase.kTrain, steps, windows))
     np.save(files["validation"], mini_batches(job, Phase.kVal, job.validate_steps))
     files |= {"job": str(folder / "job.pb"), "initial": str(folder / "initial.npz")}
     Path(files["job"]).write_bytes(job.SerializeToString())
@@ -74,17 +84,18 @@ def plan_of(job: JobProto, steps: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def measure(steps: int, threads: int) -> list[dict[str, Any]]:
+def measure(steps: int, threads: int, windows: str) -> list[dict[str, Any]]:
     """A row per contestant, ours first."""
     job = prepare(Job.from_file(JOB), phases=[Phase.kVal]).job
     with TemporaryDirectory() as folder:
-        plan = json.dumps(plan_of(job, steps, Path(folder)) | {"threads": threads})
+        plan = json.dumps(plan_of(job, steps, Path(folder), windows) | {"threads": threads})
         ours, torch = (Contestant.start(program, [plan], threads) for program in ("gpt_ours", "gpt_torch"))
         contest([ours, torch], TURNS, steps)
     entrants = [("singa_dask", ours), ("PyTorch eager", torch)]
     return [
         {
             "trainer": name,
+            "windows": windows,
             "threads": threads,
             "steps": steps,
             "validation_loss": round(entry.result["loss"], 4),
@@ -103,14 +114,15 @@ def measure(steps: int, threads: int) -> list[dict[str, Any]]:
 @click.command()
 @click.option("--steps", default=2000, show_default=True, help="Training steps; nanoGPT's README has 2000.")
 @click.option("--threads", multiple=True, type=int, default=[1], show_default=True)
+@click.option("--windows", multiple=True, type=click.Choice(WINDOWS), default=WINDOWS, help="Default: both.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures to this file.")
-def main(steps: int, threads: tuple[int, ...], out: Path | None) -> None:
+def main(steps: int, threads: tuple[int, ...], windows: tuple[str, ...], out: Path | None) -> None:
     """Train nanoGPT's net for CPUs on tinyshakespeare, beside PyTorch."""
     if max(threads) > len(os.sched_getaffinity(0)):
         raise click.UsageError(f"{max(threads)} threads need as many cores; there are {len(os.sched_getaffinity(0))}")
     console, figures = Console(width=150), begun()
     figures["published_validation_loss"] = PUBLISHED
-    rows = figures["char-gpt"] = [row for count in threads for row in measure(steps, count)]
+    rows = figures["char-gpt"] = [row for count in threads for kind in windows for row in measure(steps, count, kind)]
     show(console, f"nanoGPT on tinyshakespeare, {steps} steps; published validation loss {PUBLISHED}", rows)
     end(console, figures, out)
 
