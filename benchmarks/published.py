@@ -44,8 +44,8 @@ WINDOWS = ("loader", "random")
 def mini_batches(job: JobProto, phase: int, count: int, windows: str = "loader") -> np.ndarray:
     """The first `count` mini-batches of symbols: (count, B, T + 1).
 
-    windows: "loader", as singa-dask reads them: row b continues where row b of the mini-batch before ended. "random", as
-    nanoGPT does: each row begins anywhere.
+    windows: "loader", as singa-dask reads them: a row continues that of the mini-batch before. "random", as nanoGPT
+    does: a row begins anywhere.
     """
     (data,) = (layer for layer in job.neuralnet.layer if layer.name == "data" and runs_in(layer, phase))
     manifest = Manifest.load(Path(store_of(data).path))

@@ -71,11 +71,14 @@ class Gpt(nn.Module):
         self.blocks = nn.Sequential(*(Block(values, number, heads) for number in range(1, count + 1)))
         self.norm = norm(values, "norm")
 
+    def forward(self, symbols: torch.Tensor) -> torch.Tensor:
+        """symbols: (B, T). The scores, (B T, V)."""
+        x = self.norm(self.blocks(self.symbols(symbols) + self.positions))
+        return functional.linear(x, self.symbols.weight).flatten(0, 1)
+
     def loss(self, rows: torch.Tensor) -> torch.Tensor:
         """rows: (B, T + 1) symbols."""
-        x = self.norm(self.blocks(self.symbols(rows[:, :-1]) + self.positions))
-        scores = functional.linear(x, self.symbols.weight)
-        return functional.cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
+        return functional.cross_entropy(self(rows[:, :-1]), rows[:, 1:].flatten())
 
 
 def main(plan: dict[str, Any]) -> None:
