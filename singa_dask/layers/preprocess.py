@@ -21,7 +21,8 @@ class ImagePreprocess(Layer):
 
     rgbimage_conf: pad (pixels of y = 0 on each side), cropsize (0: the size of x), mirror, scale, meanfile (HDF5 file
     with a data set `mean` in the shape of the whole image). In phase kTrain, crop position and mirroring are random
-    functions of (seed, step, layer, row). Other phases take the centre and do not mirror. Passes on its source's labels.
+    functions of (seed, step, layer, row). Other phases take the centre and do not mirror. Passes on its source's
+    labels.
     """
 
     type: ClassVar[str] = "kImagePreprocess"
