@@ -14,7 +14,7 @@ import numpy as np
 from singa_dask.device import Device
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.job_pb2 import LayerProto, Phase
-from singa_dask.layers.base import Layer, LossLayer, node_name
+from singa_dask.layers.base import Layer, LossLayer, made_in_forward, node_name
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
@@ -123,6 +123,9 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
     classes = isinstance(layer, LossLayer) and layer.compares == "classes"
     made.targets = {} if classes else {i: shapes[i] for i in made.target_positions}
     made.setup(*made.sources(tuple(shapes)))
+    if made.params and made_in_forward(layer):
+        message = f"{type(layer).__name__} is made in forward, so every call would have new parameters"
+        raise layer.problem(message, hint="Make it in __init__: self.fc = InnerProduct(...).")
     if not kept.made:
         kept.params = made.params
         FlatParams.of(made.params, kept.device.ops)

@@ -447,5 +447,11 @@ def node_name(layer: Layer) -> str:
     return names[id(layer)][0] if id(layer) in names else layer.name
 
 
+def made_in_forward(layer: Layer) -> bool:
+    """Whether a module that is being called does not have this layer as an attribute."""
+    names = _node_names.get()
+    return names is not None and id(layer) not in names
+
+
 def _labels_only(layer: Any) -> bool:
     return isinstance(layer, Layer) and layer.makes_labels
