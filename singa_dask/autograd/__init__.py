@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from singa_dask import layers
-from singa_dask.autograd.tape import Tape
+from singa_dask.autograd.tape import Tape, computed
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.layers.base import Layer
 from singa_dask.tensor import Parameter, Tensor
@@ -40,6 +40,7 @@ __all__ = [
     "add",
     "backward",
     "cat",
+    "computed",
     "dropout",
     "flatten",
     "gelu",

@@ -65,6 +65,9 @@ def computed(layer: Layer, sources: Sequence[Any]) -> Any:
     if isinstance(layer, InputLayer) or layer.multiple_outputs or layer.recurrent:
         hint = "Use it in a net: call it on layers, or put it into a list."
         raise layer.problem(f"{type(layer).__name__} cannot be called on arrays", hint=hint)
+    for source in sources:
+        if not isinstance(source, Tensor) and not np.ndim(source):
+            raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
     tensors = tuple(each if isinstance(each, Tensor) else Tensor.of(each) for each in sources)
     y = _call(layer, tensors)
     return y if any(isinstance(each, Tensor) for each in sources) else y.device.ops.to_host(y.array).copy()

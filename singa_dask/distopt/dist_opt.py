@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.autograd.recorded import Recorded, RecordedLoss
 from singa_dask.autograd.tape import Tape
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
@@ -20,6 +19,7 @@ from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.model import Model
 from singa_dask.distopt.nccl_id import NcclIdHolder, joined
 from singa_dask.distopt.ranks import Ranks, own_arrays
+from singa_dask.distopt.recorded import Recorded, RecordedLoss
 from singa_dask.distopt.stages import SumStages
 from singa_dask.distopt.updating import RankUpdate
 from singa_dask.distopt.worlds import world

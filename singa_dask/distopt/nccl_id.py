@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.util
 import secrets
+import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Client, Listener
@@ -83,8 +84,11 @@ def joined(holder: NcclIdHolder, rank: int | None, size: int | None, timeout_s: 
 
 
 def _leave(comm: Communicator) -> None:
-    """Others may still be in a collective to which this rank's MPI must contribute."""
-    if not comm.aborted:
+    """Others may still be in a collective to which this rank's MPI must contribute; not so after an error."""
+    error = sys.exc_info()[1]
+    if error is not None and not (isinstance(error, SystemExit) and not error.code):
+        comm.abort(f"rank {comm.rank} failed: {type(error).__name__}: {error}")
+    elif not comm.aborted:
         comm.timeout_s = LEAVING_S
         with suppress(ClusterError):
             comm.barrier()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from singa_dask.autograd.recorded import Recorded
+from singa_dask.distopt.recorded import Recorded
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor

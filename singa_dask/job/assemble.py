@@ -8,6 +8,7 @@ from typing import Any
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, Phase
+from singa_dask.job.layer_types import parameter_roles
 from singa_dask.job.phases import runs_in
 
 
@@ -27,7 +28,7 @@ def assemble(layers: Iterable[Any]) -> list[LayerProto]:
     listed: set[int] = set()
     for i, layer in enumerate(layers):
         if id(layer) in listed:
-            hint = "Create a second layer; param=[{'share_from': NAME}] shares the weights."
+            hint = "Create a second layer; share_params=NAME shares the weights."
             raise ConfigError(Problem(f"layers[{i}]", "this layer is listed twice", repr(layer), hint))
         listed.add(id(layer))
         for placed in layer.placed(order) if hasattr(layer, "placed") else (layer,):
@@ -105,6 +106,8 @@ def _template(layer: Any) -> int:
 
 def _share(message: LayerProto, owner: str) -> None:
     """Let a layer use the parameters of the layer `owner`, whose settings it has."""
+    if parameter_roles(message) == ():
+        return
     message.share_params = owner
     for param in message.param:
         if param.name and not param.share_from:

@@ -31,7 +31,7 @@ from singa_dask.ops.arrays import Array
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
 _WIRING = (
-    *("include", "exclude", "partition_dim"),
+    *("include", "exclude", "partition_dim", "share_params"),
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
 
@@ -96,6 +96,7 @@ class Layer(Description):
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
     template: Layer | None = None
+    _called = False
     partition: LayerPartition = LayerPartition()
     targets: Mapping[int, Shape] = MappingProxyType({})
 
@@ -130,22 +131,24 @@ class Layer(Description):
         another node of the net, which shares the parameters of the first. On arrays or tensors it computes (see
         singa_dask.autograd).
         """
-        if any(not isinstance(source, str | Layer) for source in sources):
-            from singa_dask.autograd.tape import computed
+        if sources and not any(isinstance(source, str | Layer) for source in sources):
+            from singa_dask import autograd
 
-            return computed(self, sources)
+            return autograd.computed(self, sources)
         if not sources or self.num_sources[1] == 0:
             hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
             raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
-        names = _node_names.get()
-        node = self if names is None and not self.inputs else self._node(node_name(self))
+        if self.inputs and not self._called:
+            raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
+        again = self._called or _node_names.get() is not None
+        node = self._node(node_name(self)) if again else self
+        node._called = True
         node._read(sources)
         return node
 
     def _node(self, name: str) -> Self:
         """Another node of the net that computes what this layer computes."""
-        node = copy.copy(self)
-        proto = LayerProto()
+        node, proto = copy.copy(self), LayerProto()
         proto.CopyFrom(self.proto)
         proto.ClearField("srclayers")
         proto.name = name

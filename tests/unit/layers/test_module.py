@@ -96,7 +96,7 @@ def test_a_module_that_is_called_twice_shares_its_parameters():
     one, two = RecordInput("one", **DATA), RecordInput("two", **DATA)
     net = Block(64)
     names = {m.name: m.share_params for m in assemble([SoftmaxLoss("loss")(net(one) + net(two), one)])}
-    assert names["fc_2"] == "fc" and names["relu_2"] == "relu"
+    assert names["fc_2"] == "fc" and names["relu_2"] == ""
 
 
 def test_a_module_may_be_used_for_several_nets():
