@@ -182,7 +182,10 @@ class Tape:
 
     def backward(self, total_rows: int) -> Iterator[Param]:
         """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter as
-        soon as its gradient is complete, the last layer's first."""
+        soon as its gradient is complete, the last layer's first.
+
+        What running statistics change by is the share of these rows, so that the sum over ranks is their mean.
+        """
         self._call.ctx.step = Step(self._call.ctx.step.phase, total_rows=total_rows)
         waiting = Counter(p.owner for call in self.calls for p in call.made.params)
         gradients: dict[int, Any] = {}  # by the call that made the tensor
@@ -199,6 +202,8 @@ class Tape:
                 if not waiting[owner]:
                     if not owner.start_step():
                         owner.grad[...] = 0
+                    elif owner.statistic:
+                        owner.grad[...] *= self.rows / total_rows
                     yield owner
 
     def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[int, Any]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singa_dask import Model, Module, autograd, device, layers, opt, tensor
+from singa_dask.comm import run_threads
 from singa_dask.errors import ConfigError, DataError, TrainingError
 
 RNG = np.random.default_rng(25)
@@ -106,6 +107,21 @@ def test_a_dist_opt_trains_the_layers_of_a_loss_as_it_trains_a_model():
         trained.backward_and_update(model(np.ascontiguousarray(X.transpose(0, 2, 3, 1)), Y))
     for name, value in model.state_dict().items():
         np.testing.assert_allclose(sgd.model.state_dict()[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_running_statistics_of_ranks_move_as_far_as_those_of_one():
+    """Each rank normalises by its own rows, and all have the mean of what their statistics change by."""
+    x = np.stack([RNG.normal(1 + rank, 2 + rank, size=(8, 3)) for rank in range(4)]).astype(np.float32)
+
+    def member(comm):
+        norm, sgd = layers.BatchNorm("norm", factor=0.9), opt.DistOpt(opt.SGD(lr=0.1), comm=comm)
+        y = norm(tensor.from_numpy(x[comm.rank]))
+        sgd.backward_and_update(autograd.softmax_cross_entropy(y, tensor.from_numpy(np.arange(8) % 3)))
+        return sgd.model.state_dict()
+
+    for state in run_threads(4, member):
+        np.testing.assert_allclose(state["norm_mean"], 0.1 * x.mean(axis=(0, 1)), rtol=1e-5)
+        np.testing.assert_allclose(state["norm_var"], 0.9 + 0.1 * x.var(axis=1, ddof=1).mean(axis=0), rtol=1e-5)
 
 
 def test_one_parameter_at_a_time_is_updated_by_the_same_rule():
