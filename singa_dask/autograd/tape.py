@@ -14,7 +14,7 @@ import numpy as np
 from singa_dask.device import Device
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.job_pb2 import LayerProto, Phase
-from singa_dask.layers.base import Layer, LossLayer, node_name
+from singa_dask.layers.base import Layer, LossLayer, check_attribute, node_name
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
@@ -124,6 +124,7 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
     made.targets = {} if classes else {i: shapes[i] for i in made.target_positions}
     made.setup(*made.sources(tuple(shapes)))
     if not kept.made:
+        check_attribute(layer, made.params)
         kept.params = made.params
         FlatParams.of(made.params, kept.device.ops)
         for param in made.params:
@@ -167,6 +168,7 @@ class Tape:
         self.loss = loss
         self.calls = [found[number] for number in sorted(found)]
         self.params = list(dict.fromkeys(p.owner for call in self.calls for p in call.made.params))
+        self.kept = {id(s): s for call in self.calls for s in call.sources if _asked(s)}
         if any(call.done for call in self.calls):
             raise TrainingError("this loss has gone backward already. Compute it again before the next backward pass.")
 
@@ -180,41 +182,55 @@ class Tape:
         assert self.loss.call is not None
         return self.loss.call
 
-    def backward(self, total_rows: int) -> Iterator[Param]:
-        """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter as
-        soon as its gradient is complete, the last layer's first.
+    def backward(self, total_rows: int) -> Iterator[tuple[Param | Tensor, Any]]:
+        """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter and
+        each tensor with `stores_grad`, and its gradient, as soon as that is complete: the last layer's first.
 
         What running statistics change by is the share of these rows, so that the sum over ranks is their mean.
         """
         self._call.ctx.step = Step(self._call.ctx.step.phase, total_rows=total_rows)
-        waiting = Counter(p.owner for call in self.calls for p in call.made.params)
-        gradients: dict[int, Any] = {}  # by the call that made the tensor
+        waiting = Counter(read for call in self.calls for read in self._read(call))
+        gradients: dict[int, Any] = {}  # by the tensor that was given, or the call that made it
         for param in self.params:
             param.start_step()
         for call in reversed(self.calls):
             call.done = True
-            dy = gradients.pop(call.number, None)
+            dy = gradients.pop(id(call), None)
             if dy is not None or call is self._call:
                 dx = call.made.backward(call.ctx, dy)
                 self._collect(call, dx if isinstance(dx, tuple) else (dx,), gradients)
-            for owner in (p.owner for p in call.made.params):
-                waiting[owner] -= 1
-                if not waiting[owner]:
-                    if not owner.start_step():
-                        owner.grad[...] = 0
-                    elif owner.statistic:
-                        owner.grad[...] *= self.rows / total_rows
-                    yield owner
+            for read in self._read(call):
+                waiting[read] -= 1
+                if waiting[read]:
+                    continue
+                if isinstance(read, Param):
+                    if not read.start_step():
+                        read.grad[...] = 0
+                    elif read.statistic:
+                        read.grad[...] *= self.rows / total_rows
+                    yield read, read.grad
+                else:
+                    tensor = self.kept[read]
+                    yield tensor, gradients.pop(read, call.ctx.ops.xp.zeros_like(tensor.array))
+
+    def _read(self, call: Call) -> list[Param | int]:
+        """What is to get a gradient: parameters, and tensors by their ids."""
+        return [*(p.owner for p in call.made.params), *(id(s) for s in call.sources if _asked(s))]
 
     def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[int, Any]) -> None:
-        """Add what a layer's backward call returned to the gradients of the calls that it read."""
+        """Add what a layer's backward call returned to the gradients of the tensors that it read."""
         seen: set[int] = set()
         for source, gradient in zip(call.sources, dx, strict=False):
-            if gradient is None or source.call is None or not source.requires_grad:
+            if gradient is None or not source.requires_grad or (source.call is None and not _asked(source)):
                 continue
             if address_of(gradient) in seen:  # a backward call may overwrite its dy
                 gradient = gradient.copy()
             seen.add(address_of(gradient))
             gradient = call.ctx.ops.xp.ascontiguousarray(gradient)
-            number = source.call.number
-            gradients[number] = gradients[number] + gradient if number in gradients else gradient
+            key = id(source if source.call is None else source.call)
+            gradients[key] = gradients[key] + gradient if key in gradients else gradient
+
+
+def _asked(source: Tensor) -> bool:
+    """Whether it was given, not computed, and its gradient is wanted."""
+    return source.stores_grad and source.call is None
