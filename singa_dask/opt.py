@@ -30,8 +30,8 @@ class Optimizer:
     rule: ClassVar[type[updaters.Updater]]
 
     def __init__(self, lr: float | updaters.Schedule | None = None, **settings: Any) -> None:
-        given = {"learning_rate" if isinstance(lr, updaters.Schedule) else "lr": lr}
-        self.proto: UpdaterProto = self.rule(**given, **settings).proto
+        settings["learning_rate" if isinstance(lr, updaters.Schedule) else "lr"] = lr
+        self.proto: UpdaterProto = self.rule(**settings).proto
 
     @cached_property
     def alone(self) -> DistOpt:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.device import Device
+from singa_dask.device import Device, get_default_device
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.layers.base import Layer, LossLayer, check_attribute, node_name
@@ -42,7 +42,8 @@ class Call:
 
 @dataclass
 class _Kept:
-    """What is kept of a layer between calls: its parameters, the layer as set up for each shape, and its calls."""
+    """What is kept of a layer between calls: its parameters, their device, the layer as set up for each shape, and the
+    number of its calls."""
 
     name: str
     device: Device
@@ -68,12 +69,21 @@ def computed(layer: Layer, sources: Sequence[Any]) -> Any:
     for source in sources:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
-    tensors = tuple(each if isinstance(each, Tensor) else Tensor.of(each) for each in sources)
-    y = _call(layer, tensors)
-    return y if any(isinstance(each, Tensor) for each in sources) else y.device.ops.to_host(y.array).copy()
+    devices = list(dict.fromkeys(each.device for each in sources if isinstance(each, Tensor)))
+    kept = _kept.get(layer)
+    if kept is not None and kept.params:
+        devices = list(dict.fromkeys([kept.device, *devices]))
+    if len(devices) > 1:
+        received = ", ".join(map(repr, devices))
+        raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
+    device = devices[0] if devices else get_default_device()
+    if kept is None:
+        kept = _kept[layer] = _Kept(_name(layer), device)
+    y = _call(layer, kept, device, tuple(s if isinstance(s, Tensor) else Tensor.of(s, device) for s in sources))
+    return y if any(isinstance(each, Tensor) for each in sources) else device.ops.to_host(y.array).copy()
 
 
-def _call(layer: Layer, sources: tuple[Tensor, ...]) -> Tensor:
+def _call(layer: Layer, kept: _Kept, device: Device, sources: tuple[Tensor, ...]) -> Tensor:
     from singa_dask import autograd
 
     x = [source.array for source in sources]
@@ -81,24 +91,21 @@ def _call(layer: Layer, sources: tuple[Tensor, ...]) -> Tensor:
     if any(len(each) != rows for each in x):
         counts = ", ".join(str(len(each)) for each in x)
         raise DataError(f"the sources of {type(layer).__name__} must have equally many rows. Received: {counts}.")
-    kept = _kept.get(layer)
-    if kept is None:
-        kept = _kept[layer] = _Kept(_name(layer), sources[0].device)
     if isinstance(layer, LossLayer) and layer.compares == "classes" and x[1].ndim > 1 and x[1].size > rows:
         x[1] = x[1].reshape(rows, -1).argmax(axis=1)  # one-hot
     made = _made(layer, kept, [tuple(each.shape[1:]) for each in x])
     training = autograd.training
     step = Step(Phase.kTrain if training else Phase.kTest, kept.calls, autograd.seed(), 0, rows)
     kept.calls += training
-    ctx = Context(kept.device.ops, step=step)
+    ctx = Context(device.ops, step=step)
     ctx.needs_input_grad = any(source.requires_grad for source in sources)
     y = made.forward(ctx, *x)
     call = Call(next(_numbers), made, ctx, sources, rows) if training else None
     learns = bool(made.params) or ctx.needs_input_grad
     if isinstance(layer, LossLayer):
-        value = np.array([sum(m.mean for name, m in made.metrics(ctx).items() if name == "loss")], np.float32)
-        return Tensor.made(kept.device.ops.asarray(value), kept.device, call, requires_grad=learns)
-    return Tensor.made(y, kept.device, call, requires_grad=learns and not made.stops_gradient)
+        value = np.array([sum(m.mean for name, m in made.metrics(ctx).items() if name == "loss")])
+        return Tensor.made(device.ops.asarray(value, device.ops.dtype), device, call, requires_grad=learns)
+    return Tensor.made(y, device, call, requires_grad=learns and not made.stops_gradient)
 
 
 def _name(layer: Layer) -> str:

@@ -456,7 +456,9 @@ def check_attribute(layer: Layer, params: Collection[Any]) -> None:
     if params and names is not None and id(layer) not in names and layer.template is None:
         kind = type(layer).__name__
         message = "has parameters and is called in the forward of a Module, but is not an attribute of it"
-        hint = f"Create it in __init__: self.{layer.name or kind.lower()} = {kind}(...). Lists and dicts may hold it too."
+        hint = (
+            f"Create it in __init__: self.{layer.name or kind.lower()} = {kind}(...). Lists and dicts may hold it too."
+        )
         raise layer.problem(message, repr(layer), hint)
 
 

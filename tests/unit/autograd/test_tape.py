@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singa_dask import Model, Module, autograd, device, layers, opt, tensor
+from singa_dask import Job, Model, Module, autograd, device, layers, opt, tensor, updaters
 from singa_dask.comm import run_threads
 from singa_dask.errors import ConfigError, DataError, TrainingError
+from singa_dask.ops import get_ops
+from singa_dask.updaters import schedules
 
 RNG = np.random.default_rng(25)
 X = RNG.normal(size=(6, 2, 8, 8)).astype(np.float32)
@@ -159,3 +161,80 @@ def test_errors():
     )
     with pytest.raises(TrainingError, match="the first loss did not use the parameters"):
         sgd.backward_and_update(loss_of(net))
+    x, y = tensor.from_numpy(X), tensor.from_numpy(Y)
+    with pytest.raises(ConfigError, match=r"two layers have parameters of one name.*net\.name = 'left'"):
+        opt.SGD(0.1).backward_and_update(autograd.softmax_cross_entropy(Residual()(x) + Residual()(x), y))
+    with pytest.raises(ConfigError, match="parameters and sources must be on one device"):
+        net(tensor.Tensor(X.shape, device.Device("cpu")))
+
+
+class Branched(Module):
+    """A layer that is used twice, tensors that several layers read, and one output that no layer reads."""
+
+    def __init__(self):
+        self.inner, self.other, self.unread = (layers.InnerProduct(num_output=3) for _ in range(3))
+
+    def forward(self, x):
+        self.unread(x)
+        h = autograd.tanh(self.inner(x) + x)
+        h = h * self.inner(h) + x
+        return self.other(autograd.cat((h, x * h, h)))
+
+
+def test_gradients_of_shared_layers_and_tensors_equal_differences_in_float64():
+    double = device.Device("cpu")
+    double.ops = get_ops("cpu", np.float64)
+    x = tensor.Tensor(data=RNG.normal(size=(4, 3)), device=double, dtype=np.float64, stores_grad=True)
+    t = tensor.Tensor(data=RNG.normal(size=(4, 3)), device=double, dtype=np.float64)
+    net = Branched()
+
+    def sum_of_squares():  # not Tensor.item(), which is float32
+        y = net(x)
+        return float(((y.array - t.array) ** 2).sum() / y.array.size)
+
+    pairs = {
+        getattr(owner, "name", "x"): (owner.data, g.data.copy())
+        for owner, g in autograd.backward(autograd.mean_square_error(net(x), t))
+    }
+    names = ["other_weight", "other_bias", "inner_weight", "inner_bias", "x"]
+    assert list(pairs) == names
+    for name, (values, gradient) in pairs.items():
+        for place in np.ndindex(values.shape):
+            kept, losses = values[place], []
+            for change in (1e-5, -1e-5):
+                values[place] = kept + change
+                losses.append(sum_of_squares())
+            values[place] = kept
+            assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(gradient[place], rel=1e-6, abs=1e-9), name
+
+
+def test_an_optimiser_trains_in_one_process_as_a_dist_opt_does():
+    states = []
+    for optimiser in (opt.SGD(0.1, momentum=0.9), opt.DistOpt(opt.SGD(0.1, momentum=0.9)), None):
+        net, alone = Residual(), opt.SGD(lr=schedules.Fixed(base_lr=0.1), momentum=0.9)
+        for _ in range(3):
+            loss = loss_of(net)
+            if optimiser:
+                optimiser(loss)
+            else:
+                for p, g in autograd.backward(loss):
+                    alone.update(p, g)
+        params = autograd.tape.parameters_of(layer for _, layer in net.layers.values())
+        states.append({p.name: p.to_numpy() for p in params})
+    for name, value in states[0].items():
+        np.testing.assert_array_equal(states[1][name], value, err_msg=name)
+        np.testing.assert_allclose(states[2][name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+    assert Job(name="j", layers=[], updater=opt.SGD(0.1), train_steps=1).proto.updater == updaters.SGD(lr=0.1).proto
+    with pytest.raises(ConfigError, match="is not a parameter of a layer"):
+        opt.SGD(0.1).update(tensor.Tensor((2, 3)), tensor.Tensor((2, 3)))
+
+
+class Careless(Module):
+    def forward(self, x):
+        return layers.InnerProduct(num_output=3)(x)
+
+
+@pytest.mark.parametrize("x", [X, layers.RecordInput("data", shape=[2, 8, 8])])
+def test_a_layer_with_parameters_must_not_be_created_in_forward(x):
+    with pytest.raises(ConfigError, match=r"called in the forward of a Module, but is not .*Create it in __init__"):
+        Careless()(x)
