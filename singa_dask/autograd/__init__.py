@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from singa_dask import layers
-from singa_dask.autograd.tape import Tape, computed
+from singa_dask.autograd.tape import Tape, computed, parameters_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.layers.base import Layer
 from singa_dask.tensor import Parameter, Tensor
@@ -46,6 +46,7 @@ __all__ = [
     "gelu",
     "mean_square_error",
     "mul",
+    "parameters_of",
     "relu",
     "set_seed",
     "sigmoid",

@@ -893,16 +893,18 @@ class MnistProto(_message.Message):
     def __init__(self, norm_a: _Optional[float] = ..., norm_b: _Optional[float] = ...) -> None: ...
 
 class RGBImageProto(_message.Message):
-    __slots__ = ("scale", "cropsize", "mirror", "meanfile")
+    __slots__ = ("scale", "cropsize", "mirror", "meanfile", "pad")
     SCALE_FIELD_NUMBER: _ClassVar[int]
     CROPSIZE_FIELD_NUMBER: _ClassVar[int]
     MIRROR_FIELD_NUMBER: _ClassVar[int]
     MEANFILE_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
     scale: float
     cropsize: int
     mirror: bool
     meanfile: str
-    def __init__(self, scale: _Optional[float] = ..., cropsize: _Optional[int] = ..., mirror: bool = ..., meanfile: _Optional[str] = ...) -> None: ...
+    pad: int
+    def __init__(self, scale: _Optional[float] = ..., cropsize: _Optional[int] = ..., mirror: bool = ..., meanfile: _Optional[str] = ..., pad: _Optional[int] = ...) -> None: ...
 
 class CharRNNProto(_message.Message):
     __slots__ = ("path", "vocab_path", "unroll_len", "batchsize", "vocabulary")

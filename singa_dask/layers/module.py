@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.layers.base import Layer, data_before, labels_before, named_nodes
 
@@ -55,6 +57,28 @@ class Module:
         for path, layer in _walk(vars(self), ()):
             prefix = (self.name, *path) if self.name else path
             found.setdefault(id(layer), (".".join((*prefix[:-1], layer.name or prefix[-1])), layer))
+        return found
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name, of a module that has been called on arrays. Raises ConfigError if it has
+        not."""
+        return {parameter.name: parameter.to_numpy() for parameter in self._parameters()}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Set the parameters of a module that has been called on arrays. Raises ConfigError if it has not, or if names
+        differ, DataError for another shape."""
+        parameters = {parameter.name: parameter for parameter in self._parameters()}
+        if differ := sorted(parameters.keys() ^ state.keys()):
+            raise self._problem("has other parameters than the given state", ", ".join(differ))
+        for name, parameter in parameters.items():
+            parameter.copy_from_numpy(state[name])
+
+    def _parameters(self) -> list[Any]:
+        from singa_dask import autograd
+
+        found = autograd.parameters_of(layer for _, layer in self.layers.values())
+        if not found:
+            raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
         return found
 
     def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:

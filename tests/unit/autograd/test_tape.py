@@ -139,6 +139,24 @@ def test_one_parameter_at_a_time_is_updated_by_the_same_rule():
             np.testing.assert_allclose(own[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
+def test_parameters_are_saved_and_loaded_and_fit_the_model_of_the_same_module():
+    net, other = Residual(), Residual()
+    with pytest.raises(ConfigError, match="module Residual: has no parameters yet"):
+        net.state_dict()
+    for p, g in autograd.backward(loss_of(net)):
+        p.data[...] -= g.data
+    assert float(loss_of(other)) != float(loss_of(net))
+    other.load_state_dict(net.state_dict())
+    assert float(loss_of(other)) == float(loss_of(net))
+    model = Model([layers.RecordInput("data", shape=[2, 8, 8]), Residual(), layers.SoftmaxLoss()])
+    model.load_state_dict(net.state_dict())
+    assert float(model(np.ascontiguousarray(X.transpose(0, 2, 3, 1)), Y)) == pytest.approx(
+        float(loss_of(net)), rel=1e-6
+    )
+    with pytest.raises(ConfigError, match=r"has other parameters than the given state\. Received: more"):
+        net.load_state_dict(net.state_dict() | {"more": X})
+
+
 def test_errors():
     net = Residual()
     loss = loss_of(net)
