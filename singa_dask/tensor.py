@@ -21,8 +21,11 @@ class Tensor:
 
     Images are (B, C, H, W), as in SINGA: `copy_from_numpy` and `to_numpy` take and give this order, and so do other
     arrays with channels. array: as layers compute with it, channels last. data: for collective operations, which work
-    in place. requires_grad: whether a parameter was used to compute it. call: the layer's call that made it.
+    in place. requires_grad: whether a parameter was used to compute it. stores_grad: whether `autograd.backward` gives
+    its gradient too. call: the layer's call that made it.
     """
+
+    stores_grad: bool = False
 
     def __init__(
         self,
@@ -31,12 +34,13 @@ class Tensor:
         dtype: Any = float32,
         data: Any = None,
         requires_grad: bool = False,
+        stores_grad: bool = False,
     ) -> None:
         self.device = device or get_default_device()
         given = None if data is None else np.asarray(data)
         shape = given.shape if given is not None else tuple(shape)
         self.call: Call | None = None
-        self.requires_grad = requires_grad
+        self.requires_grad, self.stores_grad = requires_grad or stores_grad, stores_grad
         self.array = self.device.ops.zeros(_channels_last(shape), dtype)
         if given is not None:
             self.copy_from_numpy(given)

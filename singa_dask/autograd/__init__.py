@@ -70,15 +70,17 @@ def set_seed(number: int) -> None:
     _seed = number
 
 
-def backward(loss: Tensor) -> Iterator[tuple[Parameter, Tensor]]:
-    """The parameters from which a loss was computed, each with its gradient of the mean loss over the rows.
+def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The parameters from which a loss was computed, each with its gradient of the mean loss over the rows; and the
+    tensors that were made with stores_grad=True.
 
     A pair comes as soon as its gradient is complete: the last layer's first. The gradient is valid until the next
     backward pass. Raises TrainingError if the loss has gone backward already.
     """
     tape = Tape(loss)
-    for param in tape.backward(tape.rows):
-        yield Parameter(param, loss.device), Tensor.made(param.grad, loss.device, None, requires_grad=False)
+    for owner, gradient in tape.backward(tape.rows):
+        of = owner if isinstance(owner, Tensor) else Parameter(owner, loss.device)
+        yield of, Tensor.made(gradient, loss.device, None, requires_grad=False)
 
 
 # Layers

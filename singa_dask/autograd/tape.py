@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.device import Device
+from singa_dask.device import Device, get_default_device
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.job_pb2 import LayerProto, Phase
-from singa_dask.layers.base import Layer, LossLayer, made_in_forward, node_name
+from singa_dask.layers.base import Layer, LossLayer, check_attribute, node_name
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
@@ -42,7 +42,8 @@ class Call:
 
 @dataclass
 class _Kept:
-    """What is kept of a layer between calls: its parameters, the layer as set up for each shape, and its calls."""
+    """What is kept of a layer between calls: its parameters, their device, the layer as set up for each shape, and the
+    number of its calls."""
 
     name: str
     device: Device
@@ -68,12 +69,21 @@ def computed(layer: Layer, sources: Sequence[Any]) -> Any:
     for source in sources:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
-    tensors = tuple(each if isinstance(each, Tensor) else Tensor.of(each) for each in sources)
-    y = _call(layer, tensors)
-    return y if any(isinstance(each, Tensor) for each in sources) else y.device.ops.to_host(y.array).copy()
+    devices = list(dict.fromkeys(each.device for each in sources if isinstance(each, Tensor)))
+    kept = _kept.get(layer)
+    if kept is not None and kept.params:
+        devices = list(dict.fromkeys([kept.device, *devices]))
+    if len(devices) > 1:
+        received = ", ".join(map(repr, devices))
+        raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
+    device = devices[0] if devices else get_default_device()
+    if kept is None:
+        kept = _kept[layer] = _Kept(_name(layer), device)
+    y = _call(layer, kept, device, tuple(s if isinstance(s, Tensor) else Tensor.of(s, device) for s in sources))
+    return y if any(isinstance(each, Tensor) for each in sources) else device.ops.to_host(y.array).copy()
 
 
-def _call(layer: Layer, sources: tuple[Tensor, ...]) -> Tensor:
+def _call(layer: Layer, kept: _Kept, device: Device, sources: tuple[Tensor, ...]) -> Tensor:
     from singa_dask import autograd
 
     x = [source.array for source in sources]
@@ -81,24 +91,21 @@ def _call(layer: Layer, sources: tuple[Tensor, ...]) -> Tensor:
     if any(len(each) != rows for each in x):
         counts = ", ".join(str(len(each)) for each in x)
         raise DataError(f"the sources of {type(layer).__name__} must have equally many rows. Received: {counts}.")
-    kept = _kept.get(layer)
-    if kept is None:
-        kept = _kept[layer] = _Kept(_name(layer), sources[0].device)
     if isinstance(layer, LossLayer) and layer.compares == "classes" and x[1].ndim > 1 and x[1].size > rows:
         x[1] = x[1].reshape(rows, -1).argmax(axis=1)  # one-hot
     made = _made(layer, kept, [tuple(each.shape[1:]) for each in x])
     training = autograd.training
     step = Step(Phase.kTrain if training else Phase.kTest, kept.calls, autograd.seed(), 0, rows)
     kept.calls += training
-    ctx = Context(kept.device.ops, step=step)
+    ctx = Context(device.ops, step=step)
     ctx.needs_input_grad = any(source.requires_grad for source in sources)
     y = made.forward(ctx, *x)
     call = Call(next(_numbers), made, ctx, sources, rows) if training else None
     learns = bool(made.params) or ctx.needs_input_grad
     if isinstance(layer, LossLayer):
-        value = np.array([sum(m.mean for name, m in made.metrics(ctx).items() if name == "loss")], np.float32)
-        return Tensor.made(kept.device.ops.asarray(value), kept.device, call, requires_grad=learns)
-    return Tensor.made(y, kept.device, call, requires_grad=learns and not made.stops_gradient)
+        value = np.array([sum(m.mean for name, m in made.metrics(ctx).items() if name == "loss")])
+        return Tensor.made(device.ops.asarray(value, device.ops.dtype), device, call, requires_grad=learns)
+    return Tensor.made(y, device, call, requires_grad=learns and not made.stops_gradient)
 
 
 def _name(layer: Layer) -> str:
@@ -123,10 +130,8 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
     classes = isinstance(layer, LossLayer) and layer.compares == "classes"
     made.targets = {} if classes else {i: shapes[i] for i in made.target_positions}
     made.setup(*made.sources(tuple(shapes)))
-    if made.params and made_in_forward(layer):
-        message = f"{type(layer).__name__} is made in forward, so every call would have new parameters"
-        raise layer.problem(message, hint="Make it in __init__: self.fc = InnerProduct(...).")
     if not kept.made:
+        check_attribute(layer, made.params)
         kept.params = made.params
         FlatParams.of(made.params, kept.device.ops)
         for param in made.params:
@@ -170,6 +175,7 @@ class Tape:
         self.loss = loss
         self.calls = [found[number] for number in sorted(found)]
         self.params = list(dict.fromkeys(p.owner for call in self.calls for p in call.made.params))
+        self.kept = {id(s): s for call in self.calls for s in call.sources if _asked(s)}
         if any(call.done for call in self.calls):
             raise TrainingError("this loss has gone backward already. Compute it again before the next backward pass.")
 
@@ -183,36 +189,55 @@ class Tape:
         assert self.loss.call is not None
         return self.loss.call
 
-    def backward(self, total_rows: int) -> Iterator[Param]:
-        """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter as
-        soon as its gradient is complete, the last layer's first."""
+    def backward(self, total_rows: int) -> Iterator[tuple[Param | Tensor, Any]]:
+        """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter and
+        each tensor with `stores_grad`, and its gradient, as soon as that is complete: the last layer's first.
+
+        What running statistics change by is the share of these rows, so that the sum over ranks is their mean.
+        """
         self._call.ctx.step = Step(self._call.ctx.step.phase, total_rows=total_rows)
-        waiting = Counter(p.owner for call in self.calls for p in call.made.params)
-        gradients: dict[int, Any] = {}  # by the call that made the tensor
+        waiting = Counter(read for call in self.calls for read in self._read(call))
+        gradients: dict[int, Any] = {}  # by the tensor that was given, or the call that made it
         for param in self.params:
             param.start_step()
         for call in reversed(self.calls):
             call.done = True
-            dy = gradients.pop(call.number, None)
+            dy = gradients.pop(id(call), None)
             if dy is not None or call is self._call:
                 dx = call.made.backward(call.ctx, dy)
                 self._collect(call, dx if isinstance(dx, tuple) else (dx,), gradients)
-            for owner in (p.owner for p in call.made.params):
-                waiting[owner] -= 1
-                if not waiting[owner]:
-                    if not owner.start_step():
-                        owner.grad[...] = 0
-                    yield owner
+            for read in self._read(call):
+                waiting[read] -= 1
+                if waiting[read]:
+                    continue
+                if isinstance(read, Param):
+                    if not read.start_step():
+                        read.grad[...] = 0
+                    elif read.statistic:
+                        read.grad[...] *= self.rows / total_rows
+                    yield read, read.grad
+                else:
+                    tensor = self.kept[read]
+                    yield tensor, gradients.pop(read, call.ctx.ops.xp.zeros_like(tensor.array))
+
+    def _read(self, call: Call) -> list[Param | int]:
+        """What is to get a gradient: parameters, and tensors by their ids."""
+        return [*(p.owner for p in call.made.params), *(id(s) for s in call.sources if _asked(s))]
 
     def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[int, Any]) -> None:
-        """Add what a layer's backward call returned to the gradients of the calls that it read."""
+        """Add what a layer's backward call returned to the gradients of the tensors that it read."""
         seen: set[int] = set()
         for source, gradient in zip(call.sources, dx, strict=False):
-            if gradient is None or source.call is None or not source.requires_grad:
+            if gradient is None or not source.requires_grad or (source.call is None and not _asked(source)):
                 continue
             if address_of(gradient) in seen:  # a backward call may overwrite its dy
                 gradient = gradient.copy()
             seen.add(address_of(gradient))
             gradient = call.ctx.ops.xp.ascontiguousarray(gradient)
-            number = source.call.number
-            gradients[number] = gradients[number] + gradient if number in gradients else gradient
+            key = id(source if source.call is None else source.call)
+            gradients[key] = gradients[key] + gradient if key in gradients else gradient
+
+
+def _asked(source: Tensor) -> bool:
+    """Whether it was given, not computed, and its gradient is wanted."""
+    return source.stores_grad and source.call is None

@@ -70,11 +70,11 @@ class DistOpt:
 
     Collective, as are all its methods and training calls of the model: all ranks make them in the same order.
 
-    updater: an Updater or its message. model: passed to `synch`; without one, the layers from which the first loss was
-    computed on tensors (singa_dask.autograd). comm: of the ranks; by default the MPI world of mpiexec or `launch`, in
-    other processes a group of one. nccl_id, gpu_num, gpu_per_node: of processes that multiprocessing started, what
-    they have in common, the number of this one, and how many there are. Losses divide by the rows of all ranks, so the
-    sum is the gradient of the mean, even of unequal shares.
+    updater: of singa_dask.updaters or singa_dask.opt, or its message. model: passed to `synch`; without one, the
+    layers from which the first loss was computed on tensors (singa_dask.autograd). comm: of the ranks; by default the
+    MPI world of mpiexec or `launch`, in other processes a group of one. nccl_id, gpu_num, gpu_per_node: of processes
+    that multiprocessing started, what they have in common, the number of this one, and how many there are. Losses
+    divide by the rows of all ranks, so the sum is the gradient of the mean, even of unequal shares.
 
     threshold, clipping, clip_Value, spars, topK, corr: what the methods below take if a call does not say otherwise.
 
@@ -87,7 +87,7 @@ class DistOpt:
 
     def __init__(
         self,
-        updater: Updater | UpdaterProto,
+        updater: Any,
         model: Model | None = None,
         comm: Communicator | None = None,
         *,
@@ -110,7 +110,7 @@ class DistOpt:
         self.step = 0
         self.model: Any = None  # a Model, or Recorded
         self._alone: dict[Param, tuple[Updater, int]] = {}  # of `update`: each parameter's updater, and its updates
-        self._proto = updater.proto if isinstance(updater, Updater) else updater
+        self._proto = getattr(updater, "proto", updater)
         if not isinstance(self._proto, UpdaterProto):
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
@@ -164,12 +164,14 @@ class DistOpt:
     def wait(self) -> None:
         """Return when all operations of this rank have ended. They have when their calls return."""
 
-    def update(self, p: Parameter, g: Tensor) -> None:
+    def update(self, p: Tensor, g: Tensor) -> None:
         """w = updater(w, g / world_size): one parameter, by the sum over the ranks of their gradients.
 
         For loops of one's own: for p, g in autograd.backward(loss): opt.update(p, opt.all_reduce(g)). Raises
-        ConfigError for an updater with clip_norm, which needs all gradients at once.
+        ConfigError for an updater with clip_norm, which needs all gradients at once, and for what is no parameter.
         """
+        if not isinstance(p, Parameter):
+            raise ConfigError(Problem("p", "is not a parameter of a layer", repr(p), "Write to its data yourself."))
         if self._proto.clip_norm:
             message, hint = "needs the gradients of all parameters", "Call opt.backward_and_update(loss)."
             raise ConfigError(Problem("updater.clip_norm", message, str(self._proto.clip_norm), hint))

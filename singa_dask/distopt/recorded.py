@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from singa_dask.autograd.tape import Tape
 from singa_dask.distopt.ranks import Ranks
-from singa_dask.errors import TrainingError
+from singa_dask.errors import ConfigError, Problem, TrainingError
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.param import Param
@@ -20,7 +21,8 @@ from singa_dask.net.flat import FlatParams
 class Recorded:
     """The parameters from which the first loss was computed, in one flat array. It is its own net: see Net and Model.
 
-    number: steps made. A later loss may use fewer of the parameters, and no others.
+    number: steps made. A later loss may use fewer of the parameters, and no others. Raises ConfigError where two
+    parameters have one name.
     """
 
     partitioned = False
@@ -28,6 +30,9 @@ class Recorded:
     def __init__(self, tape: Tape) -> None:
         self.ops = tape.loss.device.ops
         self.params: Sequence[Param] = tape.params
+        if twice := [name for name, count in Counter(param.name for param in self.params).items() if count > 1]:
+            hint = "Name the modules that have them: net.name = 'left'."
+            raise ConfigError(Problem("loss", "two layers have parameters of one name", ", ".join(twice), hint))
         values = [param.value.copy() for param in self.params]
         self.flat = FlatParams.of(self.params, self.ops)
         for param, value in zip(self.params, values, strict=True):
@@ -81,9 +86,9 @@ class Recorded:
                 param.grad[...] = 0
                 if on_gradient:
                     on_gradient(param)
-        for param in self._tape.backward(self.contexts["loss"].step.total_rows):
-            if on_gradient:
-                on_gradient(param)
+        for owner, _ in self._tape.backward(self.contexts["loss"].step.total_rows):
+            if on_gradient and isinstance(owner, Param):
+                on_gradient(owner)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""

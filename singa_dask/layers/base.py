@@ -14,7 +14,7 @@ Shapes omit the batch: (features,), or (height, width, channels) for images.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
+from singa_dask.job.layer_types import parameter_roles
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Param, Shape, param_message
@@ -140,6 +141,7 @@ class Layer(Description):
             raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
         if self.inputs and not self._called:
             raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
+        check_attribute(self, parameter_roles(self.proto) or ())
         again = self._called or _node_names.get() is not None
         node = self._node(node_name(self)) if again else self
         node._called = True
@@ -153,8 +155,15 @@ class Layer(Description):
         proto.ClearField("srclayers")
         proto.name = name
         node._adopt(proto)
-        node.template = self.template or self
+        node.template = self if self.template is None else self.template
         return node
+
+    def __bool__(self) -> bool:
+        """True. Raises ConfigError for a source or an output of layers in the `forward` of a Module."""
+        if _node_names.get() is not None and (self.inputs or self.num_sources == (0, 0)):
+            hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
+            raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
+        return True
 
     def __add__(self, other: Any) -> Any:
         return self._combined("Add", other)
@@ -441,16 +450,22 @@ def named_nodes(names: Mapping[int, tuple[str, Layer]]) -> Iterator[bool]:
             _node_names.reset(token)
 
 
+def check_attribute(layer: Layer, params: Collection[Any]) -> None:
+    """Raise ConfigError if a module is being called, and a layer with parameters is not one of its layers."""
+    names = _node_names.get()
+    if params and names is not None and id(layer) not in names and layer.template is None:
+        kind = type(layer).__name__
+        message = "has parameters and is called in the forward of a Module, but is not an attribute of it"
+        hint = (
+            f"Create it in __init__: self.{layer.name or kind.lower()} = {kind}(...). Lists and dicts may hold it too."
+        )
+        raise layer.problem(message, repr(layer), hint)
+
+
 def node_name(layer: Layer) -> str:
     """The name of a layer in the outermost module that is being called, or else its own."""
     names = _node_names.get() or {}
     return names[id(layer)][0] if id(layer) in names else layer.name
-
-
-def made_in_forward(layer: Layer) -> bool:
-    """Whether a module that is being called does not have this layer as an attribute."""
-    names = _node_names.get()
-    return names is not None and id(layer) not in names
 
 
 def _labels_only(layer: Any) -> bool:

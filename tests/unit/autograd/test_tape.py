@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singa_dask import Model, Module, autograd, device, layers, opt, tensor
+from singa_dask import Job, Model, Module, autograd, device, layers, opt, tensor, updaters
+from singa_dask.comm import run_threads
 from singa_dask.errors import ConfigError, DataError, TrainingError
+from singa_dask.ops import get_ops
+from singa_dask.updaters import schedules
 
 RNG = np.random.default_rng(25)
 X = RNG.normal(size=(6, 2, 8, 8)).astype(np.float32)
@@ -108,6 +111,21 @@ def test_a_dist_opt_trains_the_layers_of_a_loss_as_it_trains_a_model():
         np.testing.assert_allclose(sgd.model.state_dict()[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+def test_running_statistics_of_ranks_move_as_far_as_those_of_one():
+    """Each rank normalises by its own rows, and all have the mean of what their statistics change by."""
+    x = np.stack([RNG.normal(1 + rank, 2 + rank, size=(8, 3)) for rank in range(4)]).astype(np.float32)
+
+    def member(comm):
+        norm, sgd = layers.BatchNorm("norm", factor=0.9), opt.DistOpt(opt.SGD(lr=0.1), comm=comm)
+        y = norm(tensor.from_numpy(x[comm.rank]))
+        sgd.backward_and_update(autograd.softmax_cross_entropy(y, tensor.from_numpy(np.arange(8) % 3)))
+        return sgd.model.state_dict()
+
+    for state in run_threads(4, member):
+        np.testing.assert_allclose(state["norm_mean"], 0.1 * x.mean(axis=(0, 1)), rtol=1e-5)
+        np.testing.assert_allclose(state["norm_var"], 0.9 + 0.1 * x.var(axis=1, ddof=1).mean(axis=0), rtol=1e-5)
+
+
 def test_one_parameter_at_a_time_is_updated_by_the_same_rule():
     nets, by_hand = [Residual(), Residual()], opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
     at_once = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
@@ -119,16 +137,6 @@ def test_one_parameter_at_a_time_is_updated_by_the_same_rule():
     for name, value in at_once.model.state_dict().items():
         if not name.endswith(("_mean", "_var")):
             np.testing.assert_allclose(own[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
-
-
-class MadeInForward(Module):
-    def forward(self, x):
-        return layers.InnerProduct(num_output=3)(x)
-
-
-def test_a_layer_with_parameters_that_forward_makes_is_refused():
-    with pytest.raises(ConfigError, match="InnerProduct is made in forward"):
-        MadeInForward()(X)
 
 
 def test_parameters_are_saved_and_loaded_and_fit_the_model_of_the_same_module():
@@ -171,3 +179,80 @@ def test_errors():
     )
     with pytest.raises(TrainingError, match="the first loss did not use the parameters"):
         sgd.backward_and_update(loss_of(net))
+    x, y = tensor.from_numpy(X), tensor.from_numpy(Y)
+    with pytest.raises(ConfigError, match=r"two layers have parameters of one name.*net\.name = 'left'"):
+        opt.SGD(0.1).backward_and_update(autograd.softmax_cross_entropy(Residual()(x) + Residual()(x), y))
+    with pytest.raises(ConfigError, match="parameters and sources must be on one device"):
+        net(tensor.Tensor(X.shape, device.Device("cpu")))
+
+
+class Branched(Module):
+    """A layer that is used twice, tensors that several layers read, and one output that no layer reads."""
+
+    def __init__(self):
+        self.inner, self.other, self.unread = (layers.InnerProduct(num_output=3) for _ in range(3))
+
+    def forward(self, x):
+        self.unread(x)
+        h = autograd.tanh(self.inner(x) + x)
+        h = h * self.inner(h) + x
+        return self.other(autograd.cat((h, x * h, h)))
+
+
+def test_gradients_of_shared_layers_and_tensors_equal_differences_in_float64():
+    double = device.Device("cpu")
+    double.ops = get_ops("cpu", np.float64)
+    x = tensor.Tensor(data=RNG.normal(size=(4, 3)), device=double, dtype=np.float64, stores_grad=True)
+    t = tensor.Tensor(data=RNG.normal(size=(4, 3)), device=double, dtype=np.float64)
+    net = Branched()
+
+    def sum_of_squares():  # not Tensor.item(), which is float32
+        y = net(x)
+        return float(((y.array - t.array) ** 2).sum() / y.array.size)
+
+    pairs = {
+        getattr(owner, "name", "x"): (owner.data, g.data.copy())
+        for owner, g in autograd.backward(autograd.mean_square_error(net(x), t))
+    }
+    names = ["other_weight", "other_bias", "inner_weight", "inner_bias", "x"]
+    assert list(pairs) == names
+    for name, (values, gradient) in pairs.items():
+        for place in np.ndindex(values.shape):
+            kept, losses = values[place], []
+            for change in (1e-5, -1e-5):
+                values[place] = kept + change
+                losses.append(sum_of_squares())
+            values[place] = kept
+            assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(gradient[place], rel=1e-6, abs=1e-9), name
+
+
+def test_an_optimiser_trains_in_one_process_as_a_dist_opt_does():
+    states = []
+    for optimiser in (opt.SGD(0.1, momentum=0.9), opt.DistOpt(opt.SGD(0.1, momentum=0.9)), None):
+        net, alone = Residual(), opt.SGD(lr=schedules.Fixed(base_lr=0.1), momentum=0.9)
+        for _ in range(3):
+            loss = loss_of(net)
+            if optimiser:
+                optimiser(loss)
+            else:
+                for p, g in autograd.backward(loss):
+                    alone.update(p, g)
+        params = autograd.tape.parameters_of(layer for _, layer in net.layers.values())
+        states.append({p.name: p.to_numpy() for p in params})
+    for name, value in states[0].items():
+        np.testing.assert_array_equal(states[1][name], value, err_msg=name)
+        np.testing.assert_allclose(states[2][name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+    assert Job(name="j", layers=[], updater=opt.SGD(0.1), train_steps=1).proto.updater == updaters.SGD(lr=0.1).proto
+    with pytest.raises(ConfigError, match="is not a parameter of a layer"):
+        opt.SGD(0.1).update(tensor.Tensor((2, 3)), tensor.Tensor((2, 3)))
+
+
+class Careless(Module):
+    def forward(self, x):
+        return layers.InnerProduct(num_output=3)(x)
+
+
+@pytest.mark.parametrize("x", [X, layers.RecordInput("data", shape=[2, 8, 8])])
+def test_a_layer_with_parameters_must_not_be_created_in_forward(x):
+    with pytest.raises(ConfigError, match=r"called in the forward of a Module, but is not .*Create it in __init__"):
+        Careless()(x)

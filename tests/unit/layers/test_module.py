@@ -123,7 +123,7 @@ def test_a_module_may_take_the_labels():
 
 class Nothing(Module):
     def forward(self, x):
-        InnerProduct(num_output=3)(x)
+        ReLU()(x)
 
 
 class Three(Module):
@@ -131,9 +131,29 @@ class Three(Module):
         return a
 
 
+class Conditional(Module):
+    def __init__(self):
+        self.fc = InnerProduct(num_output=10)
+
+    def forward(self, x):
+        if self.fc:  # a layer, not its output
+            x = self.fc(x)
+        return ReLU()(x) if x else x
+
+
+class Careless(Module):
+    def forward(self, x):
+        return Block(64)(x)
+
+
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
+        ([RecordInput("data", **DATA), Conditional()], "layer 'fc': has no value in forward, which runs once"),
+        (
+            [RecordInput("data", **DATA), Careless()],
+            "layer 'InnerProduct': has parameters and is called in the forward of a Module, but is not an attribute",
+        ),
         ([RecordInput("data", **DATA), Nothing()], "module Nothing: forward must return layers. Received: None"),
         ([RecordInput("data", **DATA), Three()], "module Three: takes 3 sources"),
         ([Net(), SoftmaxLoss()], "module Net: has no sources"),
