@@ -411,7 +411,7 @@ CASES: dict[str, Case] = {
             "depthwise with two filters a channel": (Window((2, 2)), (4, 4), 2, 3, 6, 3),
             "of volumes": (Window((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2)), (4, 5, 6), 2, 2, 3),
             "of volumes, without gaps": (Window((3, 2, 3), (2, 1, 1), (1, 0, 2), (1, 1, 1)), (5, 4, 6), 2, 5, 7),
-            "of volumes, by Winograd": (Window((2, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)), (3, 8, 8), 2, 16, 32),
+            "of volumes, by Winograd": (Window((2, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)), (3, 8, 8), 1, 8, 16),
             "of volumes, grouped": (Window((2, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1)), (3, 4, 2), 2, 4, 2, 2),
             "grouped, without rows": (Window((3, 3), (1, 1), (1, 1)), (4, 4), 0, 4, 4, 2),
         }.items()
