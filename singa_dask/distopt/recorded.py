@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from singa_dask.layers.context import Context, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.param import Param
 from singa_dask.net.flat import FlatParams
+from singa_dask.net.passes import address_of
 
 
 class Recorded:
@@ -37,6 +39,7 @@ class Recorded:
         self.flat = FlatParams.of(self.params, self.ops)
         for param, value in zip(self.params, values, strict=True):
             param.value[...] = value
+        self._places = [address_of(param.value) for param in self.params]
         self.own = FlatParams.of([], self.ops)
         self.number = 0
         self.ranks = Ranks()
@@ -53,11 +56,19 @@ class Recorded:
         return {"loss": self._tape.loss.call.ctx}
 
     def spread(self, ranks: Ranks) -> None:
-        """Train it on these ranks. Collective. Raises TrainingError where their parameters differ."""
+        """Train it on these ranks. Collective. Raises TrainingError where their parameters differ: the forward pass of
+        the first loss has used them."""
         sizes = ranks.numbers(self.flat.size)
         if len(set(sizes)) > 1:
             raise TrainingError(
                 f"the ranks' models have different numbers of parameters: {', '.join(map(str, sizes))}"
+            )
+        marks = ranks.numbers(zlib.crc32(self.ops.to_host(self.flat.values).tobytes()))
+        if other := next((rank for rank, mark in enumerate(marks) if mark != marks[0]), None):
+            raise TrainingError(
+                f"rank {other} has other initial parameters than rank 0. Give all ranks the same seed, "
+                "dev.SetRandSeed(0), or make the parameters equal before the first update (synchronize in "
+                "examples/distopt/tutorial.py)."
             )
         self.ranks = ranks
 
@@ -65,7 +76,13 @@ class Recorded:
         """Layers that are called on arrays compute with the rows of this rank."""
 
     def loss(self, tape: Tape) -> RecordedLoss:
-        """A loss, for DistOpt. Collective."""
+        """A loss, for DistOpt. Collective. Raises TrainingError if it used other parameters than the first one, or if
+        another optimiser has trained them since."""
+        if taken := [p.name for p, at in zip(self.params, self._places, strict=True) if address_of(p.value) != at]:
+            names = ", ".join(taken)
+            raise TrainingError(
+                f"another optimiser has taken over the parameters {names}. Use one for each parameter."
+            )
         if others := [param.name for param in tape.params if param not in set(self.params)]:
             names = ", ".join(others)
             raise TrainingError(

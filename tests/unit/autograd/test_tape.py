@@ -182,6 +182,11 @@ def test_errors():
     x, y = tensor.from_numpy(X), tensor.from_numpy(Y)
     with pytest.raises(ConfigError, match=r"two layers have parameters of one name.*net\.name = 'left'"):
         opt.SGD(0.1).backward_and_update(autograd.softmax_cross_entropy(Residual()(x) + Residual()(x), y))
+    first, second = opt.SGD(0.1), opt.Adam(0.1)
+    for optimiser in (first, first, second):
+        optimiser.backward_and_update(loss_of(net))
+    with pytest.raises(TrainingError, match="another optimiser has taken over the parameters conv_weight"):
+        first.backward_and_update(loss_of(net))
     with pytest.raises(ConfigError, match="parameters and sources must be on one device"):
         net(tensor.Tensor(X.shape, device.Device("cpu")))
 
@@ -256,3 +261,61 @@ class Careless(Module):
 def test_a_layer_with_parameters_must_not_be_created_in_forward(x):
     with pytest.raises(ConfigError, match=r"called in the forward of a Module, but is not .*Create it in __init__"):
         Careless()(x)
+
+
+class Perceptron(Module):
+    def __init__(self):
+        self.hidden, self.scores = layers.InnerProduct(num_output=8), layers.InnerProduct(num_output=3)
+
+    def forward(self, x):
+        return self.scores(autograd.tanh(self.hidden(x)))
+
+
+METHODS = {
+    "full": ("backward_and_update", {"threshold": 20}),
+    "half": ("backward_and_update_half", {"clipping": True, "clip_Value": 0.01}),
+    "partial": ("backward_and_partial_update", {"threshold": 20}),
+    "topk": ("backward_and_sparse_update", {"spars": 0.2, "topK": True}),
+    "threshold": ("backward_and_sparse_update", {"spars": 0.02, "corr": False}),
+}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_ranks_train_layers_on_tensors_as_they_train_a_model(kind):
+    """With settings given at construction; ranks have 2 and 4 rows."""
+    name, settings = METHODS[kind]
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(5, 6, 4)).astype(np.float32), rng.integers(0, 3, (5, 6))
+
+    def member(comm):
+        rows = [slice(0, 2), slice(2, 6)][comm.rank]
+        model = Model([layers.RecordInput("data", shape=4), Perceptron(), layers.SoftmaxLoss()], seed=0)
+        of_model = opt.DistOpt(opt.SGD(0.1, momentum=0.9), model, comm)
+        of_tape = opt.DistOpt(opt.SGD(0.1, momentum=0.9), comm=comm, **settings)
+        net = Perceptron()
+        for x_BF, y_B in zip(x, y, strict=True):
+            getattr(of_model, name)(model(x_BF[rows], y_B[rows]), **settings)
+            loss = autograd.softmax_cross_entropy(net(tensor.from_numpy(x_BF[rows])), tensor.from_numpy(y_B[rows]))
+            getattr(of_tape, name)(loss)
+        return net.state_dict(), model.state_dict(), of_tape.state_dict(), of_model.state_dict()
+
+    for own, expected, state, expected_state in run_threads(2, member):
+        assert own.keys() == expected.keys() and state["step"] == expected_state["step"] == 5
+        for param, value in expected.items():
+            np.testing.assert_allclose(own[param], value, rtol=1e-5, atol=1e-6, err_msg=param)
+            velocity = [each["updater"]["velocity"][param] for each in (state, expected_state)]
+            np.testing.assert_allclose(*velocity, rtol=1e-4, atol=1e-6, err_msg=param)
+
+
+def test_ranks_must_start_with_the_same_parameters():
+    x, y = tensor.from_numpy(RNG.normal(size=(2, 4)).astype(np.float32)), tensor.from_numpy(np.arange(2))
+
+    def member(comm):
+        net, sgd = Perceptron(), opt.DistOpt(opt.SGD(0.1), comm=comm)
+        net(x)
+        net.load_state_dict({name: value + comm.rank for name, value in net.state_dict().items()})
+        with pytest.raises(TrainingError, match="rank 1 has other initial parameters than rank 0"):
+            sgd.backward_and_update(autograd.softmax_cross_entropy(net(x), y))
+        return sgd.model
+
+    assert run_threads(2, member) == [None, None]
