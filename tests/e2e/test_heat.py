@@ -11,7 +11,7 @@ from support.commands import ROOT, example, metrics, sets
 def test_generate_shard_train(singa_dask, tmp_path, no_leaks):
     program = [sys.executable, str(ROOT / "examples" / "heat" / "generate.py"), "--out", "heat.h5"]
     made = subprocess.run(
-        [*program, "--samples", "200"], cwd=tmp_path, capture_output=True, text=True
+        [*program, "--samples", "200", "--cells", "16"], cwd=tmp_path, capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr
     columns = ["--x", "x", "--target", "temperature", "--channels", "first"]
