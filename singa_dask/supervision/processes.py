@@ -19,6 +19,7 @@ class Processes:
         self.pids: dict[str, int] = {}
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
+        self._nodes: dict[str, str] = {}  # by nanny
 
     def there(self, workers: Iterable[WorkerInfo]) -> tuple[list[WorkerInfo], dict[str, int]]:
         """The Dask workers to count on, of those that answer; and the processes, pid by address, that answer although
@@ -27,6 +28,7 @@ class Processes:
         back = {info.address: info.pid for info in workers if (info.address, info.pid) in self.replaced}
         there = [info for info in workers if info.address not in back]
         self._nannies |= {info.address: info.nanny for info in there if info.nanny}
+        self._nodes |= {info.nanny: info.node for info in there if info.nanny}
         self.pids |= {info.address: info.pid for info in there if info.nanny}
         return there, back
 
@@ -45,6 +47,13 @@ class Processes:
     def nannies(self) -> frozenset[str]:
         """All nannies that were ever seen."""
         return frozenset(self._nannies.values())
+
+    def beside(self, address: str) -> str:
+        """Another nanny of the machine of a Dask worker, "" for none."""
+        own = self._nannies.get(address, "")
+        nannies = sorted(n for n, node in self._nodes.items() if node == self._nodes.get(own) and n != own)
+        behind = [nanny for nanny in nannies if nanny > own]
+        return next(iter([*behind, *nannies]), "")
 
     def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
