@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,11 +84,14 @@ class NannyHolder:
         holding = self.holding(described, only=only, also=also)
         return bool(asyncio.run_coroutine_threadsafe(holding, self._worker.loop.asyncio_loop).result())
 
-    async def holding(self, described: Held, *, only: bool = False, also: str = "") -> bool:
-        """As hold, on the event loop of the Dask worker."""
+    def holding(self, described: Held, *, only: bool = False, also: str = "") -> Coroutine[Any, Any, bool]:
+        """As hold, for the event loop of the Dask worker."""
         owner = Owner(*self._owner, described.rank, described.size, os.getpid())
         args = pickle.dumps((owner, pickle.dumps(described), described.memories, only, self._orphan_s))
-        return any([await self._ask(nanny, args) for nanny in (self.place[1], also) if nanny])
+        return self._held_by([nanny for nanny in (self.place[1], also) if nanny], args)
+
+    async def _held_by(self, nannies: Sequence[str], args: bytes) -> bool:
+        return any([await self._ask(nanny, args) for nanny in nannies])
 
     async def _ask(self, nanny: str, args: bytes) -> bool:
         call = self._worker.rpc(nanny).run(function=pickle.dumps(_hold), args=args)

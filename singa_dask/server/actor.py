@@ -46,13 +46,13 @@ class ServerActor:
     def __init__(
         self, plan: ServerPlan, holder: Holder | None = None, room: Callable[[int], bool] = lambda nbytes: True
     ) -> None:
+        from distributed import get_worker  # keeps Dask out of programs that only read jobs
+
+        self._key, self._worker = plan.key, get_worker()
         protocol = plan.protocol()
         self._kept = None if plan.keeping is None else KeptServer.keep(protocol, plan.keeping, holder, room)
         self.server = Server(protocol)
         publish(plan.key, self.server)
-        from distributed import get_worker  # keeps Dask out of programs that only read jobs
-
-        self._key, self._worker = plan.key, get_worker()
         self.closed = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
         # Runs while the workers start. If it fails, the first update raises the same error for its sender.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -60,8 +60,8 @@ class Holder(Protocol):
     def hold(self, described: Any, *, only: bool = False, also: str = "") -> bool:
         """Have the memory of a ServerAddress held; returns whether it is. Blocks."""
 
-    async def holding(self, described: Any, *, only: bool = False, also: str = "") -> bool:
-        """The same, on the event loop of the Dask worker."""
+    def holding(self, described: Any, *, only: bool = False, also: str = "") -> Coroutine[Any, Any, bool]:
+        """The same, for the event loop of the Dask worker."""
 
 
 class KeptServer:

@@ -100,9 +100,11 @@ async def _attempt(
                 return task.result()
             if left_s <= _LOOK_S:
                 break
-        raise TimeoutError
-    finally:
+    except asyncio.CancelledError:
         task.cancel()
+        raise
+    task.cancel()
+    raise TimeoutError
 
 
 async def ask(

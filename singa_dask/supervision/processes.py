@@ -60,10 +60,22 @@ class Processes:
         return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}
 
     def nearest(self, missing: Sequence[str], free: Iterable[WorkerInfo]) -> list[str]:
-        """The addresses of free Dask workers, first those that nannies have started in the place of missing ones: they
-        are where the memory of these is."""
-        nannies = self._nannies_of(missing)
-        return [info.address for info in sorted(free, key=lambda info: info.nanny not in nannies)]
+        """The addresses of free Dask workers. The first ones take the places of the missing, in their order: processes
+        that their nannies have started, else others of their machines, where their memory is."""
+        rest, chosen = list(free), dict[str, str]()
+        for near in (self._is_successor, self._is_beside, lambda info, address: True):
+            for address in missing:
+                found = next((info for info in rest if address not in chosen and near(info, address)), None)
+                if found is not None:
+                    rest.remove(found)
+                    chosen[address] = found.address
+        return [*(chosen[address] for address in missing if address in chosen), *(info.address for info in rest)]
+
+    def _is_successor(self, info: WorkerInfo, address: str) -> bool:
+        return bool(info.nanny) and self._nannies.get(address) == info.nanny
+
+    def _is_beside(self, info: WorkerInfo, address: str) -> bool:
+        return self._nodes.get(self._nannies.get(address, "")) == info.node
 
     def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
         return {self._nannies[address] for address in addresses if address in self._nannies}
