@@ -324,7 +324,9 @@ class SliceProtocol:
         ahead = self.members[request.origin.group].next - request.step
         copy = self.shadow.at(self.version - ahead) if self.shadow is not None and ahead > 0 else None
         if copy is not None and len(self.members) == 1:
+            reductions = self.reductions  # the evaluation came before the step
             self._take(copy)
+            self.reductions = reductions
             self._save()
             self._enter(request.origin)
         return Fresh(self.values, self.version)

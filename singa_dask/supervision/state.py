@@ -125,7 +125,7 @@ class Supervision:
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         growing = self._lacks() > 0 and not self._pending()
         if self._survey is None and (self._pending() or self._askers or growing):
-            wanted = self._needs_checkpoint or not self.members.lasting()
+            wanted = self._needs_checkpoint or self.members.synchronous or not self.members.lasting()
             checkpoint = wanted and self._checkpoint is None and self._pending()
             waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
             delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
@@ -413,8 +413,11 @@ class Supervision:
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
-        for group in workers if fresh else ():
-            group.resume, group.first = (found.path, found.step) if found else (None, 0)
+        for group in workers:
+            if fresh:
+                group.resume, group.first = (found.path, found.step) if found else (None, 0)
+            elif found and self.members.synchronous:
+                group.resume = found.path  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
         worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
         server_groups = tuple(

@@ -352,12 +352,13 @@ def test_servers_that_are_lost_again_while_they_come_back(start):
 def test_a_lost_worker_of_a_synchronous_group_leaves_the_servers_alone(start):
     run = start(spare=1, **SANDBLASTER)
     run.handle(ev.Progress(0, 77))
-    servers = run.servers[0]
+    run.found, servers = checkpoint(50), run.servers[0]
     run.lose(0, "w2")
     run.settle()
     assert run.made()[1:] == [([0], [])] and run.servers[0] is servers and not servers.stopped
     plan = run.ranks[0].plan.group
     assert (plan.fresh, plan.first, plan.generation) == (False, 77, 2)
+    assert plan.resume == "step-50.h5", "what evaluations had decided"
     assert not any(isinstance(c, ev.Rewind) for c in run.commands)
     assert run.notes == ["its process died (step 77). Restart 1 of 3 of worker group 0, from the servers' parameters."]
 
