@@ -99,7 +99,8 @@ class PlainLayer:
 def data_of(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     """One mini-batch: features (batch, height, width, channels) in [0, 1) and labels 0..9, or a field of targets.
 
-    Of sequences that are read whole a label for each record, all alike. Of symbols (batch, time steps + 1); as labels those behind the first, one time step after another.
+    Of sequences that are read whole a label for each record, all alike. Of symbols (batch, time steps + 1); as labels
+    those behind the first, one time step after another.
     """
     draw = np.random.default_rng(0)
     if workload.symbols:

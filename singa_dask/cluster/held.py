@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,15 +81,22 @@ class NannyHolder:
         only: let go what former generations of the group have left. also: another nanny of the machine that holds it,
         as a nanny may be lost with its worker.
         """
+        holding = self.holding(described, only=only, also=also)
+        return bool(asyncio.run_coroutine_threadsafe(holding, self._worker.loop.asyncio_loop).result())
+
+    def holding(self, described: Held, *, only: bool = False, also: str = "") -> Coroutine[Any, Any, bool]:
+        """As hold, for the event loop of the Dask worker."""
         owner = Owner(*self._owner, described.rank, described.size, os.getpid())
         args = pickle.dumps((owner, pickle.dumps(described), described.memories, only, self._orphan_s))
-        asked = [self._ask(nanny, args) for nanny in (self.place[1], also) if nanny]
-        return any(asked)
+        return self._held_by([nanny for nanny in (self.place[1], also) if nanny], args)
 
-    def _ask(self, nanny: str, args: bytes) -> bool:
+    async def _held_by(self, nannies: Sequence[str], args: bytes) -> bool:
+        return any([await self._ask(nanny, args) for nanny in nannies])
+
+    async def _ask(self, nanny: str, args: bytes) -> bool:
         call = self._worker.rpc(nanny).run(function=pickle.dumps(_hold), args=args)
         try:
-            answer = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop).result(_HOLD_S)
+            answer = await asyncio.wait_for(call, _HOLD_S)
         except (OSError, TimeoutError) as error:
             logger.warning("the nanny %s does not hold memory: %r", nanny, error)
             return False

@@ -83,7 +83,7 @@ def measure_round_trips(comm: Communicator, plan: RoundTripsPlan) -> dict[str, C
 
     (address,) = current_task().wait_told("servers", _START_S)
     worker = get_worker()
-    clients = _Clients(comm, worker, address, link_to(address, worker, comm.timeout_s), plan)
+    clients = _Clients(comm, worker, address, link_to(lambda: address, worker, comm.timeout_s), plan)
     return clients.curves()
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from singa_dask.errors import ClusterError
+from singa_dask.server.kept import Holder, KeptServer
 from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
 from singa_dask.server.messages import (
     Coded,
@@ -23,6 +24,7 @@ from singa_dask.server.messages import (
     Request,
     State,
     Sync,
+    TakenOver,
     Update,
 )
 from singa_dask.server.server import Server, ServerPlan, publish, server_here
@@ -36,14 +38,21 @@ SMALL_NBYTES = 64 * 1024
 
 
 class ServerActor:
-    """One server of a server group, on a Dask worker. ServerProtocol defines its replies."""
+    """One server of a server group, on a Dask worker. ServerProtocol defines its replies.
 
-    def __init__(self, plan: ServerPlan) -> None:
-        self.server = Server(plan.protocol())
-        publish(plan.key, self.server)
+    holder, room: of what it leaves in memory, if it does (see KeptServer.keep).
+    """
+
+    def __init__(
+        self, plan: ServerPlan, holder: Holder | None = None, room: Callable[[int], bool] = lambda nbytes: True
+    ) -> None:
         from distributed import get_worker  # keeps Dask out of programs that only read jobs
 
         self._key, self._worker = plan.key, get_worker()
+        protocol = plan.protocol()
+        self._kept = None if plan.keeping is None else KeptServer.keep(protocol, plan.keeping, holder, room)
+        self.server = Server(protocol)
+        publish(plan.key, self.server)
         self.closed = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
         # Runs while the workers start. If it fails, the first update raises the same error for its sender.
@@ -57,7 +66,20 @@ class ServerActor:
         self._turns = {index: asyncio.Lock() for index in self._slices}
 
     async def call(self, request: Request) -> Reply:
-        """The reply to a request, or NotYet if it has to wait for long."""
+        """The reply to a request; NotYet if it has to wait for long; TakenOver if a successor has it."""
+        reply = TakenOver() if self._is_taken_over else await self._call(request)
+        return TakenOver() if self._is_taken_over else reply
+
+    @property
+    def _is_taken_over(self) -> bool:
+        return self._kept is not None and self._kept.taken_over
+
+    async def settle(self) -> None:
+        """Let go what the servers before this one have left in memory."""
+        if self._kept is not None:
+            await self._kept.settle()
+
+    async def _call(self, request: Request) -> Reply:
         array = getattr(request, "gradient", None)
         small = array is None or (array.nbytes <= SMALL_NBYTES and not isinstance(array, Coded))
         if array is None or (small and self._warm.done()):
@@ -157,7 +179,7 @@ class ServerActor:
         if here is not None:
             future: Future[Reply] = await self._compute(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
-        return await ask(self._worker, neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
+        return await ask(self._worker, lambda: neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
 
     def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import NamedTuple
 
 from singa_dask.ops import Ops
@@ -20,6 +20,7 @@ from singa_dask.server.messages import (
     Done,
     Fresh,
     Get,
+    GoBack,
     Inspect,
     Leave,
     OpenAccount,
@@ -33,7 +34,7 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.neighbours import Account
-from singa_dask.server.shadow import SliceShadow
+from singa_dask.server.shadow import Copy, SliceShadow
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater
 
@@ -101,11 +102,24 @@ class ServerProtocol:
         copy: bool = True,
         shadows: Mapping[int, SliceShadow] | None = None,
     ) -> None:
+        self.places = tuple(slices)
         shared = ops, tuple(groups), dealt_to, max_staleness, sync_freq, dict(accounts or {}), copy
         self.slices = {
             s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, shadow=(shadows or {}).get(s.index))
             for s in slices
         }
+
+    def keep(self, shadows: Mapping[int, SliceShadow]) -> None:
+        """Have these get a copy of every new version."""
+        for index, shadow in shadows.items():
+            self.slices[index].shadow = shadow
+
+    def recover(self, left: Mapping[int, SliceShadow]) -> None:
+        """Go on from what a lost server has left, and keep it. A slice of which nothing was saved waits for its Put
+        again. Nobody waits for worker groups that are not expected any more."""
+        for index, shadow in left.items():
+            for copy in shadow.copies:
+                self.slices[index].recover(copy)
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """Take a message. Returns all replies that are now possible, to this or earlier messages."""
@@ -173,7 +187,7 @@ class SliceProtocol:
 
     def _dated(self, request: Request, reply: Reply) -> Reply:
         """The reply with the version of its live arrays after the last request."""
-        if isinstance(request, Get | Update) and isinstance(reply, Fresh):
+        if isinstance(request, Get | Update | GoBack) and isinstance(reply, Fresh):
             member = self.members[request.origin.group]
             reply = replace(reply, next_step=member.next, clock=member.clock, version=self.version)
             return replace(reply, reductions=self.reductions, ledger=self.ledger)
@@ -199,6 +213,8 @@ class SliceProtocol:
             return self._get(request)
         if isinstance(request, Update):
             return self._update(entry, request)
+        if isinstance(request, GoBack):
+            return self._go_back(request)
         if isinstance(request, Leave):
             return self._leave(request.origin)
         if isinstance(request, Sync):
@@ -280,10 +296,40 @@ class SliceProtocol:
             self._save()
         return Fresh(self.values, self.version, staleness=entry.staleness)
 
+    def recover(self, copy: Copy) -> None:
+        """Go on from a copy of the slice, and keep one."""
+        self._take(copy)
+        for group, member in self.members.items():
+            member.active = member.active and group in self.groups
+        self._save()
+
     def _save(self) -> None:
         if self.shadow is not None:
-            note = json.dumps({"ledger": self.ledger.encode()}).encode()
-            self.shadow.save(self.version, self.values, self.updater.state, note)
+            members = [[group, *astuple(member)] for group, member in self.members.items()]
+            told = {"ledger": self.ledger.encode(), "members": members, "reductions": self.reductions}
+            self.shadow.save(self.version, self.values, self.updater.state, json.dumps(told).encode())
+
+    def _take(self, copy: Copy) -> None:
+        """Have the state of a copy."""
+        told = json.loads(copy.note)
+        self.updater.load_state(copy.states)
+        self.values, self.version = self.ops.asarray(copy.values).copy(), copy.version
+        self.ledger, self.reductions = Ledger.decode(told["ledger"]), told["reductions"]
+        self.members = {group: _GroupClock(*clock) for group, *clock in told["members"]}
+
+    def _go_back(self, request: GoBack) -> Reply:
+        refused = self._enter(request.origin)
+        if refused:
+            return refused
+        ahead = self.members[request.origin.group].next - request.step
+        copy = self.shadow.at(self.version - ahead) if self.shadow is not None and ahead > 0 else None
+        if copy is not None and len(self.members) == 1:
+            reductions = self.reductions  # the evaluation came before the step
+            self._take(copy)
+            self.reductions = reductions
+            self._save()
+            self._enter(request.origin)
+        return Fresh(self.values, self.version)
 
     def _must_fit(self, name: str, array: Array) -> None:
         if array.shape != (self.size,):
@@ -315,6 +361,7 @@ class SliceProtocol:
         # Even if its Get has not arrived: a Get under way must not make the others wait.
         if self._enter(origin) is None:
             self.members[origin.group].active = False
+            self._save()
         return Done()
 
     # Neighbours

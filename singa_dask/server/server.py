@@ -18,6 +18,7 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
+from singa_dask.server.kept import Keeping
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol
@@ -32,7 +33,8 @@ LEAST_RATE = 8e6
 @dataclass(frozen=True)
 class ServerPlan:
     """The settings of a server. updater: serialised UpdaterProto; entries: of all parameters; key: unique, "" for a
-    server in the worker's process; code: user code; the rest: as in ServerProtocol."""
+    server in the worker's process; code: user code; keeping: None to leave nothing in memory that outlives the
+    process; the rest: as in ServerProtocol."""
 
     updater: bytes
     entries: tuple[Entry, ...]
@@ -44,6 +46,7 @@ class ServerPlan:
     sync_freq: int = 1
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
     code: CodeBundle | None = None
+    keeping: Keeping | None = None
 
     def protocol(
         self, ops: Ops | None = None, *, copy: bool = True, shadows: Mapping[int, SliceShadow] | None = None

@@ -3,6 +3,9 @@
 A slice has two copies, which are written in turns. So whenever the process is killed, one of them is whole: the slice
 as it was after the last update, or after the one before. A worker group that goes on from its shadows repeats at most
 one step.
+
+A process may be stopped for a while, or be cut off, and go on after others have taken over what it left. So whoever
+takes over a shadow marks it first, and its process acknowledges nothing that it has saved since.
 """
 
 from __future__ import annotations
@@ -100,6 +103,11 @@ class SliceShadow:
         copy = max(self._copies, key=lambda copy: copy.number)
         return copy if copy.number > _NEVER else None
 
+    @property
+    def copies(self) -> list[Copy]:
+        """The copies that are whole, the older one first."""
+        return sorted((copy for copy in self._copies if copy.number > _NEVER), key=lambda copy: copy.number)
+
     def at(self, version: int) -> Copy | None:
         """The slice after `version` updates, if it is still here."""
         found = [copy for copy in self._copies if copy.number > _NEVER and copy.version == version]
@@ -111,6 +119,7 @@ class Shadow:
 
     def __init__(self, memory: Memory, address: ShadowAddress) -> None:
         self.memory, self.address, self.pace = memory, address, Pace()
+        self._mark = memory.array(np.int64, 1)
         self.slices = dict(self._cut())
 
     @classmethod
@@ -143,13 +152,22 @@ class Shadow:
         return None if memory is None else cls(memory, address)
 
     @property
+    def taken_over(self) -> bool:
+        """Whether a successor goes on from it."""
+        return bool(self._mark[0])
+
+    def take_over(self) -> None:
+        """Go on from it: what its process saves from now on does not count."""
+        self._mark[0] = 1
+
+    @property
     def version(self) -> int | None:
         """The number of updates that every slice has a copy of; None if a slice has no copy."""
         newest = [each.newest for each in self.slices.values()]
         return None if None in newest else min((copy.version for copy in newest if copy is not None), default=None)
 
     def _cut(self) -> Iterator[tuple[int, SliceShadow]]:
-        dtype, offset = np.dtype(self.address.dtype), 0
+        dtype, offset = np.dtype(self.address.dtype), _LINE
 
         def take(kind: Any, count: int) -> Array:
             nonlocal offset
@@ -174,7 +192,7 @@ def nbytes(slices: Sequence[tuple[int, int, int]], states: int, dtype: Any) -> i
     """Bytes of the shadows of slices (index, start, stop) with so many states."""
     itemsize = np.dtype(dtype).itemsize
     arrays = sum((1 + states) * _lines((stop - start) * itemsize) for _, start, stop in slices)
-    return 2 * (arrays + len(slices) * (_LINE + _NOTE))
+    return _LINE + 2 * (arrays + len(slices) * (_LINE + _NOTE))
 
 
 def _lines(size: int) -> int:

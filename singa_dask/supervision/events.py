@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
+    from singa_dask.server import ServerAddress
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.shadows import RankAddress
     from singa_dask.training.worker import GroupPlan
@@ -20,7 +21,8 @@ class Event:
 @dataclass(frozen=True)
 class Surveyed(Event):
     """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
-    newest checkpoint, if it was asked for; left: by worker group, the shadows that its ranks have left in memory."""
+    newest checkpoint, if it was asked for; left: by worker group, the shadows that its ranks have left in memory;
+    servers_left: by server group, those of its servers."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
@@ -28,6 +30,7 @@ class Surveyed(Event):
     found: Found | None = None
     left: Mapping[int, tuple[RankAddress, ...]] = field(default_factory=dict)
     nannies: frozenset[str] = frozenset()
+    servers_left: Mapping[int, tuple[ServerAddress, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -164,13 +167,16 @@ class WorkerGroupRequest:
 @dataclass(frozen=True)
 class ServerGroupRequest:
     """A server group to make. groups: the worker groups that will use it; accounts: the generations, left and right of
-    each border, of neighbours that begin with the same parameters."""
+    each border, of neighbours that begin with the same parameters; left: the shadows of its lost servers, from which
+    it goes on; also: by server, another nanny of the machine, "" for none."""
 
     number: int
     where: tuple[str, ...]
     generation: int
     groups: tuple[int, ...]
     accounts: Mapping[str, tuple[int, int]]
+    left: tuple[ServerAddress, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,14 @@ class TellLead(Command):
 
     ended: bool
     flush: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TellServers(Command):
+    """Tell worker groups that run where this server group is now, and let go what its former servers have left."""
+
+    server_group: int
+    worker_groups: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.planning.candidates import with_cluster
-from singa_dask.server import ServerPlan
+from singa_dask.server import Keeping, ServerAddress, ServerPlan
 from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
-from singa_dask.supervision.servers import Servers, make_servers
+from singa_dask.supervision.servers import Servers, make_servers, number_of
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
@@ -40,6 +40,16 @@ class Launched:
     moved: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)
     event: Formed | NotFormed | None = None
+
+
+@dataclass(frozen=True)
+class LeftMemory:
+    """The shadows that the ranks of each worker group, and the servers of each server group, have left, by group; and
+    the nannies that answer."""
+
+    ranks: dict[int, tuple[RankAddress, ...]] = field(default_factory=dict)
+    servers: dict[int, tuple[ServerAddress, ...]] = field(default_factory=dict)
+    nannies: frozenset[str] = frozenset()
 
 
 class GroupLauncher:
@@ -81,10 +91,20 @@ class GroupLauncher:
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers})
         return launched
 
-    def left_behind(self, nannies: Iterable[str]) -> tuple[dict[int, tuple[RankAddress, ...]], frozenset[str]]:
-        """The shadows that the ranks of each worker group have left, by group; and the nannies that answer."""
+    def left_behind(self, nannies: Iterable[str]) -> LeftMemory:
+        """What lost processes have left in memory. Servers go on from this start of the run only, as the worker groups
+        of an earlier one are not those of now."""
         left, answer = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
-        return {int(group): ranks for group, ranks in left.items()}, answer
+        numbers = {group: number_of(group) for group in left}
+        return LeftMemory(
+            {int(group): left[group] for group, number in numbers.items() if number is None},
+            {
+                number: left[group]
+                for group, number in numbers.items()
+                if number is not None and left[group][0].run == self.topic
+            },
+            answer,
+        )
 
     def let_go(self, nannies: Iterable[str]) -> None:
         """Have nobody hold anything of this run any more."""
@@ -115,18 +135,19 @@ class GroupLauncher:
         return with_cluster(job, topology.of_workers(workers).to_proto()).SerializeToString()
 
     def _make_servers(self, request: FormRequest, running: Mapping[int, Servers], launched: Launched) -> None:
-        """Make the server groups: for the workers' parameters, or each from a neighbour that is up, the nearest first.
+        """Make the server groups: for the workers' parameters, from memory, or each from a neighbour that is up, the
+        nearest first.
 
         Then neighbours meet, and the worker groups are told the addresses of their servers.
         """
         up = dict(running)
         waiting = sorted(request.server_groups, key=lambda group: group.number)
         while waiting:
-            group = (
-                waiting[0] if request.fresh else next(g for g in waiting if {g.number - 1, g.number + 1} & up.keys())
-            )
+            ready = (g for g in waiting if request.fresh or g.left or {g.number - 1, g.number + 1} & up.keys())
+            group = next(ready)
             waiting.remove(group)
-            neighbours = [] if request.fresh else [up[n] for n in (group.number - 1, group.number + 1) if n in up]
+            alone = request.fresh or group.left
+            neighbours = [] if alone else [up[n] for n in (group.number - 1, group.number + 1) if n in up]
             where = [launched.moved.get(address, address) for address in group.where]
             plans = self._server_plans(group)
             servers = make_servers(self.client, group.number, group.generation, where, plans, self.topic)
@@ -144,8 +165,13 @@ class GroupLauncher:
     def _server_plans(self, group: ServerGroupRequest) -> list[ServerPlan]:
         made, partition = self.prepared, self.prepared.partition
         options = {"groups": group.groups, "accounts": dict(group.accounts), "code": made.code}
-        slices = [partition.of_server(i) for i in range(len(group.where))]
-        return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
+        size = len(group.where)
+        kept = [Keeping(self.topic, group.generation, i, size, also) for i, also in enumerate(group.also)]
+        kept = [replace(each, left=left) for each, left in zip(kept, group.left, strict=True)] if group.left else kept
+        return [
+            server_plan(made.job, made.layout.entries, partition.of_server(i), keeping=keeping, **options)
+            for i, keeping in enumerate(kept or [None] * size)
+        ]
 
 
 def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
     from singa_dask.cluster.workers import Placement, WorkerInfo
+    from singa_dask.server import ServerAddress
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.shadows import RankAddress
 
@@ -113,7 +114,15 @@ class WorkerGroup(Member):
 
 @dataclass(eq=False)
 class ServerGroup(Member):
-    """The servers that hold one copy of the parameters."""
+    """The servers that hold one copy of the parameters.
+
+    left: the shadows of lost servers, from which it goes on; none where it cannot. served: its last generation that
+    ran. forgotten: whether its memory was found to be lost.
+    """
+
+    left: tuple[ServerAddress, ...] = ()
+    served: int = 0
+    forgotten: bool = False
 
     def __str__(self) -> str:
         return f"server group {self.number}"
@@ -154,7 +163,7 @@ class Members:
 
     @property
     def synchronous(self) -> bool:
-        """Whether there is one worker group only, which then goes back to a checkpoint when it is lost."""
+        """Whether there is one worker group only."""
         return self.topology.nworker_groups == 1
 
     def all(self) -> list[Member]:
@@ -169,6 +178,12 @@ class Members:
         """The server groups that run."""
         return [group for group in self.server_groups if group.phase is Phase.RUNNING]
 
+    def lasting(self, lost: Sequence[ServerGroup] = ()) -> list[ServerGroup]:
+        """The server groups that have parameters, once these are lost: those that run, or go on from memory."""
+        running = [group for group in self.serving() if group not in lost]
+        gone = Phase.DROPPED, Phase.ENDED
+        return running or [group for group in self.server_groups if group.left and group.phase not in gone]
+
     def working(self) -> list[WorkerGroup]:
         """The worker groups that have not ended, and are not dropped."""
         return [group for group in self.worker_groups if group.phase not in (Phase.DROPPED, Phase.ENDED)]
@@ -176,6 +191,19 @@ class Members:
     def used(self, but: Phase = Phase.ENDED) -> set[str]:
         """The Dask workers that members are on, without those in the phase `but`."""
         return {a for m in self.all() if m.phase not in (Phase.ENDED, but) for a in m.where}
+
+    @property
+    def servers_return(self) -> bool:
+        """Whether lost servers go on from what they have left in memory: the only server group, in processes of its
+        own."""
+        return self.topology.server_worker_separate and len(self.server_groups) == 1
+
+    def remember(self, left: Mapping[int, tuple[ServerAddress, ...]]) -> None:
+        """Have server groups go on from these shadows, by group, if they are of their last servers."""
+        for group in self.server_groups if self.servers_return else ():
+            found = left.get(group.number, ())
+            if found and found[0].generation >= max(1, group.served) and not group.forgotten:
+                group.left = found
 
     def move(self, member: Member, what: str) -> None:
         """Make the transition that `what` means. Raises KeyError where TRANSITIONS has none."""
@@ -206,12 +234,12 @@ class Members:
         """Every worker group and server group that cannot go on after the loss of a member.
 
         These are: members in silent processes; members in the processes of a lost worker group that has several, as
-        all of them are replaced; worker groups of lost servers.
+        all of them are replaced; worker groups of lost servers. Those of servers that go on from memory wait for them.
         """
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
         working = [group for group in self.worker_groups if group.phase in standing]
         serving = [group for group in self.server_groups if group.phase in standing]
-        if self.synchronous:
+        if not self.server_groups:
             return working, serving
         lost = set(silent)
         workers = [group for group in working if group is member]
@@ -220,14 +248,16 @@ class Members:
             known = len(workers), len(servers)
             lost |= {address for group in workers if len(group.where) > 1 for address in group.where}
             servers = [g for g in serving if g in servers or lost & set(g.where)]
-            down = {g.number for g in servers}
+            down = {g.number for g in servers if not g.left}
             workers = [g for g in working if g in workers or g.server_group in down or lost & set(g.where)]
             if (len(workers), len(servers)) == known:
                 return workers, servers
 
     def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
         """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
-        names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+        names = "" if not self.server_groups else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+        if servers and all(group.left for group in servers):
+            return f"{names}, from the parameters that the servers have left in memory"
         if self.server_groups and not servers:
             return f"{names}, from the servers' parameters"
         if self.serving():
@@ -286,8 +316,10 @@ class Members:
         )
         return WorkerGroupRequest(plan, group.where, group.server_group)
 
-    def server_group_request(self, group: ServerGroup, *, fresh: bool) -> ServerGroupRequest:
-        """What the launcher must know of a server group."""
+    def server_group_request(
+        self, group: ServerGroup, beside: Callable[[str], str], *, fresh: bool
+    ) -> ServerGroupRequest:
+        """What the launcher must know of a server group. beside: see Processes."""
         pairs = {"left": (group.number - 1, group.number), "right": (group.number, group.number + 1)}
         return ServerGroupRequest(
             number=group.number,
@@ -299,4 +331,6 @@ class Members:
                 for side, (left, right) in pairs.items()
                 if fresh and left >= 0 and right < len(self.server_groups)
             },
+            left=group.left,
+            also=tuple(map(beside, group.where)) if self.servers_return else (),
         )

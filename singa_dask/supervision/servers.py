@@ -6,21 +6,26 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from singa_dask.cluster import leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
+from singa_dask.cluster.held import NannyHolder
 from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, ServerActor, ServerPlan
+from singa_dask.server import Address, MemoryLost, ServerActor, ServerPlan
 from singa_dask.server.messages import Origin
+from singa_dask.training.dask_task import ORPHAN_S, memory_limit
+from singa_dask.training.memory import has_room_here
 
 _START_S = 60.0
 _LOOK_EVERY_S = 0.5
 _CALL_S = 30.0
 _CLOSE_S = 2.0
+_HELD_AS = "servers "
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,10 @@ class Servers:
     def flush(self) -> None:
         """Exchange everything with the right neighbour."""
         self._each("flush", [()] * len(self._actors))
+
+    def settle(self) -> None:
+        """Let go what the servers before these have left in memory."""
+        self._each("settle", [()] * len(self._actors))
 
     def stop(self) -> None:
         """Let the servers go. Those in processes that live, though the group was lost, would go on exchanging."""
@@ -109,7 +118,19 @@ class RunServer(ServerActor):
             others.append(leases.holder(worker.address))
         if others:  # it was free when the run chose it
             raise WorkersInUse(f"{plan.key} cannot be made: {worker.address} is in use by {', '.join(others)}.")
-        super().__init__(plan)
+        if plan.keeping is None:
+            super().__init__(plan)
+        else:
+            group = plan.key.partition("-of-group-")[2].partition("-")[0]
+            owner = plan.keeping.run, f"{_HELD_AS}{group}", plan.keeping.generation
+            holder = NannyHolder.of(worker, *owner, orphan_s=ORPHAN_S)
+            room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
+            super().__init__(plan, holder, room)
+
+
+def number_of(group: str) -> int | None:
+    """Of which server group's servers nannies hold memory under this name; None where it is of a worker group."""
+    return int(group.removeprefix(_HELD_AS)) if group.startswith(_HELD_AS) else None
 
 
 def make_servers(
@@ -136,7 +157,7 @@ def make_servers(
             actors.append(_made(client, future, where))
     except Exception as error:
         servers.stop()
-        if isinstance(error, WorkersInUse):
+        if isinstance(error, WorkersInUse | MemoryLost):
             raise
         places = ", ".join(where)
         raise ClusterError(f"server group {number} could not be made on {places}: {error!r}") from error

@@ -1,7 +1,8 @@
 """How the driver decides about a run's worker groups and servers. No IO: events in, commands out.
 
 The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes, and
-servers that are lost take along the worker groups that they serve; all others go on.
+servers that are lost take along the worker groups that they serve, unless they go on from what they have left in
+memory; all others go on.
 
 Every decision about processes rests on a survey that began after the event that made it necessary.
 """
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ClusterError
+from singa_dask.server import MemoryLost
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import (
     GroupLost,
@@ -123,7 +125,7 @@ class Supervision:
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         growing = self._lacks() > 0 and not self._pending()
         if self._survey is None and (self._pending() or self._askers or growing):
-            wanted = self._needs_checkpoint or not self.members.serving()
+            wanted = self._needs_checkpoint or self.members.synchronous or not self.members.lasting()
             checkpoint = wanted and self._checkpoint is None and self._pending()
             waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
             delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
@@ -171,10 +173,22 @@ class Supervision:
             self.members.move(member, "formed")
             if isinstance(member, WorkerGroup) and (self.stopped or member.leaving):
                 self._do(ev.Stop(member.number))
+        for group in members:
+            if isinstance(group, ServerGroup):
+                returned, group.served, group.left, group.forgotten = group.left, group.generation, (), False
+                users = (user for user in self.members.running() if user.server_group == group.number)
+                if returned:
+                    waiting = tuple(user.number for user in users if user not in members)
+                    self._do(ev.TellServers(group.number, waiting))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
         self.processes.replaced.update(event.replaced.items())
         first, *others = members
+        lost = event.lost or isinstance(event.error, MemoryLost)
+        if isinstance(event.error, MemoryLost):
+            first = next(member for member in members if isinstance(member, ServerGroup))
+            others = [member for member in members if member is not first]
+            first.left, first.forgotten, first.restarts = (), True, first.restarts - 1  # it is the same loss
         for member in others:
             self.members.move(member, "not formed")
         if isinstance(first, WorkerGroup) and self._may_be_dropped(first):
@@ -182,7 +196,7 @@ class Supervision:
         elif event.raised is not None:
             self._end(event.raised)
         else:
-            self._lose(Loss(first, GroupLost(str(event.error)) if event.lost else event.error, False, not event.lost))
+            self._lose(Loss(first, GroupLost(str(event.error)) if lost else event.error, False, not lost))
 
     def _closed(self, replaced: Mapping[str, int]) -> None:
         self._operation_done()
@@ -238,6 +252,7 @@ class Supervision:
             self._needs_checkpoint = False
         for group in self.members.worker_groups:
             group.left = event.left.get(group.number, ())
+        self.members.remember(event.servers_left)
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
@@ -272,12 +287,12 @@ class Supervision:
             self._drop(member, f"{member} could not join: {error}")
         elif loss.unless_all_answer and not silent:
             self._end(error)
-        elif self.stopped:
+        elif self.stopped and (workers or not all(group.left for group in servers)):
             if workers:
                 self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
             for other in (*workers, *servers):
                 self._drop(other)
-        elif self._checkpoint is None and not set(self.members.serving()) - set(servers):
+        elif self._checkpoint is None and not self.members.lasting(servers):
             self._needs_checkpoint = True
             return False
         else:
@@ -293,7 +308,8 @@ class Supervision:
     ) -> None:
         self._replaced_by = None  # replacements get the full patience again
         numbers = tuple(group.number for group in workers)
-        step = min((self.steps.get(number, 0) for number in numbers), default=0)
+        concerned = numbers or [n for group in servers for n in self.members.coming(group.number)]
+        step = min((self.steps.get(number, 0) for number in concerned), default=0)
         member.restarts = 1 if step > member.reached else member.restarts + 1
         member.reached = max(member.reached, step)
         for other in (*workers, *servers):
@@ -312,14 +328,14 @@ class Supervision:
         """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
         under other addresses. If these have left memory, it waits for them: others may be on other machines."""
         batch = self.members.batch(self._may_be_dropped)
-        if not batch or (self._checkpoint is None and not self.members.serving()):
+        if not batch or (self._checkpoint is None and not self.members.lasting()):
             return
         answer = {info.address for info in there}
         missing = list(dict.fromkeys(address for m in batch for address in m.where if address not in answer))
         free = self.processes.nearest(missing, self.processes.free(there, self.members))
         coming = self.processes.coming(missing, there, nannies)
         late = self._replaced_by is not None and at >= self._replaced_by
-        left = any(member.left for member in batch if isinstance(member, WorkerGroup))
+        left = any(member.left for member in batch if isinstance(member, WorkerGroup | ServerGroup))
         if len(free) >= len(missing) and (late or not (left and coming)):
             self._replaced_by = None
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
@@ -388,7 +404,7 @@ class Supervision:
     def _form(self, batch: Sequence[Member]) -> None:
         workers = [member for member in batch if isinstance(member, WorkerGroup)]
         servers = [member for member in batch if isinstance(member, ServerGroup)]
-        fresh, found = not self.members.serving(), self._found
+        fresh, found = not self.members.lasting(), self._found
         if fresh and any(group.generation for group in workers):
             numbers = tuple(group.number for group in workers)
             if not all(group.left for group in workers):  # else they tell where they begin
@@ -397,11 +413,16 @@ class Supervision:
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
-        for group in workers if fresh else ():
-            group.resume, group.first = (found.path, found.step) if found else (None, 0)
+        for group in workers:
+            if fresh:
+                group.resume, group.first = (found.path, found.step) if found else (None, 0)
+            elif found and self.members.synchronous:
+                group.resume = found.path  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
         worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
-        server_groups = tuple(self.members.server_group_request(group, fresh=fresh) for group in servers)
+        server_groups = tuple(
+            self.members.server_group_request(group, self.processes.beside, fresh=fresh) for group in servers
+        )
         self._do_alone(ev.FormRequest(self._requests, worker_groups, server_groups, fresh))
 
     # Parts

@@ -16,7 +16,7 @@ from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.interrupts import interrupts
-from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
+from singa_dask.supervision.launch import GroupLauncher, Launched, LeftMemory, close, own_error
 from singa_dask.supervision.servers import Servers
 from singa_dask.supervision.state import Supervision
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _SERVERS_POLL_S = 0.25
 _ANSWER_S = 5.0
+_TELL_TIMES = 5
 CANCELLED = "cancelled from Dask"
 
 
@@ -168,6 +169,9 @@ class Supervisor:
                 self._begin(self._operations, _tell_lead, self._groups[0], ended, flushed)
             case ev.Dismiss(server_group, group, generation):
                 self._begin(self._operations, _dismiss, self._servers[server_group], group, generation)
+            case ev.TellServers(server_group, worker_groups):
+                told = [self._groups[number] for number in worker_groups]
+                self._begin(self._operations, _tell_servers, self._servers[server_group], told)
             case ev.Stop(group):
                 self._groups[group].stop()
             case ev.Rewind(groups, step):
@@ -182,9 +186,10 @@ class Supervisor:
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
         found = self.newest() if command.checkpoint else None
-        left, nannies = self.launcher.left_behind(command.nannies) if command.nannies else ({}, frozenset())
+        left = self.launcher.left_behind(command.nannies) if command.nannies else LeftMemory()
         workers, _ = answering(self.client, _ANSWER_S)
-        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found, left, nannies)
+        now = time.monotonic()
+        return ev.Surveyed(command.number, tuple(workers), now, found, left.ranks, left.nannies, left.servers)
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):
@@ -211,6 +216,16 @@ def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:
     except ClusterError as error:
         return ev.LeadTold(ended, heard=False, fault=str(error))
     return ev.LeadTold(ended, lead.tell("others ended", ended))
+
+
+def _tell_servers(servers: Servers, groups: list[Group]) -> None:
+    """Tell worker groups where their servers are now. Those that do not hear it restart when their patience ends."""
+    for _ in range(_TELL_TIMES):
+        groups = [group for group in groups if not group.tell("servers", servers.addresses)]
+        if not groups:
+            break
+    with suppress(ClusterError):  # lost again; what former servers have left stays for those that come
+        servers.settle()
 
 
 def _dismiss(servers: Servers, group: int, generation: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.server import Address, Link, link_to
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
+
+if TYPE_CHECKING:
+    from singa_dask.cluster.rank import RankTask
 
 # Servers are made once all worker groups that are formed with them have formed.
 SERVERS_S = 120.0
@@ -28,7 +31,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
 
     def links() -> Mapping[int, Link]:
         addresses: Sequence[Address] = task.wait_told("servers", SERVERS_S)
-        return {i: link_to(address, worker, comm.timeout_s) for i, address in enumerate(addresses)}
+        return {i: link_to(partial(_server, task, i), worker, comm.timeout_s) for i in range(len(addresses))}
 
     services = RankServices(
         submit=dask_submit(get_client(), worker),
@@ -41,6 +44,12 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         holder=NannyHolder.of(worker, topic, str(plan.group.number), plan.group.generation, orphan_s=ORPHAN_S),
     )
     return train_rank(comm, plan, services)
+
+
+def _server(task: RankTask, number: int) -> Address:
+    """Where a server is, by the driver's last word."""
+    address: Address = task.told["servers"][number]
+    return address
 
 
 def memory_limit(manager: Any) -> int | None:

@@ -229,6 +229,12 @@ def has_room(comm: Communicator, nbytes: int, dask_limit: int | None = None) -> 
     return bool((2 * table[:, 0] <= np.minimum(table[:, 1], divided(table[:, 2:]))).all())
 
 
+def has_room_here(nbytes: int, dask_limit: int | None = None) -> bool:
+    """Whether this process could allocate so many bytes, and leave half of what is free. dask_limit: see free_here."""
+    free = free_here(dask_limit)
+    return 2 * nbytes <= min(free.space, free.memory, *(bound for bound, _ in free.owners))
+
+
 def divided(table: np.ndarray) -> np.ndarray:
     """The memory of each worker. table: by worker, `memory` and `owners` of its Free."""
     memory = table[:, 0].copy()

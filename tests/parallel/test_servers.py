@@ -16,9 +16,10 @@ from distributed import get_worker, secede
 from support.servers import server_plan
 
 from singa_dask.cluster import form_group, local_cluster, wait_workers
+from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, partition
+from singa_dask.server import Address, Keeping, LocalLink, ServerActor, Stub, link_to, partition
 from singa_dask.server.actor import HOLD_S
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
@@ -67,7 +68,7 @@ def values(size: int = SIZE) -> np.ndarray:
 def exchange(address: Address, size: int, steps: int) -> tuple[bool, float, float, int]:
     """On a worker: put, get, and some updates; whether the server was here, and what came."""
     secede()
-    link = link_to(address, get_worker(), 20.0)
+    link = link_to(lambda: address, get_worker(), 20.0)
     stub = Stub(partition(size, 1, 1, beside=False).slices, {0: link})
     out = values(size)
     stub.put(out, {}, 0)
@@ -97,7 +98,7 @@ def ask(address: Address, request, timeout_s: float = 20.0):
     """On a worker: the reply, and how long it took."""
     secede()
     began = time.monotonic()
-    reply = link_to(address, get_worker(), timeout_s).send(request).result(60)
+    reply = link_to(lambda: address, get_worker(), timeout_s).send(request).result(60)
     return reply, time.monotonic() - began
 
 
@@ -144,7 +145,7 @@ def refusal(address: Address) -> str:
     secede()
     worker = get_worker()
     try:
-        link_to(address, worker, 5.0).send(Get(0, Origin(0))).result(30)
+        link_to(lambda: address, worker, 1.0).send(Get(0, Origin(0))).result(30)
     except ClusterError as error:
         return str(error)
     return ""
@@ -157,14 +158,16 @@ def test_refusals_and_wrong_addresses_are_errors_that_name_the_server(servers, r
     message = servers.run(ranks3[1], refusal, address)
     assert ranks3[0] in message and "refused Get" in message and "generation 3" in message
     nowhere = servers.run(ranks3[1], refusal, Address(ranks3[0], "nobody"))
-    assert nowhere == f"the server nobody is no longer at {ranks3[0]}"
+    assert f"the server at {ranks3[0]} has not answered Get for 1 s (the server nobody is no longer there)" in nowhere
     assert isinstance(servers.tell(address, "call", Get(9, Origin(0))), Refused)
 
 
 def train(address: Address, group: int, steps: int) -> float:
     """On a worker: updates that add 10**group."""
     secede()
-    stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: link_to(address, get_worker(), 20.0)}, group, behind=1)
+    stub = Stub(
+        partition(SIZE, 1, 1, beside=False).slices, {0: link_to(lambda: address, get_worker(), 20.0)}, group, behind=1
+    )
     out = np.zeros(SIZE, np.float32)
     stub.put(out, {}, 0)
     stub.begin(stub.get(out, 0))
@@ -256,7 +259,7 @@ def test_a_server_made_anew_takes_over_from_its_neighbours(servers, ranks3):
 def lost(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     """On a worker: updates until the server's process is killed under them."""
     secede()
-    link = link_to(address, get_worker(), timeout_s)
+    link = link_to(lambda: address, get_worker(), timeout_s)
     stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: link})
     out = np.zeros(SIZE, np.float32)
     stub.put(out, {}, 0)
@@ -283,7 +286,7 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
     try:
-        link_to(address, get_worker(), timeout_s).send(Inspect(0)).result(60)
+        link_to(lambda: address, get_worker(), timeout_s).send(Inspect(0)).result(60)
     except ClusterError as error:
         return str(error), time.monotonic() - began
     finally:
@@ -381,9 +384,74 @@ def ask_past_a_stop(address: Address, request, pid: int) -> int:
         import singa_dask.server.link as link
 
         before, link.ATTEMPT_S = link.ATTEMPT_S, 0.5
-        future = link_to(address, get_worker(), 20.0).send(request)
+        future = link_to(lambda: address, get_worker(), 20.0).send(request)
         time.sleep(1.8)
     finally:
         os.kill(pid, signal.SIGCONT)
         link.ATTEMPT_S = before
     return future.result(30).version
+
+
+# Servers that come back
+
+
+def trains_on(where: tuple[Address, ...], steps: int) -> list[float]:
+    """On a worker: updates of two servers' slices. It learns where these are now as ranks of a group do."""
+    secede()
+    worker = get_worker()
+    worker.told = where
+    links = {i: link_to(lambda i=i: worker.told[i], worker, 30.0) for i in range(2)}
+    cut = partition(2 * LARGE, 1, 2, beside=False)
+    stub, out = Stub(cut.of_worker(0), links), np.zeros(2 * LARGE, np.float32)
+    stub.put(out, {}, 0)
+    stub.begin(stub.get(out, 0))
+    for step in range(steps):
+        worker.step = step
+        stub.push(step, np.full(2 * LARGE, -1, np.float32), out)
+        stub.pull(out)
+    return [float(out.min()), float(out.max())]
+
+
+def _told(where: tuple[Address, ...], dask_worker=None) -> None:
+    dask_worker.told = where
+
+
+def _step(dask_worker=None) -> int:
+    return getattr(dask_worker, "step", 0)
+
+
+def test_servers_come_back_with_all_that_they_have_acknowledged(no_leaks):
+    """One of two is killed while a worker, which knows nothing of it, sends updates. Both are made again."""
+    cut, run = partition(2 * LARGE, 1, 2, beside=False), "job/run#1"
+    with local_cluster(3) as client:
+        here, *where = (worker.address for worker in wait_workers(client, 3))
+        infos = {info.address: info for info in answering(client, 10.0)[0]}
+        nannies = [infos[address].nanny for address in where]
+
+        def made(generation: int, where: list[str], left=(None, None)):
+            keeping = [Keeping(run, generation, i, 2, nannies[1 - i], left[i]) for i in range(2)]
+            plans = [server_plan(cut, i, "", keeping=keeping[i]) for i in range(2)]
+            return make_servers(client, 0, generation, where, plans, run)
+
+        first = made(1, where)
+        training = client.submit(trains_on, first.addresses, 400, workers=[here], pure=False)
+        deadline = time.monotonic() + 60
+        while client.run(_step, workers=[here])[here] < 50:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(infos[where[0]].pid, signal.SIGKILL)
+        while not (came := [w for w in answering(client, 10.0)[0] if w.address not in infos]):
+            assert time.monotonic() < deadline
+        left, answer = left_behind(client, nannies, run)
+        assert answer == set(nannies) and left["servers 0"][0].generation == 1
+        first.stop()
+        second = made(2, [came[0].address, where[1]], left["servers 0"])
+        client.run(_told, second.addresses, workers=[here])
+        assert training.result(60) == [400, 400], "every update once"
+        second.settle()
+        states = [actor.call(Inspect(i)).result(10) for i, actor in enumerate(second._actors)]
+        assert all((state.values == 400).all() and state.version == 400 for state in states)
+        assert {address.generation for address in left_behind(client, nannies, run)[0]["servers 0"]} == {2}
+        second.stop()
+        let_go(client, nannies, run)
+        assert left_behind(client, nannies, run)[0] == {}

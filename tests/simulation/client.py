@@ -119,7 +119,7 @@ class Client:
             settle = partial(task.settle, "finished", _Proxy(self, process, key), error)
             self.cluster.network.send(process, self.process, settle, stream=True)
 
-        self.cluster.network.send(self.process, process, make, stream=True)
+        self.cluster.network.send(self.process, process, lambda: process.start(make), stream=True)
         return task
 
     def gone(self) -> None:

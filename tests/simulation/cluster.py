@@ -56,6 +56,7 @@ class Process:
     fibers: list[Fiber] = field(default_factory=list)
     memories: WeakValueDictionary[int, SimulatedMemory] = field(default_factory=WeakValueDictionary)
     state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
+    memory_manager: Any = field(default_factory=lambda: SimpleNamespace(memory_limit=None))
 
     @property
     def loop(self) -> Any:

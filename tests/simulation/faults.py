@@ -88,6 +88,7 @@ class Scenario:
 
 # Histories that have broken other systems. Faults: kind, who, when, how long; times vary by up to 0.6 s.
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
+SANDBLASTER = {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True}
 DOWNPOUR = {"nworker_groups": 3, "nservers_per_group": 2, "server_worker_separate": True}
 ALLREDUCE = {"nworkers_per_group": 3, "nservers_per_group": 3}
 KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] = {
@@ -122,6 +123,15 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
     "ranks are lost within a step": (
         ALLREDUCE,
         [("kill", 1, 0.9, 0.0), ("kill", 0, 2.7, 0.0), ("stop", 2, 5.0, 20.0)],
+    ),
+    # Their memory is all that is left, and worker groups wait. One is stopped for longer than it is waited for.
+    "servers go on from memory": (
+        DOWNPOUR,
+        [("kill", 3, 0.9, 0.0), ("kill", 3, 2.7, 0.0), ("stop", 4, 5.0, 20.0)],
+    ),
+    "workers and servers of a synchronous group": (
+        SANDBLASTER,
+        [("kill", 0, 0.9, 0.0), ("kill", 1, 3.0, 0.0), ("kill", 0, 5.5, 0.0), ("kill", 0, 5.6, 0.0)],
     ),
     "a synchronous group shrinks and grows": (
         ALLREDUCE,

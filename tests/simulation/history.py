@@ -122,7 +122,7 @@ class History:
         """No server may have stopped exchanging with its neighbour."""
         for process in self.cluster.workers():
             for key, server_ in process.state.actors.items():
-                task = server_._exchanging
+                task = None if server_ is None else server_._exchanging
                 if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                     self.breaks(f"{key} has stopped exchanging: {task.exception()!r}")
 
@@ -136,7 +136,8 @@ class History:
         for run in self.runs:
             for lineage in run.lineages:
                 lineage.gone(key)
-        actor_.closed = True
+        if actor_ is not None:
+            actor_.closed = True
 
     # Faults
 
@@ -249,7 +250,15 @@ class History:
                     "_pmi_server": lambda workers: nullcontext(),
                 },
             ),
-            (servers, {"alive": self.cluster.alive, "time": self.clock, "uuid4": unique}),
+            (
+                servers,
+                {
+                    "alive": self.cluster.alive,
+                    "time": self.clock,
+                    "uuid4": unique,
+                    "has_room_here": lambda nbytes, dask_limit: True,
+                },
+            ),
             (
                 supervisor,
                 {

@@ -21,6 +21,7 @@ import numpy as np
 
 from singa_dask.cluster import held
 from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.cluster.leases import parts_of_run
 from singa_dask.errors import ClusterError
 from singa_dask.server import Server, Slice
 from singa_dask.server.ledger import Ledger, pairs
@@ -28,7 +29,7 @@ from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import NoReplacement, Phase
+from singa_dask.supervision.members import NoReplacement, Phase, Restart
 from singa_dask.supervision.state import Supervision
 
 if TYPE_CHECKING:
@@ -66,13 +67,15 @@ class Lineage:
         ledger.begin(groups, first)
         self.starts = {group: ledger.next(group) for group in range(groups + NEWCOMERS)}
 
-    def apply(self, key: str, start: int, stop: int, gradient: np.ndarray) -> None:
-        """A server applies an update to the slice [start, stop)."""
+    def apply(self, key: str, start: int, stop: int, gradient: np.ndarray, values: np.ndarray) -> None:
+        """A server applies an update to the slice [start, stop), which has these values."""
         steps, blocks = self.rules.run.steps, gradient.reshape(-1, self.rules.run.width)
         (elements,) = blocks[0].nonzero()
         sent = len(elements) == 1 and blocks[0, elements[0]] == -1 and (blocks == blocks[0]).all()
         self.rules.demand(sent, f"{key} got a gradient that nobody sent")
-        element, order = int(elements[0]), self.applied[key, start]
+        element = int(elements[0])
+        # A slice may have gone back a step with its only worker group.
+        order = self.applied[key, start] = [e for e in self.applied[key, start] if values[e] > 0]
         group, step = divmod(element, steps)
         self.rules.demand(element not in order, f"{key} applied step {step} of worker group {group} twice")
         same = [e % steps for e in order if e // steps == group]
@@ -103,6 +106,8 @@ class Lineage:
         """A server goes; what only it had is lost, and what it had not passed on from its right neighbour's copy."""
         if (server := self.servers.pop(key, None)) is None:
             return
+        if self.rules.run.topology.nserver_groups == 1:
+            return  # they leave all in memory, or else a new lineage begins
         number = _number(key)
         for s in self.rules.run.prepared.partition.slices:
             if (own := _values(server, s.index)) is None:
@@ -177,8 +182,11 @@ class Counting:
     def start(self, w: Any) -> None:
         """It has no state to begin."""
 
+    def load_state(self, state: Any) -> None:
+        """It has none."""
+
     def update(self, step: int, w: Any, g: Any, made: int | None = None, **context: int) -> None:
-        self._lineage.apply(self._key, *self._place, g)
+        self._lineage.apply(self._key, *self._place, g, w)
         w -= g
 
 
@@ -186,7 +194,7 @@ class Rules:
     """The rules of one run, whatever drivers it has. lineage: that servers are made in now.
 
     done: steps that every rank of the only worker group has made; done_at: when it had made the last one. holders: the
-    nannies that hold the memory of each of its ranks.
+    nannies that hold the memory of each of its ranks. formed_at: when something was formed last.
     """
 
     def __init__(self, run: Run) -> None:
@@ -197,6 +205,7 @@ class Rules:
         self.state: Supervision | None = None
         self.done, self.done_at = 0, 0.0
         self.holders: list[list[str]] = []
+        self.formed_at = 0.0
 
     def demand(self, holds: Any, what: str) -> None:
         """Raise Broken unless it holds, and tell the history: the product may catch the error."""
@@ -276,6 +285,38 @@ class Rules:
         there = {nanny.address for nanny in nannies if nanny.alive and (nanny.host in hosts or not resumed)}
         return all(there & set(of) for of in self.holders)
 
+    # Servers in processes of their own
+
+    def servers_survive(self) -> bool:
+        """Whether the only server group must go on from memory: the nanny of each of its last servers lives, holds
+        what the server has left, and could be asked since."""
+        history, state = self.run.history, self.state
+        assert state is not None
+        if not state.members.servers_return or history.network.faulty_at() >= self.formed_at or len(history.runs) > 1:
+            return False
+        (group,) = state.members.server_groups
+        kept = {
+            owner.rank
+            for nanny, of in held._held.items()
+            for owner in of
+            if history.cluster.by_pid[owner.pid].nanny == nanny
+            and parts_of_run(owner.run)[0] == self.run.name
+            and (owner.group, owner.generation) == (f"servers {group.number}", group.served)
+        }
+        return group.served > 0 and len(kept) == len(group.where)
+
+    def restarts(self, restart: Restart) -> None:
+        """Worker groups wait for servers that go on from memory, and do not restart with them."""
+        if restart.servers and self.servers_survive():
+            self.run.history.counts["servers survive"] += 1
+            assert self.state is not None
+            for number in restart.groups:
+                processes = [
+                    self.run.history.cluster.processes[a] for a in self.state.members.worker_groups[number].where
+                ]
+                whole = all(p.alive and not p.stopped and p.rank is not None for p in processes)
+                self.demand(not whole, f"worker group {number} restarts with its servers: {restart.cause}")
+
     def final(self, lineage: Lineage, values: np.ndarray, *, interrupted: bool) -> None:
         """The lead has fetched the result of all."""
         lineage.check_values(values, "the result", complete=not interrupted and not self._excused())
@@ -309,7 +350,10 @@ class CheckedSupervision(Supervision):
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
         before = {member: member.generation for member in self.members.all()}
+        known = len(self.restarts)
         commands = super().handle(event)
+        for restart in self.restarts[known:]:
+            self.rules.restarts(restart)
         self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
         for command in commands:
             self._see(command)
@@ -330,12 +374,17 @@ class CheckedSupervision(Supervision):
 
     def _see(self, command: ev.Command) -> None:
         if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
+            self.rules.demand(not self.rules.servers_survive(), "all go back, though servers have left their memory")
             self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
         if (
             isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss)
             and getattr(command, "number", 0) != 1
         ):
             self.rules.disturbed()
+        if isinstance(command, ev.FormRequest) and any(group.left for group in command.server_groups):
+            self.rules.run.history.counts["servers from memory"] += 1
+        if isinstance(command, ev.FormRequest):
+            self.rules.formed_at = self.rules.run.history.loop.now
         if isinstance(command, ev.Rewind):
             steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")

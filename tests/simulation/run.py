@@ -229,10 +229,13 @@ class Run:
         lineage = self.rules.lineage
         self.history.making = process, lambda: Counting(lineage, key)
         process.state.actors[key] = None
+        self.history.cluster.here = process
         try:
             server = process.state.actors[key] = kind(*args)
         except ClusterError:
             del process.state.actors[key]
             raise
+        if key not in process.state.actors:
+            return  # it was released meanwhile
         self.history.occupied(process, key.partition("@")[2])
         lineage.servers[key] = server.server

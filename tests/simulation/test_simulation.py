@@ -19,6 +19,7 @@ from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.shadow import SliceShadow
 from singa_dask.supervision.launch import GroupLauncher
+from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import Servers
 
@@ -134,6 +135,37 @@ def nobody_waits_for_nannies(patch):
     patch.setattr(Processes, "coming", lambda *_: set())
 
 
+def servers_go_on_from_the_copy_before(patch):
+    patch.setattr(SliceShadow, "copies", property(lambda self: self._copies[:1]))
+
+
+def servers_forget_the_clocks(patch):
+    """A worker group's repeated update is applied again."""
+    take = SliceProtocol._take
+
+    def wrong(self, copy):
+        take(self, copy)
+        for member in self.members.values():
+            member.next = max(0, member.next - 1)
+
+    patch.setattr(SliceProtocol, "_take", wrong)
+
+
+def worker_groups_restart_with_their_servers(patch):
+    affected = Members.affected
+
+    def wrong(self, member, silent):
+        workers, servers = affected(self, member, silent)
+        down = {group.number for group in servers}
+        return [g for g in self.running() if g.server_group in down or g in workers], servers
+
+    patch.setattr(Members, "affected", wrong)
+
+
+def memory_of_servers_is_not_looked_for(patch):
+    patch.setattr(Members, "remember", lambda self, left: None)
+
+
 MISTAKES = [
     restarted_groups_begin_too_early,
     repeated_exchanges_are_added_again,
@@ -145,6 +177,10 @@ MISTAKES = [
     smaller_groups_train_the_job_of_the_whole,
     memory_is_of_different_steps,
     nobody_waits_for_nannies,
+    servers_go_on_from_the_copy_before,
+    servers_forget_the_clocks,
+    worker_groups_restart_with_their_servers,
+    memory_of_servers_is_not_looked_for,
 ]
 
 

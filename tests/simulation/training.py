@@ -7,7 +7,7 @@ parameters contain this update. A gradient is -1 there. Slices consist of whole 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from singa_dask.server.link import DaskLink
 from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import ORPHAN_S, SERVERS_S
 from singa_dask.training.placement import server_plan
-from singa_dask.training.shadows import LeftBehind, RankAddress, RankShadow
+from singa_dask.training.shadows import LATEST, LeftBehind, RankAddress, RankShadow
 from singa_dask.training.worker import STOP_S
 
 if TYPE_CHECKING:
@@ -41,16 +41,17 @@ LOOK_S = 0.1
 PATIENCE_S = 60.0  # for a reply of a living server
 
 
-def _link(address: Address, process: Process, timeout_s: float) -> Link:
+def _link(locate: Callable[[], Address], process: Process, timeout_s: float) -> Link:
     """As server.link.link_to, which takes all of Python for one process."""
+    address = locate()
     here = process.state.actors.get(address.key) if address.worker == process.address else None
-    return DaskLink(address, process, timeout_s) if here is None else LocalLink(here.server)
+    return DaskLink(locate, process, timeout_s) if here is None else LocalLink(here.server)
 
 
 class _Watched:
-    """A Link that tells the rules of every acknowledged update. slices: of all workers."""
+    """A Link that tells the rules of every acknowledged update. key: returns the server's; slices: of all workers."""
 
-    def __init__(self, link: Link, lineage: Lineage, key: str, slices: Sequence[Slice]) -> None:
+    def __init__(self, link: Link, lineage: Lineage, key: Callable[[], str], slices: Sequence[Slice]) -> None:
         self._link, self._lineage, self._key, self._slices = link, lineage, key, slices
         self.local = link.local
 
@@ -65,7 +66,7 @@ class _Watched:
             return
         reply: Reply = future.result()
         if isinstance(reply, Fresh):
-            self._lineage.acknowledged(self._key, self._slices[update.slice], update, reply)
+            self._lineage.acknowledged(self._key(), self._slices[update.slice], update, reply)
 
 
 class Training:
@@ -137,12 +138,16 @@ class Training:
                 self._pause(LOOK_S)
             patience_s, every = self.run_.patience_s, self.cut.slices
             links = {
-                i: _Watched(_link(address, rank.process, patience_s), self.lineage, address.key, every)
-                for i, address in enumerate(rank.task.told["servers"])
+                i: _Watched(_link(locate, rank.process, patience_s), self.lineage, lambda at=locate: at().key, every)
+                for i, locate in enumerate(self._locate(rank))
             }
         behind, aborted = int(self.run_.topology.one_behind), self.meeting.aborted
         number, generation = self.plan.number, self.plan.generation
         return Stub(slices, links, number, generation, behind=behind, patience_s=PATIENCE_S, aborted=aborted)
+
+    def _locate(self, rank: Rank) -> list[Callable[[], Address]]:
+        told = rank.task.told
+        return [lambda i=i: told["servers"][i] for i in range(len(told["servers"]))]
 
     def _in_process_links(self, rank: Rank, slices: Sequence[Slice]) -> dict[int, Link]:
         """Links to a server in the worker's process, as Replica makes them."""
@@ -158,7 +163,7 @@ class Training:
         plan = server_plan(run.prepared.job, run.prepared.layout.entries, tuple(slices))
         shadows = None if shadow is None else shadow.slices
         server = Server(plan.protocol(Ops(), copy=False, shadows=shadows), live=True)
-        return {s.server: _Watched(LocalLink(server), self.lineage, key, self.cut.slices) for s in slices}
+        return {s.server: _Watched(LocalLink(server), self.lineage, lambda: key, self.cut.slices) for s in slices}
 
     @property
     def _places(self) -> list[tuple[str, str]]:
@@ -198,6 +203,11 @@ class Training:
 
     def _fetch(self, first: int) -> int:
         began = [(stub.get(self.values, first), stub.clock) for stub in self._each()]
+        if self.run_.topology.nworker_groups == 1 and not self.plan.in_process_servers:  # GroupState._even
+            least = max(first, min(min(stub.steps, default=LATEST) for stub in self.stubs))
+            for stub in self._each():
+                stub.go_back(self.values, least)
+            began = [(least, stub.clock) for stub in self.stubs]
         step, clock = max(step for step, _ in began), max(clock for _, clock in began)
         for stub in self.stubs:
             stub.begin(step, clock)

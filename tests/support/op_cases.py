@@ -410,6 +410,8 @@ CASES: dict[str, Case] = {
             "depthwise, dilated and strided": (Window((3, 2), (2, 2), (2, 1), (2, 1)), (8, 7), 2, 4, 4, 4),
             "depthwise with two filters a channel": (Window((2, 2)), (4, 4), 2, 3, 6, 3),
             "of volumes": (Window((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2)), (4, 5, 6), 2, 2, 3),
+            "of volumes, without gaps": (Window((3, 2, 3), (2, 1, 1), (1, 0, 2), (1, 1, 1)), (5, 4, 6), 2, 5, 7),
+            "of volumes, by Winograd": (Window((2, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)), (3, 8, 8), 1, 8, 16),
             "of volumes, grouped": (Window((2, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1)), (3, 4, 2), 2, 4, 2, 2),
             "grouped, without rows": (Window((3, 3), (1, 1), (1, 1)), (4, 4), 0, 4, 4, 2),
         }.items()

@@ -330,7 +330,7 @@ async def test_a_neighbour_that_is_gone_for_a_while_is_told_again(network):
 
 @played
 async def test_a_neighbour_that_is_gone_is_asked_now_and_then(network, monkeypatch):
-    monkeypatch.setattr(actor, "RETRY_S", 0.1)
+    monkeypatch.setattr(link, "RETRY_S", 0.1)
     left, _ = await pair(network)
 
     def fail(receiver):

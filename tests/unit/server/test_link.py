@@ -15,7 +15,19 @@ from support.servers import ones, protocol
 from singa_dask.errors import ClusterError
 from singa_dask.server import LocalLink, Server, link, link_to
 from singa_dask.server.link import Address, DaskLink, ask, nbytes_of
-from singa_dask.server.messages import Coded, Done, Get, Inspect, NotYet, Origin, Put, Refused, State, Update
+from singa_dask.server.messages import (
+    Coded,
+    Done,
+    Get,
+    Inspect,
+    NotYet,
+    Origin,
+    Put,
+    Refused,
+    State,
+    TakenOver,
+    Update,
+)
 from singa_dask.server.server import publish
 
 THERE = Address("tcp://there:1", "server")
@@ -39,10 +51,10 @@ class Slow:
 def test_a_large_message_has_the_time_that_it_takes(monkeypatch):
     monkeypatch.setattr(link, "ATTEMPT_S", 0.05)
     worker = Slow(0.3)
-    assert asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1, lambda: 2.0)) == Done()
+    assert asyncio.run(ask(worker, lambda: THERE, Get(0, Origin(0)), 0.1, lambda: 2.0)) == Done()
     assert worker.attempts == 1
     with pytest.raises(ClusterError, match=r"has not answered Get for 0.1 s"):
-        asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1))
+        asyncio.run(ask(worker, lambda: THERE, Get(0, Origin(0)), 0.1))
 
 
 def test_bytes_of_messages():
@@ -75,7 +87,7 @@ GET = Get(0, Origin(0))
 
 
 def asked(worker: Answering, timeout_s: float = 5.0) -> object:
-    return asyncio.run(ask(worker, THERE, GET, timeout_s))
+    return asyncio.run(ask(worker, lambda: THERE, GET, timeout_s))
 
 
 def test_what_is_asked_of_dask(monkeypatch):
@@ -129,7 +141,6 @@ def test_the_silence_of_a_server_begins_when_it_was_heard_last(monkeypatch):
     ("answer", "error", "message"),
     [
         (Refused("too late"), ClusterError, "the server at tcp://there:1 refused Get: too late"),
-        (KeyError("server"), ClusterError, "the server server is no longer at tcp://there:1"),
         ({"status": "error", "exception": ValueError("inside")}, ValueError, "inside"),
     ],
 )
@@ -138,6 +149,36 @@ def test_answers_that_are_errors_are_raised_at_once(answer, error, message):
     with pytest.raises(error) as raised:
         asked(worker)
     assert str(raised.value) == message and len(worker.messages) == 1
+
+
+@pytest.mark.parametrize("gone", [KeyError("server"), TakenOver(), OSError("refused")], ids=repr)
+def test_a_server_that_has_moved_is_asked_where_it_is_now(monkeypatch, gone):
+    monkeypatch.setattr(link, "RETRY_S", 0.05)
+    worker, places = Answering(gone, gone, Done()), [THERE, THERE, Address("tcp://elsewhere:1", "successor")]
+    now = lambda: places[min(len(worker.messages), 2)]  # noqa: E731
+    assert asyncio.run(ask(worker, now, GET, 5.0)) == Done()
+    assert [address for address, _ in worker.messages] == ["tcp://there:1"] * 2 + ["tcp://elsewhere:1"]
+
+
+@pytest.mark.parametrize("gone", [KeyError("server"), TakenOver()], ids=repr)
+def test_a_server_that_is_gone_for_good_is_an_error_after_a_while(monkeypatch, gone):
+    monkeypatch.setattr(link, "RETRY_S", 0.05)
+    with pytest.raises(ClusterError, match=r"tcp://there:1 has not answered Get for 0\.1 s \(.* server"):
+        asked(Answering(*[gone] * 50), 0.1)
+
+
+def test_an_attempt_ends_when_the_server_moves(monkeypatch):
+    monkeypatch.setattr(link, "_LOOK_S", 0.05)
+    worker, moves_at = Slow(60.0), time.monotonic() + 0.2
+    elsewhere = Address("tcp://elsewhere:1", "successor")
+
+    def locate() -> Address:
+        moved = time.monotonic() > moves_at
+        worker.seconds = 0.0 if moved else worker.seconds
+        return elsewhere if moved else THERE
+
+    assert asyncio.run(ask(worker, locate, GET, 30.0)) == Done()
+    assert worker.attempts == 2 and time.monotonic() - moves_at < 5
 
 
 # Links
@@ -158,7 +199,7 @@ def loop():
 def test_a_server_in_this_process_is_called_directly(loop):
     server = Server(protocol())
     publish("here", server)
-    own = link_to(Address("tcp://here:1", "here"), None, 1.0)
+    own = link_to(lambda: Address("tcp://here:1", "here"), None, 1.0)
     assert isinstance(own, LocalLink) and own.local
     out = ones(7.0)
     assert own.send(Put(0, ones(3.0))).result(1) == Done()
@@ -168,26 +209,26 @@ def test_a_server_in_this_process_is_called_directly(loop):
 def test_a_server_elsewhere_is_asked_on_the_event_loop_of_the_worker(loop, monkeypatch):
     worker = Answering(OSError("broken"), Done())
     worker.loop = loop
-    far = link_to(THERE, worker, 0.0)
-    assert isinstance(far, DaskLink) and not far.local and far.address == THERE
+    far = link_to(lambda: THERE, worker, 0.0)
+    assert isinstance(far, DaskLink) and not far.local
     with pytest.raises(ClusterError, match="for 0 s"):
         far.send(GET).result(5)
     worker.answers = [Done()]
-    assert link_to(THERE, worker, 5.0).send(GET).result(5) == Done()
+    assert link_to(lambda: THERE, worker, 5.0).send(GET).result(5) == Done()
 
 
 def test_messages_may_take_the_time_of_the_arrays_of_all_slices(loop, monkeypatch):
     """There and back, at the least rate of a network; with those of the updater where they are asked for."""
     times: list[Callable[[], float]] = []
 
-    async def remember(worker, where, request, timeout_s, transfer_s):
-        assert (worker, where, timeout_s) == (far._worker, THERE, 9.0)
+    async def remember(worker, locate, request, timeout_s, transfer_s):
+        assert (worker, locate(), timeout_s) == (far._worker, THERE, 9.0)
         times.append(transfer_s)
         return Done()
 
     monkeypatch.setattr(link, "ask", remember)
     monkeypatch.setattr(link, "LEAST_RATE", 100.0)
-    far = DaskLink(THERE, SimpleNamespace(loop=loop), 9.0)
+    far = DaskLink(lambda: THERE, SimpleNamespace(loop=loop), 9.0)
 
     def seconds() -> list[float]:
         return [transfer_s() for transfer_s in times]

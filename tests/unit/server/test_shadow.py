@@ -42,6 +42,27 @@ def test_the_last_two_versions_are_here():
     assert shadow.slices[0].at(9) is None
 
 
+def test_the_copies_come_in_their_order_and_only_whole():
+    shadow = shadow_of()
+    of_slice = shadow.slices[0]
+    assert of_slice.copies == []
+    for version in (4, 5, 6):
+        save(shadow, 0, version)
+        assert [copy.version for copy in of_slice.copies] == [version - 1, version][version == 4 :]
+    of_slice.copies[0].head[0] = -1  # its process died while it wrote
+    assert [copy.version for copy in of_slice.copies] == [6]
+
+
+def test_whoever_takes_over_is_noticed():
+    shadow = shadow_of()
+    other = Shadow.open(shadow.address)
+    assert not shadow.taken_over and not other.taken_over
+    other.take_over()
+    assert shadow.taken_over
+    save(shadow, 0, 3)
+    assert holds(other.slices[0].newest, 3), "the mark is beside the slices"
+
+
 def test_a_process_knows_the_version_that_all_its_slices_have():
     shadow = shadow_of()
     save(shadow, 0, 5)

@@ -18,6 +18,7 @@ from singa_dask.supervision.servers import RunServer, make_servers
 class Plan:
     key: str = ""
     transfer_s: float = 0.0
+    keeping: None = None
 
 
 class Call:

@@ -4,17 +4,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.supervised import Run, failed
+from support.supervised import Left, Run, failed
 
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.server import Keeping
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
 from singa_dask.training.worker import GroupPlan
 
 ALLREDUCE = {"nworkers_per_group": 2, "nservers_per_group": 2}
+SANDBLASTER = {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True}
 DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
 HYBRID = {"nworker_groups": 4, "nserver_groups": 2, "nworkers_per_group": 2}
@@ -246,6 +248,119 @@ def test_two_server_groups_are_made_from_the_nearest_one_that_is_up(start):
     run.settle()
     assert run.made()[-1] == ([0, 1], [0, 1])
     assert run.servers[1].parameters == "server group 2" and run.servers[0].parameters == "server group 1"
+
+
+# Servers that come back
+
+
+def test_servers_go_on_from_memory_while_their_worker_groups_wait(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.handle(ev.Progress(0, 30)), run.handle(ev.Progress(1, 20))
+    before, run.servers_left = list(run.ranks.values()), {0: (Left(1),)}
+    assert run.servers[0].plans[0].keeping == Keeping("run", 1, 0, 1, also="n4")
+    run.lose_servers(0)
+    run.answer(), run.answer(), run.answer()
+    assert run.server_groups[0].phase is Phase.DOWN, "w4 is free, and may be on another machine"
+    came = run.start(nanny="n3")
+    run.settle()
+    assert run.made()[1:] == [([], [0])] and list(run.ranks.values()) == before
+    assert where(run) == ([("w1",), ("w2",)], [(came,)])
+    made = run.servers[0]
+    assert made.parameters == "memory" and made.plans[0].keeping == Keeping("run", 2, 0, 1, "n4", Left(1))
+    assert all(ranks.told[-1] == ("servers", made.addresses) for ranks in before) and made.settled
+    assert not any(isinstance(c, ev.Rewind) for c in run.commands) and run.state.steps == {0: 30, 1: 20}
+    assert [(r.groups, r.step, r.servers) for r in run.state.restarts] == [((), 20, (0,))]
+    assert run.notes == [
+        "server group 0: the process of w3 died (step 20). Restart 1 of 3 of the servers, from the parameters that "
+        "the servers have left in memory."
+    ]
+
+
+def test_a_worker_group_that_is_lost_with_its_servers_goes_on_from_their_memory(start):
+    run = start(spare=2, **DOWNPOUR)
+    run.handle(ev.Progress(1, 20))
+    other, run.servers_left = run.ranks[0], {0: (Left(1),)}
+    run.kill("w2")
+    run.lose_servers(0)
+    run.start(nanny="n3"), run.start(nanny="n2")
+    run.settle()
+    assert run.made()[1:] == [([1], [0])] and run.ranks[0] is other
+    assert where(run) == ([("w1",), ("w7",)], [("w6",)]), "each is where its nanny has started it"
+    plan = run.ranks[1].plan.group
+    assert (plan.fresh, plan.first) == (False, 20)
+    assert other.told[-1] == run.ranks[1].told[-1] == ("servers", run.servers[0].addresses)
+
+
+def test_memory_on_other_machines_is_no_memory(start):
+    """The same loss: it counts once."""
+    run = start(spare=1, max_restarts=1, **DOWNPOUR)
+    run.handle(ev.Progress(0, 30)), run.handle(ev.Progress(1, 40))
+    run.found, run.servers_left, run.unreachable = checkpoint(20), {0: (Left(1),)}, True
+    run.lost_nannies.add("n3")
+    run.lose_servers(0)
+    run.settle()
+    assert run.made()[1:] == [([], [0]), ([0, 1], [0])]
+    assert run.servers[0].parameters == "workers" and ev.Rewind((0, 1), 20) in run.commands
+    assert run.server_groups[0].restarts == 1 and len(run.notes) == 2
+    assert run.notes[1].endswith("Restart 1 of 1 of worker group 0 and worker group 1, from step 20.")
+    run.handle(ev.Progress(0, 50)), run.handle(ev.Progress(1, 50))
+    run.servers_left, run.unreachable = {0: (Left(3),)}, False
+    run.lose_servers(0)
+    run.start(nanny="n4")
+    run.settle()
+    assert run.servers[0].parameters == "memory", "it is used again"
+
+
+@pytest.mark.parametrize("left", [{}, {0: (Left(1),)}], ids=["none", "of earlier servers"])
+def test_without_memory_of_their_own_servers_begin_at_the_checkpoint(start, left):
+    run = start(spare=2, **DOWNPOUR)
+    run.lose_servers(0)
+    run.settle()
+    run.found, run.servers_left = checkpoint(20), left
+    run.handle(ev.Progress(0, 30)), run.handle(ev.Progress(1, 40))
+    run.lose_servers(0)
+    run.settle()
+    assert run.made()[-1] == ([0, 1], [0]) and ev.Rewind((0, 1), 20) in run.commands
+
+
+def test_servers_of_a_run_that_ends_come_back(start):
+    """Its worker groups are to finish their step."""
+    run = start(**DOWNPOUR)
+    run.servers_left = {0: (Left(1),)}
+    run.handle(ev.StopAsked())
+    run.lose_servers(0)
+    run.start(nanny="n3")
+    run.settle()
+    assert run.servers[0].parameters == "memory" and len(run.members.running()) == 2
+
+
+def test_servers_that_are_lost_again_while_they_come_back(start):
+    run = start(spare=0, **DOWNPOUR)
+    run.servers_left = {0: (Left(1),)}
+    run.lose_servers(0)
+    came = run.start(nanny="n3")
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    run.kill(came)
+    run.answer()
+    run.start(nanny="n3")
+    run.settle()
+    assert run.servers[0].parameters == "memory" and len(run.members.running()) == 2
+    assert run.made()[1:] == [([], [0])] * 2 and run.server_groups[0].restarts == 2
+
+
+def test_a_lost_worker_of_a_synchronous_group_leaves_the_servers_alone(start):
+    run = start(spare=1, **SANDBLASTER)
+    run.handle(ev.Progress(0, 77))
+    run.found, servers = checkpoint(50), run.servers[0]
+    run.lose(0, "w2")
+    run.settle()
+    assert run.made()[1:] == [([0], [])] and run.servers[0] is servers and not servers.stopped
+    plan = run.ranks[0].plan.group
+    assert (plan.fresh, plan.first, plan.generation) == (False, 77, 2)
+    assert plan.resume == "step-50.h5", "what evaluations had decided"
+    assert not any(isinstance(c, ev.Rewind) for c in run.commands)
+    assert run.notes == ["its process died (step 77). Restart 1 of 3 of worker group 0, from the servers' parameters."]
 
 
 def test_lost_servers_take_along_the_groups_that_they_serve(start):

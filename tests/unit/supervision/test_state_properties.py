@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.supervised import Run, failed
+from support.supervised import Left, Run, failed
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
@@ -98,6 +98,14 @@ class Supervised(RuleBasedStateMachine):
     @rule()
     def come(self):
         self.run.start()
+
+    @precondition(lambda self: self.going and len(self.run.server_groups) == 1)
+    @rule(kept=st.booleans(), unreachable=st.booleans())
+    def memory(self, kept, unreachable):
+        """What servers have left is found from now on, or not; it can be reached, or not."""
+        (group,) = self.run.server_groups
+        self.run.servers_left = {0: (Left(group.generation),) * len(group.where)} if kept else {}
+        self.run.unreachable = unreachable
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())

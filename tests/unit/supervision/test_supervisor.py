@@ -12,7 +12,7 @@ from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import supervisor as supervision
-from singa_dask.supervision.launch import Launched, own_error
+from singa_dask.supervision.launch import Launched, LeftMemory, own_error
 from singa_dask.supervision.members import Members, ServerGroup, WorkerGroup
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
@@ -77,7 +77,7 @@ class Launcher:
         self.released = 0
 
     def left_behind(self, nannies):
-        return {}, frozenset()
+        return LeftMemory()
 
     def let_go(self, nannies):
         self.released += 1
