@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from singa_dask import layers
-from singa_dask.autograd.tape import Tape, computed, parameters_of
+from singa_dask.autograd.tape import Tape, computed, parameters_of, restart_names
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.layers.base import Layer
 from singa_dask.tensor import Parameter, Tensor
@@ -65,9 +65,13 @@ def seed() -> int:
 
 
 def set_seed(number: int) -> None:
-    """Seed the initial parameters of layers that are called for the first time from now on, and dropout."""
+    """Seed the initial parameters of layers that are called for the first time from now on, and dropout.
+
+    Layers without a name are numbered from 1 again, since initial parameters depend on names.
+    """
     global _seed
     _seed = number
+    restart_names()
 
 
 def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

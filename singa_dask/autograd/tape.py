@@ -117,6 +117,11 @@ def _name(layer: Layer) -> str:
     return found
 
 
+def restart_names() -> None:
+    """Number layers without a name from 1 again."""
+    _unnamed.clear()
+
+
 def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
     """The layer, set up for sources of these shapes, with the parameters of its first call."""
     key = tuple(shapes)

@@ -158,7 +158,10 @@ class DistOpt:
         total = self._executor.all_reduce(np.array(_on_host(target) if in_place else target, order="C"))
         if not in_place or not getattr(target, "ndim", 0):
             return total
-        target[...] = total if isinstance(target, np.ndarray) else self._ops.asarray(total)
+        if isinstance(target, np.ndarray):
+            target[...] = total
+        else:
+            target.set(total)
         return array
 
     def wait(self) -> None:

@@ -33,7 +33,7 @@ class Recorded:
         self.ops = tape.loss.device.ops
         self.params: Sequence[Param] = tape.params
         if twice := [name for name, count in Counter(param.name for param in self.params).items() if count > 1]:
-            hint = "Name the modules that have them: net.name = 'left'."
+            hint = "Name the modules that have them: net.name = 'left'. Call SetRandSeed before all layers."
             raise ConfigError(Problem("loss", "two layers have parameters of one name", ", ".join(twice), hint))
         values = [param.value.copy() for param in self.params]
         self.flat = FlatParams.of(self.params, self.ops)

@@ -73,13 +73,22 @@ class Module:
         for name, parameter in parameters.items():
             parameter.copy_from_numpy(state[name])
 
-    def _parameters(self) -> list[Any]:
-        from singa_dask import autograd
+    def __getstate__(self) -> dict[str, Any]:
+        if self._found():
+            hint = "Keep state_dict(), and load it into a new module."
+            raise self._problem("has parameters, which a copy or a pickle would not have", hint=hint)
+        return vars(self)
 
-        found = autograd.parameters_of(layer for _, layer in self.layers.values())
+    def _parameters(self) -> list[Any]:
+        found = self._found()
         if not found:
             raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
         return found
+
+    def _found(self) -> list[Any]:
+        from singa_dask import autograd
+
+        return autograd.parameters_of(layer for _, layer in self.layers.values())
 
     def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         """The outputs of the module in a list, after the layers `before`. Its first source is the last layer that

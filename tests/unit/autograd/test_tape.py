@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,9 @@ def test_parameters_are_saved_and_loaded_and_fit_the_model_of_the_same_module():
     assert float(model(np.ascontiguousarray(X.transpose(0, 2, 3, 1)), Y)) == pytest.approx(
         float(loss_of(net)), rel=1e-6
     )
+    with pytest.raises(ConfigError, match="a copy or a pickle would not have"):
+        copy.deepcopy(net)
+    np.testing.assert_array_equal(copy.deepcopy(Perceptron())(X[:, 0, 0]), Perceptron()(X[:, 0, 0]))
     with pytest.raises(ConfigError, match=r"has other parameters than the given state\. Received: more"):
         net.load_state_dict(net.state_dict() | {"more": X})
 
