@@ -86,7 +86,7 @@ def take_turns(
 ) -> tuple[float, list[tuple[float, float]]]:
     """On the client's worker: seconds of the very first update, and of `pairs` pairs (an update, a raw call)."""
     secede()
-    stub = Stub(cut.slices, {0: link_to(address, get_worker(), TIMEOUT_S)})
+    stub = Stub(cut.slices, {0: link_to(lambda: address, get_worker(), TIMEOUT_S)})
     values, gradient = np.zeros(cut.size, np.float32), np.full(cut.size, 0.5, np.float32)
     stub.put(values, {}, 0)
     stub.begin(stub.get(values, 0))

@@ -36,13 +36,14 @@ class NoReplacement(ClusterError):
 
 @dataclass(frozen=True)
 class Restart:
-    """A restart, for the record: the worker groups that were re-formed, their step, the cause, and the server groups
-    that were made again."""
+    """A restart, for the record: the worker groups that were re-formed, their step, the cause, the server groups that
+    were made again, and whether these went on from memory, with all that they had acknowledged."""
 
     groups: tuple[int, ...]
     step: int
     cause: str
     servers: tuple[int, ...] = ()
+    from_memory: bool = False
 
 
 class Phase(Enum):

@@ -317,7 +317,8 @@ class Supervision:
         self.lead_told = False
         if member.restarts > self.max_restarts:
             return self._end(error)
-        self.restarts.append(Restart(numbers, step, str(error), tuple(group.number for group in servers)))
+        made_again, from_memory = tuple(group.number for group in servers), any(group.left for group in servers)
+        self.restarts.append(Restart(numbers, step, str(error), made_again, from_memory))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
         way_out = self.members.way_out(workers, servers, self._found)
         self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))

@@ -269,7 +269,7 @@ def test_servers_go_on_from_memory_while_their_worker_groups_wait(start):
     assert made.parameters == "memory" and made.plans[0].keeping == Keeping("run", 2, 0, 1, "n4", Left(1))
     assert all(ranks.told[-1] == ("servers", made.addresses) for ranks in before) and made.settled
     assert not any(isinstance(c, ev.Rewind) for c in run.commands) and run.state.steps == {0: 30, 1: 20}
-    assert [(r.groups, r.step, r.servers) for r in run.state.restarts] == [((), 20, (0,))]
+    assert [(r.groups, r.step, r.servers, r.from_memory) for r in run.state.restarts] == [((), 20, (0,), True)]
     assert run.notes == [
         "server group 0: the process of w3 died (step 20). Restart 1 of 3 of the servers, from the parameters that "
         "the servers have left in memory."
