@@ -443,8 +443,8 @@ def labels_before(before: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def calling(module: Any) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields whether
-    this is the outermost one."""
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields
+    whether this is the outermost one."""
     outermost = _called_module.get() is None
     token = _called_module.set((module, module.layers)) if outermost else None
     try:
