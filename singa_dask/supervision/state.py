@@ -175,9 +175,9 @@ class Supervision:
                 self._do(ev.Stop(member.number))
         for group in members:
             if isinstance(group, ServerGroup):
-                returned, group.served, group.left, group.forgotten = group.left, group.generation, (), False
+                group.served, group.left, group.forgotten = group.generation, (), False
                 users = (user for user in self.members.running() if user.server_group == group.number)
-                if returned:
+                if self.members.servers_return and group.generation > 1:
                     waiting = tuple(user.number for user in users if user not in members)
                     self._do(ev.TellServers(group.number, waiting))
 

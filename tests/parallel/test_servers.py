@@ -394,6 +394,8 @@ def ask_past_a_stop(address: Address, request, pid: int) -> int:
 
 # Servers that come back
 
+MEDIUM = 1 << 15  # as LARGE
+
 
 def trains_on(where: tuple[Address, ...], steps: int) -> list[float]:
     """On a worker: updates of two servers' slices. It learns where these are now as ranks of a group do."""
@@ -401,13 +403,13 @@ def trains_on(where: tuple[Address, ...], steps: int) -> list[float]:
     worker = get_worker()
     worker.told = where
     links = {i: link_to(lambda i=i: worker.told[i], worker, 30.0) for i in range(2)}
-    cut = partition(2 * LARGE, 1, 2, beside=False)
-    stub, out = Stub(cut.of_worker(0), links), np.zeros(2 * LARGE, np.float32)
+    cut = partition(2 * MEDIUM, 1, 2, beside=False)
+    stub, out = Stub(cut.of_worker(0), links), np.zeros(2 * MEDIUM, np.float32)
     stub.put(out, {}, 0)
     stub.begin(stub.get(out, 0))
     for step in range(steps):
         worker.step = step
-        stub.push(step, np.full(2 * LARGE, -1, np.float32), out)
+        stub.push(step, np.full(2 * MEDIUM, -1, np.float32), out)
         stub.pull(out)
     return [float(out.min()), float(out.max())]
 
@@ -422,7 +424,7 @@ def _step(dask_worker=None) -> int:
 
 def test_servers_come_back_with_all_that_they_have_acknowledged(no_leaks):
     """One of two is killed while a worker, which knows nothing of it, sends updates. Both are made again."""
-    cut, run = partition(2 * LARGE, 1, 2, beside=False), "job/run#1"
+    cut, run = partition(2 * MEDIUM, 1, 2, beside=False), "job/run#1"
     with local_cluster(3) as client:
         here, *where = (worker.address for worker in wait_workers(client, 3))
         infos = {info.address: info for info in answering(client, 10.0)[0]}
@@ -434,9 +436,9 @@ def test_servers_come_back_with_all_that_they_have_acknowledged(no_leaks):
             return make_servers(client, 0, generation, where, plans, run)
 
         first = made(1, where)
-        training = client.submit(trains_on, first.addresses, 400, workers=[here], pure=False)
+        training = client.submit(trains_on, first.addresses, 150, workers=[here], pure=False)
         deadline = time.monotonic() + 60
-        while client.run(_step, workers=[here])[here] < 50:
+        while client.run(_step, workers=[here])[here] < 20:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         os.kill(infos[where[0]].pid, signal.SIGKILL)
@@ -447,10 +449,10 @@ def test_servers_come_back_with_all_that_they_have_acknowledged(no_leaks):
         first.stop()
         second = made(2, [came[0].address, where[1]], left["servers 0"])
         client.run(_told, second.addresses, workers=[here])
-        assert training.result(60) == [400, 400], "every update once"
+        assert training.result(60) == [150, 150], "every update once"
         second.settle()
         states = [actor.call(Inspect(i)).result(10) for i, actor in enumerate(second._actors)]
-        assert all((state.values == 400).all() and state.version == 400 for state in states)
+        assert all((state.values == 150).all() and state.version == 150 for state in states)
         assert {address.generation for address in left_behind(client, nannies, run)[0]["servers 0"]} == {2}
         second.stop()
         let_go(client, nannies, run)
