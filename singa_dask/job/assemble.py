@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from singa_dask.errors import ConfigError, Problem
@@ -18,7 +19,7 @@ def assemble(layers: Iterable[Any]) -> list[LayerProto]:
     layers: messages, or descriptions with `.proto`. A description may have `.inputs`, its sources as layers or names,
     and `.follow(before)`, which chooses the sources from the layers listed before it. An object with
     `.placed(before)`, a Module, stands for the layers that this returns. Descriptions of one `.template` share its
-    parameters.
+    parameters. If layers of two modules, `.module`, have the same names, those of the second get a prefix: "block2.".
     A layer without a name is named after its class in lower case, numbered from 1. Adjacent input layers of different
     phases share a name.
     Raises ConfigError if a layer is listed twice, or has no sources and cannot follow the layers before it.
@@ -71,7 +72,8 @@ def _sources(layer: Any, before: Sequence[Any]) -> tuple[Any, ...]:
 
 def _names(order: Sequence[Any], reads: dict[int, tuple[Any, ...]], first: dict[int, Any]) -> dict[int, str]:
     again = {id(layer) for layer in order if first[_template(layer)] is not layer}
-    given = {id(layer): "" if id(layer) in again else _proto(layer).name for layer in order}
+    prefixes = _prefixes([layer for layer in order if id(layer) not in again and _proto(layer).name])
+    given = {id(layer): prefixes[id(layer)] + _proto(layer).name if id(layer) in prefixes else "" for layer in order}
     taken, counts = {*given.values()}, Counter[str]()
     together: list[Any] = []  # adjacent inputs, at most one per phase
     for layer in order:
@@ -93,6 +95,24 @@ def _names(order: Sequence[Any], reads: dict[int, tuple[Any, ...]], first: dict[
             same = joins and together and given[id(layer)] == given[id(together[-1])]
             together = [*together, layer] if same else [layer]
     return given
+
+
+def _prefixes(layers: Sequence[Any]) -> dict[int, str]:
+    """What goes in front of the name of each layer, by its id: "block2." where it is of a module, here a Block, whose
+    names others have already."""
+    held: dict[int | None, list[Any]] = {None: []}
+    for layer in layers:
+        module = getattr(layer, "module", None)
+        held.setdefault(None if module is None else id(module), []).append(layer)
+    taken, found = set[str](), dict[int, str]()
+    for owner, inside in held.items():
+        prefix, names = "", {_proto(layer).name for layer in inside}
+        numbers = count(2)
+        while owner is not None and not taken.isdisjoint(prefix + name for name in names):
+            prefix = f"{type(inside[0].module).__name__.lower()}{next(numbers)}."
+        taken |= {prefix + name for name in names}
+        found |= {id(layer): prefix for layer in inside}
+    return found
 
 
 def _apart(one: Any, other: Any) -> bool:

@@ -36,7 +36,8 @@ _WIRING = (
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
 
-_node_names: ContextVar[Mapping[int, tuple[str, Any]] | None] = ContextVar("node_names", default=None)
+# The outermost module that is being called, and its `layers`.
+_called_module: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
 
 
 class Layer(Description):
@@ -72,7 +73,8 @@ class Layer(Description):
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
     them by `follow`. Layers without a name are named when the net is assembled. param: messages or mappings of their
-    fields, where `init` may be a user function(param, rng). template: the layer that was called, if not this one.
+    fields, where `init` may be a user function(param, rng). template: the layer that was called, if not this one;
+    module: the Module in whose `forward` that was.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -97,6 +99,7 @@ class Layer(Description):
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
     template: Layer | None = None
+    module: Any = None
     _called = False
     partition: LayerPartition = LayerPartition()
     targets: Mapping[int, Shape] = MappingProxyType({})
@@ -142,7 +145,7 @@ class Layer(Description):
         if self.inputs and not self._called:
             raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
         check_attribute(self, parameter_roles(self.proto) or ())
-        again = self._called or _node_names.get() is not None
+        again = self._called or _called_module.get() is not None
         node = self._node(node_name(self)) if again else self
         node._called = True
         node._read(sources)
@@ -156,11 +159,12 @@ class Layer(Description):
         proto.name = name
         node._adopt(proto)
         node.template = self if self.template is None else self.template
+        node.module = (_called_module.get() or (None,))[0]
         return node
 
     def __bool__(self) -> bool:
         """True. Raises ConfigError for a source or an output of layers in the `forward` of a Module."""
-        if _node_names.get() is not None and (self.inputs or self.num_sources == (0, 0)):
+        if _called_module.get() is not None and (self.inputs or self.num_sources == (0, 0)):
             hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
             raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
         return True
@@ -438,33 +442,32 @@ def labels_before(before: Sequence[Any]) -> list[Any]:
 
 
 @contextmanager
-def named_nodes(names: Mapping[int, tuple[str, Layer]]) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net. names: of the layers, by their ids; those of the outermost
-    call hold. Yields whether this is it."""
-    outermost = _node_names.get() is None
-    token = _node_names.set(names) if outermost else None
+def calling(module: Any) -> Iterator[bool]:
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields
+    whether this is the outermost one."""
+    outermost = _called_module.get() is None
+    token = _called_module.set((module, module.layers)) if outermost else None
     try:
         yield outermost
     finally:
         if token is not None:
-            _node_names.reset(token)
+            _called_module.reset(token)
 
 
 def check_attribute(layer: Layer, params: Collection[Any]) -> None:
     """Raise ConfigError if a module is being called, and a layer with parameters is not one of its layers."""
-    names = _node_names.get()
-    if params and names is not None and id(layer) not in names and layer.template is None:
+    called = _called_module.get()
+    if params and called is not None and id(layer) not in called[1] and layer.template is None:
         kind = type(layer).__name__
-        message = "has parameters and is called in the forward of a Module, but is not an attribute of it"
-        hint = (
-            f"Create it in __init__: self.{layer.name or kind.lower()} = {kind}(...). Lists and dicts may hold it too."
-        )
+        message = f"has parameters and is called in the forward of {type(called[0]).__name__}, but is not an attribute"
+        name = layer.name or kind.lower()
+        hint = f"Create it in __init__: self.{name} = {kind}(...). Lists and dicts may hold it too."
         raise layer.problem(message, repr(layer), hint)
 
 
 def node_name(layer: Layer) -> str:
     """The name of a layer in the outermost module that is being called, or else its own."""
-    names = _node_names.get() or {}
+    _, names = _called_module.get() or (None, {})
     return names[id(layer)][0] if id(layer) in names else layer.name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.layers.base import Layer, data_before, labels_before, named_nodes
+from singa_dask.layers.base import Layer, calling, data_before, labels_before
 
 
 class Module:
@@ -41,7 +41,7 @@ class Module:
 
     def __call__(self, *x: Any) -> Any:
         """The outputs of `forward`. Raises ConfigError if it returns anything but layers when called on layers."""
-        with named_nodes(self.layers) as outermost:
+        with calling(self) as outermost:
             y = self.forward(*x)
         if outermost and x and all(isinstance(source, Layer | str) for source in x):
             outputs = y if isinstance(y, tuple | list) else (y,)
@@ -54,7 +54,7 @@ class Module:
     def layers(self) -> Mapping[int, tuple[str, Layer]]:
         """Name and layer of every layer of this module and of those inside, by the layer's id."""
         found: dict[int, tuple[str, Layer]] = {}
-        for path, layer in _walk(vars(self), ()):
+        for path, layer in _walk(vars(self), (), (self,)):
             prefix = (self.name, *path) if self.name else path
             found.setdefault(id(layer), (".".join((*prefix[:-1], layer.name or prefix[-1])), layer))
         return found
@@ -108,14 +108,16 @@ class Module:
         return ConfigError(Problem(f"module {self.name or type(self).__name__}", message, received, hint))
 
 
-def _walk(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Layer]]:
+def _walk(values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...]) -> Iterator[tuple[Any, Layer]]:
+    """The layers in these values and their paths. inside: the modules and containers around them."""
     for name, value in values.items():
         here = *path, str(name)
         if isinstance(value, Layer):
             yield here, value
-        elif isinstance(value, Module):
-            yield from _walk(vars(value), (*path, value.name or str(name)))
-        elif isinstance(value, Mapping):
-            yield from _walk(value, here)
-        elif isinstance(value, list | tuple):
-            yield from _walk({str(i): each for i, each in enumerate(value)}, here)
+        elif isinstance(value, Module | Mapping | list | tuple) and all(value is not each for each in inside):
+            held: Mapping[Any, Any]
+            if isinstance(value, Module):
+                here, held = (*path, value.name or str(name)), vars(value)
+            else:
+                held = value if isinstance(value, Mapping) else dict(enumerate(value))
+            yield from _walk(held, here, (*inside, value))

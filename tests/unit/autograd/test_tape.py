@@ -264,7 +264,7 @@ class Careless(Module):
 
 @pytest.mark.parametrize("x", [X, layers.RecordInput("data", shape=[2, 8, 8])])
 def test_a_layer_with_parameters_must_not_be_created_in_forward(x):
-    with pytest.raises(ConfigError, match=r"called in the forward of a Module, but is not .*Create it in __init__"):
+    with pytest.raises(ConfigError, match=r"called in the forward of Careless, but is not .*Create it in __init__"):
         Careless()(x)
 
 

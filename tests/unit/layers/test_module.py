@@ -74,6 +74,47 @@ def test_a_name_goes_in_front_of_the_names_of_the_layers():
     ]
 
 
+def test_names_of_several_modules_do_not_clash():
+    layers = [RecordInput("data", **DATA), Block(64), Block(64), InnerProduct("fc", num_output=64), Block(64)]
+    assert wiring(layers) == {
+        "data": [],
+        "block2.fc": ["data"],
+        "block2.relu": ["block2.fc"],
+        "add1": ["data", "block2.relu"],
+        "block3.fc": ["add1"],
+        "block3.relu": ["block3.fc"],
+        "add2": ["add1", "block3.relu"],
+        "fc": ["add2"],
+        "block4.fc": ["fc"],
+        "block4.relu": ["block4.fc"],
+        "add3": ["fc", "block4.relu"],
+    }
+    data = RecordInput("data", **DATA)
+    assert [m.name for m in assemble([Block(64)(Block(64)(data))])] == [
+        *("data", "fc", "relu", "add1", "block2.fc", "block2.relu", "add2"),
+    ]
+
+
+class Child(Module):
+    def __init__(self, parent):
+        self.parent, self.fc = parent, InnerProduct(num_output=64)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+class Parent(Module):
+    def __init__(self):
+        self.child = Child(self)
+
+    def forward(self, x):
+        return self.child(x)
+
+
+def test_a_module_may_know_the_one_that_it_is_in():
+    assert list(wiring([RecordInput("data", **DATA), Parent()])) == ["data", "child.fc"]
+
+
 class Twice(Module):
     def __init__(self):
         self.fc = InnerProduct(num_output=64, param=[{"name": "w"}, {"lr_scale": 2}])
@@ -152,7 +193,7 @@ class Careless(Module):
         ([RecordInput("data", **DATA), Conditional()], "layer 'fc': has no value in forward, which runs once"),
         (
             [RecordInput("data", **DATA), Careless()],
-            "layer 'InnerProduct': has parameters and is called in the forward of a Module, but is not an attribute",
+            "layer 'InnerProduct': has parameters and is called in the forward of Careless, but is not an attribute",
         ),
         ([RecordInput("data", **DATA), Nothing()], "module Nothing: forward must return layers. Received: None"),
         ([RecordInput("data", **DATA), Three()], "module Three: takes 3 sources"),
