@@ -7,12 +7,12 @@ lock-step an Update waits for the updates of all groups, so a repeated request g
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from singa_dask.ops import Ops
+from singa_dask.server.clocks import GroupClock, Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Array,
@@ -47,26 +47,6 @@ class Answer(NamedTuple):
 
     sender: Sender
     reply: Reply
-
-
-@dataclass
-class _GroupClock:
-    """The clock of a worker group for one slice.
-
-    next: step of its next update. excused: steps for which nobody waits, because the group came late. begun: whether
-    an update of this generation has arrived. clock: the measure that groups are compared by. A group that joins with
-    step 40 when the slowest is at clock 100 is excused 60 steps, so its clock is 100.
-    """
-
-    generation: int
-    next: int
-    excused: int = 0
-    active: bool = True
-    begun: bool = False
-
-    @property
-    def clock(self) -> int:
-        return self.next + self.excused
 
 
 @dataclass
@@ -146,7 +126,7 @@ class SliceProtocol:
     values: Array = None
     version: int = 0
     ledger: Ledger = field(default_factory=Ledger)
-    members: dict[int, _GroupClock] = field(default_factory=dict)
+    members: dict[int, GroupClock] = field(default_factory=dict)
     waiting: list[_Waiting] = field(default_factory=list)
     accounts: dict[str, Account] = field(default_factory=dict)
     untold: int = 0  # updates since the last exchange with the right neighbour
@@ -236,7 +216,7 @@ class SliceProtocol:
                 self.updater.start(self.values)
             self.version, self.reductions, self.ledger = put.version, put.reductions, put.ledger.copy()
             self.ledger.begin(self.dealt_to, put.step)
-            self.members = {group: _GroupClock(-1, self.ledger.next(group)) for group in self.groups}
+            self.members = {group: GroupClock(-1, self.ledger.next(group)) for group in self.groups}
             self._save()
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
@@ -263,7 +243,7 @@ class SliceProtocol:
             else:
                 slowest = self._slowest(without=origin.group)
                 clock = step if slowest is None else slowest
-            self.members[origin.group] = _GroupClock(origin.generation, step, max(0, clock - step))
+            self.members[origin.group] = GroupClock(origin.generation, step, max(0, clock - step))
             self.entered += 1
             self.arrived.pop(origin.group, None)  # counted with the updates of the former generation
         return None
@@ -305,17 +285,15 @@ class SliceProtocol:
 
     def _save(self) -> None:
         if self.shadow is not None:
-            members = [[group, *astuple(member)] for group, member in self.members.items()]
-            told = {"ledger": self.ledger.encode(), "members": members, "reductions": self.reductions}
-            self.shadow.save(self.version, self.values, self.updater.state, json.dumps(told).encode())
+            note = Note(self.ledger, self.members, self.reductions).encode()
+            self.shadow.save(self.version, self.values, self.updater.state, note)
 
     def _take(self, copy: Copy) -> None:
         """Have the state of a copy."""
-        told = json.loads(copy.note)
+        note = Note.decode(copy.note)
         self.updater.load_state(copy.states)
         self.values, self.version = self.ops.asarray(copy.values).copy(), copy.version
-        self.ledger, self.reductions = Ledger.decode(told["ledger"]), told["reductions"]
-        self.members = {group: _GroupClock(*clock) for group, *clock in told["members"]}
+        self.ledger, self.members, self.reductions = note.ledger, note.members, note.reductions
 
     def _go_back(self, request: GoBack) -> Reply:
         refused = self._enter(request.origin)
