@@ -58,6 +58,9 @@ class Servers:
     def flush(self):
         self.log.append("flush")
 
+    def settle(self):
+        self.log.append("settle")
+
     def dismiss(self, group, generation):
         self.log.append(("dismiss", group, generation))
         raise ClusterError("lost too")
