@@ -53,13 +53,14 @@ class Ranks:
 
 class Servers:
     def __init__(self, number):
-        self.number, self.log = number, []
-
-    def flush(self):
-        self.log.append("flush")
+        self.number, self.log, self.addresses = number, [], (f"servers {number}",)
 
     def settle(self):
         self.log.append("settle")
+        raise ClusterError("lost again")
+
+    def flush(self):
+        self.log.append("flush")
 
     def dismiss(self, group, generation):
         self.log.append(("dismiss", group, generation))
@@ -190,10 +191,25 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
 
     made.launcher.before, made.launcher.form = lose, form_and_wait
     made.run()
-    assert [servers.log[-1] for servers in made.launcher.all_servers] == ["stop", "stop"]
+    assert [servers.log for servers in made.launcher.all_servers] == [["stop"], ["settle", "stop"]]
     assert made.state.members.server_groups[0].where == ("free",)
     assert [len(r.server_groups) for r, _, _ in made.launcher.made] == [1, 1]
     assert made.back == [((0, 1), None)], "without a checkpoint they go back to the start"
+
+
+def test_worker_groups_are_told_where_their_servers_are_until_they_hear_it():
+    class Deaf:
+        def __init__(self, times):
+            self.times, self.told = times, []
+
+        def tell(self, name, value):
+            self.told.append((name, value))
+            return len(self.told) > self.times
+
+    servers, groups = Servers(0), [Deaf(0), Deaf(2), Deaf(1000)]
+    supervision._tell_servers(servers, groups)
+    assert [len(group.told) for group in groups] == [1, 3, supervision._TELL_TIMES]
+    assert groups[0].told == [("servers", servers.addresses)] and servers.log == ["settle"]
 
 
 def test_what_a_rank_raised_ends_the_run_with_its_own_error(made):
