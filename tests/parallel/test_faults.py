@@ -112,7 +112,7 @@ def test_a_rank_that_dies_in_mpi_init_ends_its_group(cluster3, delay_s):
     with pytest.raises(GroupFailed) as caught:
         form_group(cluster3, ranks, _for_ever).wait(20.0)
     assert caught.value.failure.rank == 1 or caught.value.failure.exception is None
-    assert time.monotonic() - start < 10.0
+    assert time.monotonic() - start < 30.0
     assert not [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("mpich_shm_")]
     with form_group(cluster3, [worker.address for worker in wait_workers(cluster3, 3)], _sum) as group:
         assert group.results() == [6.0] * 3
