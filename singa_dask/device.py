@@ -39,15 +39,16 @@ def get_default_device() -> Device:
 
 @cache
 def create_cuda_gpu_on(device_id: int) -> Device:
-    """GPU number `device_id` of this machine. On a machine without GPUs it is the CPU, and a warning says so."""
+    """GPU number `device_id` of this machine. On a machine without GPUs it is the CPU, and a warning says why."""
+    why = "there is none"
     try:
         import cupy
 
         if cupy.cuda.runtime.getDeviceCount() > 0:
             return Device("gpu", device_id)
     except Exception as error:  # CuPy is missing, or its driver
-        log.debug("no GPU: %s", error)
-    log.warning("this machine has no GPU that CuPy can use: computing on the CPU")
+        why = str(error)
+    log.warning("this machine has no GPU that CuPy can use (%s): computing on the CPU", why)
     return get_default_device()
 
 

@@ -19,10 +19,10 @@ float32, int32 = np.float32, np.int32
 class Tensor:
     """An array on a device.
 
-    Images are (B, C, H, W), as in SINGA: `copy_from_numpy` and `to_numpy` take and give this order, and so do other
-    arrays with channels. array: as layers compute with it, channels last. data: for collective operations, which work
-    in place. requires_grad: whether a parameter was used to compute it. stores_grad: whether `autograd.backward` gives
-    its gradient too. call: the layer's call that made it.
+    Images are (B, C, H, W), as in SINGA: `copy_from_numpy` takes this order, and `to_numpy` gives it. Other arrays of
+    three or more axes have their channels second too. array: as layers compute with it, channels last. data: the same,
+    for collective operations, which work in place. requires_grad: whether a parameter was used to compute it.
+    stores_grad: whether `autograd.backward` gives its gradient too. call: the layer's call that made it.
     """
 
     stores_grad: bool = False
@@ -120,7 +120,7 @@ class Tensor:
 
 
 class Parameter(Tensor):
-    """A parameter of a layer, as the layer stores it. name: "conv.weight" in SINGA's words "conv_weight"."""
+    """A parameter of a layer, in the layout in which the layer stores it. name: for example "conv_weight"."""
 
     def __init__(self, param: Param, device: Device) -> None:
         self.param, self.device, self.call, self.requires_grad = param, device, None, True

@@ -22,6 +22,7 @@ training: whether calls are remembered for `backward`; batch normalisation and d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from singa_dask import layers
@@ -215,10 +216,7 @@ class _Flatten(Layer):
     """y = x as rows of features."""
 
     def setup(self, *src: Any) -> Any:
-        size = 1
-        for axis in src[0]:
-            size *= axis
-        return (size,)
+        return (prod(src[0]),)
 
     def forward(self, ctx: Any, *x: Any) -> Any:
         ctx.x_shape = x[0].shape

@@ -124,6 +124,8 @@ def restart_names() -> None:
 
 def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
     """The layer, set up for sources of these shapes, with the parameters of its first call."""
+    from singa_dask import autograd
+
     key = tuple(shapes)
     if key in kept.made:
         return kept.made[key]
@@ -140,7 +142,7 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
         kept.params = made.params
         FlatParams.of(made.params, kept.device.ops)
         for param in made.params:
-            value = initial_value(param, _seed())
+            value = initial_value(param, autograd.seed())
             param.value[...] = kept.device.ops.asarray(value, kept.device.ops.dtype)
         kept.parameters = [Parameter(param, kept.device) for param in made.params]
     for param, owner in zip(made.params, kept.params, strict=True):
@@ -150,12 +152,6 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
         param.owner = owner
     kept.made[key] = made
     return made
-
-
-def _seed() -> int:
-    from singa_dask import autograd
-
-    return autograd.seed()
 
 
 def parameters_of(layers: Iterable[Layer]) -> list[Parameter]:

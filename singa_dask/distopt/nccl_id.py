@@ -43,7 +43,10 @@ class NcclIdHolder:
                     raise EOFError("no answer")
                 found = connection.recv()
         except (OSError, EOFError) as error:
-            raise ClusterError(f"the process that made the NcclIdHolder does not answer: {error}") from error
+            raise ClusterError(
+                f"the process that made the NcclIdHolder does not answer ({error}). "
+                "It must live until all others have made their DistOpt: let it join them."
+            ) from error
         if isinstance(found, str):
             raise ClusterError(found)
         return found
@@ -56,7 +59,7 @@ def _serve(listener: Listener) -> None:
             size = connection.recv()
             if server is None:
                 server, planned = PmiServer([0] * size), size
-            differs = f"gpu_per_node is {size} in one process and {planned} in another"
+            differs = f"gpu_per_node is {size} in one process and {planned} in another. Give all the same number."
             connection.send(server.endpoint if size == planned else differs)
 
 
