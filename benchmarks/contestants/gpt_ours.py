@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
-from tools.contest import serve_turns
+from tools.contest import serve
 
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.comm import SoloCommunicator
@@ -30,19 +29,13 @@ def main(plan: dict[str, Any]) -> None:
         replica = Replica.form(job, SoloCommunicator(), get_ops("cpu", threads=plan["threads"]))
         replica.group_state.initialise()
         net = replica.nets[Phase.kVal]
-        done = 0
+        number = 0
 
-        def turn(steps: int) -> float:
-            nonlocal done
-            began = time.perf_counter()
-            for number in range(done, done + steps):
-                losses.append(step(number))
-            done += steps
-            return time.perf_counter() - began
-
-        def step(number: int) -> float:
+        def step() -> float:
+            nonlocal number
             feed = {"data": Batch(train[number], None)}
             place = Step(Phase.kTrain, number, job.seed, total_rows=len(train[number]))
+            number += 1
             return replica.train_step(feed, place)["loss"].mean
 
         def result() -> dict[str, float]:
@@ -53,9 +46,7 @@ def main(plan: dict[str, Any]) -> None:
             evaluator = Evaluator(net, replica.algorithm, [], rows=validation.shape[0] * validation.shape[1])
             return {"loss": evaluator.measure(batches).numbers["loss"]}
 
-        losses: list[float] = []
-        turn(FIRST)
-        serve_turns(turn, losses, result)
+        serve(step, [step() for _ in range(FIRST)], result)
 
 
 if __name__ == "__main__":

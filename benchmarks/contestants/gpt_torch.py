@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from tools.contest import serve_turns
+from tools.contest import serve
 from torch import nn
 from torch.nn import functional
 
@@ -91,17 +90,10 @@ def main(plan: dict[str, Any]) -> None:
         {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, betas=tuple(plan["betas"]), eps=plan["epsilon"])
-    done = 0
+    number = 0
 
-    def turn(steps: int) -> float:
-        nonlocal done
-        began = time.perf_counter()
-        for number in range(done, done + steps):
-            losses.append(step(number))
-        done += steps
-        return time.perf_counter() - began
-
-    def step(number: int) -> float:
+    def step() -> float:
+        nonlocal number
         for group in optimizer.param_groups:
             group["lr"] = float(rates[number])
         optimizer.zero_grad(set_to_none=True)
@@ -109,15 +101,14 @@ def main(plan: dict[str, Any]) -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), plan["clip_norm"])
         optimizer.step()
+        number += 1
         return float(loss.detach())
 
     def result() -> dict[str, float]:
         with torch.no_grad():
             return {"loss": float(np.mean([float(model.loss(rows)) for rows in validation]))}
 
-    losses: list[float] = []
-    turn(FIRST)
-    serve_turns(turn, losses, result)
+    serve(step, [step() for _ in range(FIRST)], result)
 
 
 if __name__ == "__main__":
