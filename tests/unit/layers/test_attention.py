@@ -22,21 +22,30 @@ def test_a_single_position_is_refused(shape):
         Attention("a", "x", num_heads=2).setup(shape)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_long_sequences_need_no_array_of_all_pairs(causal):
-    steps, heads, rows = 3000, 2, 2
-    ops = get_ops("cpu", np.float32)
-    layer = Attention("a", "x", num_heads=heads, causal=causal, unroll_len=steps)
+def attention(steps, causal):
+    """What computes a forward and a backward pass over so many positions, and returns the output."""
+    ops, rows, draw = get_ops("cpu", np.float32), 2, np.random.default_rng(0)
+    layer = Attention("a", "x", num_heads=2, causal=causal, unroll_len=steps)
     layer.setup((8,))
-    draw = np.random.default_rng(0)
     for param in layer.params:
         param.bind(draw.standard_normal(param.shape).astype(np.float32), ops.zeros(param.shape))
-    x = draw.standard_normal((steps * rows, 8)).astype(np.float32)
-    ops.column_sums(ops.affine(x, x[:8, :8], x[0]), ops.empty((8,)))  # compiles the kernels
-    ctx = Context(ops, Step(total_rows=rows))
+    x, ctx = draw.standard_normal((steps * rows, 8)).astype(np.float32), Context(ops, Step(total_rows=rows))
+
+    def both():
+        y = layer.forward(ctx, x)
+        layer.backward(ctx, np.ones_like(y))
+        return y
+
+    return both
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_need_no_array_of_all_pairs(causal):
+    steps = 3000
+    attention(8, causal)()  # compiles the kernels
+    both = attention(steps, causal)
     tracemalloc.start()
-    y = layer.forward(ctx, x)
-    layer.backward(ctx, np.ones_like(y))
+    y = both()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < steps * steps * 4 / 4  # a quarter of one matrix of weights
