@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.leases import parts_of_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +31,20 @@ _ANSWER_S = 2.0
 class Held(Protocol):
     """What describes memory to a successor."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """Of the process in its group."""
+
+    @property
+    def size(self) -> int:
+        """The number of processes of the group."""
 
     @property
     def memories(self) -> tuple[MemoryAddress, ...]:
         """All memory that it takes."""
 
-    def moved(self, memories: Sequence[MemoryAddress]) -> Any:
-        """The same, held by another process."""
+    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> Any:
+        """The same, held by the nanny `holder`."""
 
 
 @dataclass(frozen=True)
@@ -87,32 +93,52 @@ class NannyHolder:
         return any(asked)
 
     def _ask(self, nanny: str, args: bytes) -> bool:
-        call = self._worker.rpc(nanny).run(function=pickle.dumps(_hold), args=args)
         try:
-            answer = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop).result(_HOLD_S)
+            return bool(_run_on_nanny(self._worker, nanny, _hold, args, _HOLD_S))
         except (OSError, TimeoutError) as error:
             logger.warning("the nanny %s does not hold memory: %r", nanny, error)
             return False
-        return answer["status"] == "OK" and bool(answer["result"])
+
+
+def read_at(worker: Any, nanny: str, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+    """What a function returns that reads memory where a nanny holds it, perhaps on another machine.
+
+    Raises ClusterError if the nanny does not answer.
+    """
+    try:
+        return _run_on_nanny(worker, nanny, function, pickle.dumps(args), timeout_s)
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"the nanny {nanny}, which holds memory of a lost process, does not answer") from error
+
+
+def _run_on_nanny(worker: Any, nanny: str, function: Callable[..., Any], args: bytes, timeout_s: float) -> Any:
+    call = worker.rpc(nanny).run(function=pickle.dumps(function), args=args)
+    answer = asyncio.run_coroutine_threadsafe(call, worker.loop.asyncio_loop).result(timeout_s)
+    if answer["status"] != "OK":
+        raise answer["exception"]
+    return answer["result"]
 
 
 def left_behind(
-    client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False
+    client: Any, nannies: Iterable[str], run: str, *, earlier: Callable[[str], bool] = lambda group: False
 ) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
     """What the last complete generation of each group of the run has left, by group, in the order of its processes;
     and the nannies that answer.
 
-    earlier: where this start of the run has left nothing, what an earlier one has left: of the same job in the same
-    workspace.
+    earlier: for which groups of which this start of the run has left nothing, what an earlier one has left counts: of
+    the same job in the same workspace.
     """
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     found: defaultdict[tuple[str, str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
-    for answer in answers.values():
+    for nanny, answer in answers.items():
         for owner, described, memories in () if isinstance(answer, Exception) else answer:
-            if owner.run != run and not earlier:
+            if owner.run != run and not earlier(owner.group):
                 continue
             known = found[owner.group, owner.run, owner.generation]
-            known[owner.rank] = owner, pickle.loads(described).moved(memories)  # what a rank of this run has written
+            known[owner.rank] = (
+                owner,
+                pickle.loads(described).moved(memories, nanny),
+            )  # what a rank of this run has written
     left: dict[str, tuple[Any, ...]] = {}
     for (group, _, _), members in sorted(found.items(), key=lambda item: (item[0][1] == run, item[0][2])):
         size = next(iter(members.values()))[0].size

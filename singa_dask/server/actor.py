@@ -119,15 +119,16 @@ class ServerActor:
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
 
     async def close(self) -> None:
-        """Stop exchanging. The worker may then be reserved again."""
+        """Stop answering and exchanging. The worker may then be reserved again."""
         self.closed = True
+        self.server.retire()
         if self._exchanging is not None:
             self._exchanging.cancel()
         self._pool.shutdown(wait=False)
 
     async def _exchange_while_there(self) -> None:
         """Exchange until Dask releases the actor. It does so without notice when its client is gone."""
-        while not self.closed and self._key in self._worker.state.actors:
+        while not self.server.retired and self._key in self._worker.state.actors:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HOLD_S)
             if not self._due.is_set():

@@ -193,10 +193,15 @@ class NotYet:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """The server has a successor, which goes on with everything that this one has acknowledged: repeat it there."""
+
+
+@dataclass(frozen=True)
 class Refused:
     """The request is outdated, or concerns something that is not here."""
 
     reason: str
 
 
-Reply: TypeAlias = Done | Fresh | State | Delta | NotYet | Refused
+Reply: TypeAlias = Done | Fresh | State | Delta | NotYet | Moved | Refused

@@ -7,12 +7,12 @@ lock-step an Update waits for the updates of all groups, so a repeated request g
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from singa_dask.ops import Ops
+from singa_dask.server.kept import Keeper, KeptSlice
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Array,
@@ -33,7 +33,6 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.neighbours import Account
-from singa_dask.server.shadow import SliceShadow
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater
 
@@ -49,7 +48,7 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class _GroupClock:
+class GroupClock:
     """The clock of a worker group for one slice.
 
     next: step of its next update. excused: steps for which nobody waits, because the group came late. begun: whether
@@ -81,8 +80,8 @@ class ServerProtocol:
     groups: the expected worker groups; dealt_to: how many share the training data; max_staleness: how many updates a
     group may be ahead of the slowest one, None for no bound (Downpour), 0 for lock-step. sync_freq: updates between
     two exchanges with the right neighbour. accounts: by side ("left", "right"), the generations of existing
-    neighbours. copy: False to update the arrays of Put in place. shadows: by slice, of those that get a copy of every
-    new version.
+    neighbours. copy: False to update the arrays of Put in place. keepers: by slice, of those that are saved before
+    anything is answered.
 
     Not thread-safe. Replies hold live arrays, valid until the next message.
     """
@@ -99,11 +98,12 @@ class ServerProtocol:
         sync_freq: int = 1,
         accounts: Mapping[str, tuple[int, int]] | None = None,
         copy: bool = True,
-        shadows: Mapping[int, SliceShadow] | None = None,
+        keepers: Mapping[int, Keeper] | None = None,
     ) -> None:
+        self.dtype = ops.dtype
         shared = ops, tuple(groups), dealt_to, max_staleness, sync_freq, dict(accounts or {}), copy
         self.slices = {
-            s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, shadow=(shadows or {}).get(s.index))
+            s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, keeper=(keepers or {}).get(s.index))
             for s in slices
         }
 
@@ -128,11 +128,11 @@ class SliceProtocol:
     sync_freq: int
     generations: dict[str, tuple[int, int]]
     copy: bool
-    shadow: SliceShadow | None = None
+    keeper: Keeper | None = None
     values: Array = None
     version: int = 0
     ledger: Ledger = field(default_factory=Ledger)
-    members: dict[int, _GroupClock] = field(default_factory=dict)
+    members: dict[int, GroupClock] = field(default_factory=dict)
     waiting: list[_Waiting] = field(default_factory=list)
     accounts: dict[str, Account] = field(default_factory=dict)
     untold: int = 0  # updates since the last exchange with the right neighbour
@@ -140,6 +140,7 @@ class SliceProtocol:
     entered: int = 0  # generations that have started
     reductions: int = 0  # of the learning rate, the maximum that anybody knows
     arrived: dict[int, int] = field(default_factory=dict)  # clocks including waiting updates, at the start of a pass
+    changed: bool = False  # since it was saved
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """See ServerProtocol.handle."""
@@ -157,6 +158,7 @@ class SliceProtocol:
                     given.append((entry, reply))
             self.waiting = still
             if (len(given), self.version, self.entered) == before:
+                self.save()
                 return [Answer(entry.sender, self._dated(entry.request, reply)) for entry, reply in given]
 
     def _in_turn(self) -> Sequence[_Waiting]:
@@ -208,6 +210,18 @@ class SliceProtocol:
         assert isinstance(request, Inspect)
         return State(self.values, self.updater.state, self.version, self.reductions)
 
+    def restore(self, left: KeptSlice, groups: Container[int]) -> None:
+        """Go on from what a lost server has left. groups: the worker groups that still make updates."""
+        note = left.note
+        self.values = self.ops.asarray(left.values).copy()
+        self.updater.load_state(left.states)
+        self.version, self.ledger = left.version, Ledger.decode(note["ledger"])
+        self.reductions, self.untold, self.heard = note["reductions"], note["untold"], note["heard"]
+        self.members = {int(group): GroupClock(*clock) for group, clock in note["members"].items()}
+        for group, member in self.members.items():
+            member.active = member.active and group in groups
+        self.accounts = {side: Account.restored(self.index, *account) for side, account in left.accounts.items()}
+
     # Worker groups
 
     def _put(self, put: Put) -> Reply:
@@ -220,8 +234,8 @@ class SliceProtocol:
                 self.updater.start(self.values)
             self.version, self.reductions, self.ledger = put.version, put.reductions, put.ledger.copy()
             self.ledger.begin(self.dealt_to, put.step)
-            self.members = {group: _GroupClock(-1, self.ledger.next(group)) for group in self.groups}
-            self._save()
+            self.members = {group: GroupClock(-1, self.ledger.next(group)) for group in self.groups}
+            self.changed = True
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
         return Done()
@@ -247,8 +261,8 @@ class SliceProtocol:
             else:
                 slowest = self._slowest(without=origin.group)
                 clock = step if slowest is None else slowest
-            self.members[origin.group] = _GroupClock(origin.generation, step, max(0, clock - step))
-            self.entered += 1
+            self.members[origin.group] = GroupClock(origin.generation, step, max(0, clock - step))
+            self.entered, self.changed = self.entered + 1, True
             self.arrived.pop(origin.group, None)  # counted with the updates of the former generation
         return None
 
@@ -276,14 +290,14 @@ class SliceProtocol:
             self.reductions = max(self.reductions, reductions)
             self.version += 1
             member.next += 1
-            self.untold += 1
-            self._save()
+            self.untold, self.changed = self.untold + 1, True
         return Fresh(self.values, self.version, staleness=entry.staleness)
 
-    def _save(self) -> None:
-        if self.shadow is not None:
-            note = json.dumps({"ledger": self.ledger.encode()}).encode()
-            self.shadow.save(self.version, self.values, self.updater.state, note)
+    def save(self) -> None:
+        """Save what has changed, if there is somewhere to. Raises Superseded if a successor goes on from there."""
+        if self.changed and self.keeper is not None:
+            self.keeper.save(self)
+        self.changed = False
 
     def _must_fit(self, name: str, array: Array) -> None:
         if array.shape != (self.size,):
@@ -314,7 +328,7 @@ class SliceProtocol:
     def _leave(self, origin: Origin) -> Reply:
         # Even if its Get has not arrived: a Get under way must not make the others wait.
         if self._enter(origin) is None:
-            self.members[origin.group].active = False
+            self.members[origin.group].active, self.changed = False, True
         return Done()
 
     # Neighbours
@@ -324,7 +338,8 @@ class SliceProtocol:
         request must not reopen it. Returns its opening values and their ledger."""
         account = self.accounts.get(side)
         if account is None or account.generations != generations:
-            account = self.accounts[side] = Account(self.values, self.ledger, generations)
+            account, self.changed = Account(self.values, self.ledger, generations), True
+            self.accounts[side] = account
         return account.opening
 
     def part_with(self) -> None:
@@ -340,7 +355,7 @@ class SliceProtocol:
         if not account.waiting:
             if not (force or self.heard or self.untold >= self.sync_freq):
                 return None
-            self.untold, self.heard = 0, False
+            self.untold, self.heard, self.changed = 0, False, True
         return account.begin(self.index, self.values, self.ledger, self.reductions)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
@@ -348,6 +363,7 @@ class SliceProtocol:
         if not isinstance(reply, Delta):
             raise ValueError(f"the right neighbour did not answer the exchange: {reply}")
         self.accounts[RIGHT].finish(self.values, self.ledger, sync, reply)
+        self.changed = True
         self.reductions = max(self.reductions, reply.reductions)
 
     def _sync(self, sync: Sync) -> Reply:
@@ -356,7 +372,7 @@ class SliceProtocol:
         reply = self.accounts[LEFT].answer(self.values, self.ledger, sync)
         if not isinstance(reply, Delta):
             return reply
-        self.heard, self.reductions = True, max(self.reductions, sync.reductions)
+        self.heard, self.changed, self.reductions = True, True, max(self.reductions, sync.reductions)
         return replace(reply, reductions=self.reductions)
 
     def _open(self, request: OpenAccount) -> Reply:
@@ -376,5 +392,5 @@ class SliceProtocol:
         self.values[...] = given + own
         self.ledger = request.ledger.plus(untold)
         account = self.accounts[request.side] = Account(given, request.ledger, request.account)
-        self.untold, self.heard = self.sync_freq, True
+        self.untold, self.heard, self.changed = self.sync_freq, True, True
         return Done()

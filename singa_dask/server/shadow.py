@@ -3,6 +3,9 @@
 A slice has two copies, which are written in turns. So whenever the process is killed, one of them is whole: the slice
 as it was after the last update, or after the one before. A worker group that goes on from its shadows repeats at most
 one step.
+
+A successor fences the copies before it reads them. A process that lives all the same then saves nothing any more, and
+so acknowledges nothing that its successor does not know.
 """
 
 from __future__ import annotations
@@ -15,12 +18,17 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.errors import ClusterError
 from singa_dask.server.slices import Slice
 
 Array = np.ndarray
 _LINE = 64  # bytes of a cache line
-_NOTE = 1 << 14  # bytes, with their number in front
+_NOTE = 1 << 16  # bytes, with their number in front
 _NEVER = -1
+
+
+class Superseded(ClusterError):
+    """Another process goes on from what this one has saved."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class ShadowAddress:
 class Copy:
     """One of the two copies of a slice. number: of the copy, growing; _NEVER while it is being written."""
 
-    head: Array  # number, version
+    head: Array  # number, version, whether a successor has fenced it
     note_memory: Array
     values: Array
     states: dict[str, Array]
@@ -76,9 +84,10 @@ class SliceShadow:
     def save(self, version: int, values: Array, states: Mapping[str, Array], note: bytes = b"") -> None:
         """Copy the slice after `version` updates, if a copy is due.
 
-        values: the first elements of it, if not all. note: what the server must know besides, at most 16,376 bytes.
+        values: the first elements of it, if not all. note: what the server must know besides, at most 65,528 bytes.
+        Raises Superseded if a successor reads the copies.
         """
-        if version % self._pace.every:
+        if not self.due(version):
             return
         began = time.perf_counter()
         older, newer = sorted(self._copies, key=lambda copy: copy.number)
@@ -93,6 +102,17 @@ class SliceShadow:
         older.head[1] = version
         older.head[0] = newer.number + 1
         self._pace.seconds += time.perf_counter() - began
+        if any(copy.head[2] for copy in self._copies):
+            raise Superseded("a successor of this process goes on from what it has saved")
+
+    def due(self, version: int) -> bool:
+        """Whether a copy is made after so many updates."""
+        return version % self._pace.every == 0
+
+    def fence(self) -> None:
+        """Have the process that saves here be superseded."""
+        for copy in self._copies:
+            copy.head[2] = 1
 
     @property
     def newest(self) -> Copy | None:
@@ -133,7 +153,7 @@ class Shadow:
         shadow = cls(memory, ShadowAddress(memory.address, known, tuple(states), np.dtype(dtype).name))
         for each in shadow.slices.values():
             for copy in each._copies:
-                copy.head[:] = _NEVER
+                copy.head[:2] = _NEVER
         return shadow
 
     @classmethod
@@ -160,7 +180,7 @@ class Shadow:
         for index, start, stop in self.address.slices:
             copies = [
                 Copy(
-                    take(np.int64, 2),
+                    take(np.int64, 3),
                     take(np.uint8, _NOTE),
                     take(dtype, stop - start),
                     {name: take(dtype, stop - start) for name in self.address.states},

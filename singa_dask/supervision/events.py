@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
+    from singa_dask.server import KeptServer
     from singa_dask.training.checkpoint import Found
-    from singa_dask.training.shadows import RankAddress
     from singa_dask.training.worker import GroupPlan
 
 
@@ -20,24 +20,26 @@ class Event:
 @dataclass(frozen=True)
 class Surveyed(Event):
     """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
-    newest checkpoint, if it was asked for; left: by worker group, the shadows that its ranks have left in memory."""
+    newest checkpoint, if it was asked for; left: what the processes of worker groups and server groups have left in
+    memory, by the group's name."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
     at: float = 0.0
     found: Found | None = None
-    left: Mapping[int, tuple[RankAddress, ...]] = field(default_factory=dict)
+    left: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     nannies: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Formed(Event):
     """A request succeeded. moved: old addresses of restarted Dask workers -> new ones; pids: by address, of processes
-    that have a nanny."""
+    that have a nanny; unkept: the server groups of which no memory would outlive their processes."""
 
     request: int
     moved: Mapping[str, str] = field(default_factory=dict)
     pids: Mapping[str, int] = field(default_factory=dict)
+    unkept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,13 +166,17 @@ class WorkerGroupRequest:
 @dataclass(frozen=True)
 class ServerGroupRequest:
     """A server group to make. groups: the worker groups that will use it; accounts: the generations, left and right of
-    each border, of neighbours that begin with the same parameters."""
+    each border, of neighbours that begin with the same parameters; sides: on which there are neighbours; also: another
+    nanny of each server's machine, "" for none; left: what the lost servers have left, from which it goes on."""
 
     number: int
     where: tuple[str, ...]
     generation: int
     groups: tuple[int, ...]
     accounts: Mapping[str, tuple[int, int]]
+    sides: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    left: tuple[KeptServer, ...] = ()
 
 
 @dataclass(frozen=True)

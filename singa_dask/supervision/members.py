@@ -17,6 +17,7 @@ from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
     from singa_dask.cluster.workers import Placement, WorkerInfo
+    from singa_dask.server import KeptServer
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.shadows import RankAddress
 
@@ -36,12 +37,13 @@ class NoReplacement(ClusterError):
 @dataclass(frozen=True)
 class Restart:
     """A restart, for the record: the worker groups that were re-formed, their step, the cause, and the server groups
-    that were made again."""
+    that were made again. whole: the server groups that went on from memory, with everything that they had."""
 
     groups: tuple[int, ...]
     step: int
     cause: str
     servers: tuple[int, ...] = ()
+    whole: tuple[int, ...] = ()
 
 
 class Phase(Enum):
@@ -78,14 +80,16 @@ TRANSITIONS = {
 class Member:
     """A worker group or a server group.
 
-    where: the Dask worker of each worker or server. generation: grows whenever it is formed. restarts: how often it
-    was lost since its worker groups last were beyond `reached`, the step that they had then.
+    where: the Dask worker of each worker or server. generation: grows with every attempt to form it; formed: the last
+    one that succeeded. restarts: how often it was lost since its worker groups last were beyond `reached`, the step
+    that they had then.
     """
 
     where: tuple[str, ...]
     number: int
     phase: Phase = field(default=Phase.DOWN, kw_only=True)
     generation: int = field(default=0, kw_only=True)
+    formed: int = field(default=0, kw_only=True)
     restarts: int = field(default=0, kw_only=True)
     reached: int = field(default=-1, kw_only=True)
 
@@ -113,7 +117,9 @@ class WorkerGroup(Member):
 
 @dataclass(eq=False)
 class ServerGroup(Member):
-    """The servers that hold one copy of the parameters."""
+    """The servers that hold one copy of the parameters. left: by its lost servers, from which it goes on."""
+
+    left: tuple[KeptServer, ...] = ()
 
     def __str__(self) -> str:
         return f"server group {self.number}"
@@ -206,13 +212,14 @@ class Members:
         """Every worker group and server group that cannot go on after the loss of a member.
 
         These are: members in silent processes; members in the processes of a lost worker group that has several, as
-        all of them are replaced; worker groups of lost servers.
+        all of them are replaced; worker groups of lost servers that have left nothing in memory.
         """
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
         working = [group for group in self.worker_groups if group.phase in standing]
         serving = [group for group in self.server_groups if group.phase in standing]
         if self.synchronous:
-            return working, serving
+            alone = isinstance(member, ServerGroup) and not silent & {a for group in working for a in group.where}
+            return ([], serving) if alone and self.coming_back((), serving) else (working, serving)
         lost = set(silent)
         workers = [group for group in working if group is member]
         servers = [group for group in serving if group is member]
@@ -220,15 +227,18 @@ class Members:
             known = len(workers), len(servers)
             lost |= {address for group in workers if len(group.where) > 1 for address in group.where}
             servers = [g for g in serving if g in servers or lost & set(g.where)]
-            down = {g.number for g in servers}
+            down = {g.number for g in servers if not g.left}
             workers = [g for g in working if g in workers or g.server_group in down or lost & set(g.where)]
             if (len(workers), len(servers)) == known:
                 return workers, servers
 
     def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
         """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
+        if servers and len(self.coming_back(workers, servers)) == len(servers):
+            names = " and ".join(map(str, [*workers, *servers]))
+            return f" of {names}, with everything that it had acknowledged"
         names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
-        if self.server_groups and not servers:
+        if self.server_groups and all(self.server_groups[g.server_group] in self.serving() for g in workers):
             return f"{names}, from the servers' parameters"
         if self.serving():
             return f"{names}, from the parameters of a neighbouring server group"
@@ -236,25 +246,43 @@ class Members:
             return f"{names}, from the state that its processes have left in memory"
         return f"{names}, from step {found.step if found else 0}"
 
+    def coming_back(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> list[ServerGroup]:
+        """The server groups, of those that are lost with these worker groups, that go on from what they have left.
+
+        Those of a synchronous worker group do not if this is lost too: servers may have made different steps.
+        """
+        return [group for group in servers if group.left and not (self.synchronous and workers)]
+
+    def returning(self) -> list[ServerGroup]:
+        """The server groups that are down, and go on from what they have left."""
+        workers = [group for group in self.worker_groups if group.phase is not Phase.RUNNING]
+        return self.coming_back(workers, [group for group in self.server_groups if group.phase is Phase.DOWN])
+
+    def stranded(self) -> list[WorkerGroup]:
+        """The worker groups that run, though their servers are gone for good."""
+        gone = (Phase.DOWN, Phase.DROPPED, Phase.ENDED)
+        lost = {g.number for g in self.server_groups if g.phase in gone and g not in self.returning()}
+        return [group for group in self.running() if group.server_group in lost]
+
     # Forming
 
     def batch(self, dispensable: Callable[[WorkerGroup], bool]) -> list[Member]:
         """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others.
 
-        If no server group runs, those without a worker group that gives them parameters come later: they take over a
-        neighbour's.
+        If no server group runs or returns, those without a worker group that gives them parameters come later: they
+        take over a neighbour's.
         """
         down = [group for group in self.worker_groups if group.phase is Phase.DOWN]
         needed = [group for group in down if not dispensable(group)]
         servers = [group for group in self.server_groups if group.phase is Phase.DOWN]
-        if not self.serving():
+        if not self.serving() and not self.returning():
             servers = [group for group in servers if self.coming(group.number)]
         return [*needed, *servers] or [*down[:1]]
 
     def cut_off(self) -> list[Member]:
         """The members that wait for places in vain, as server groups beside them were dropped: server groups that have
         no way to a neighbour's parameters, and their worker groups."""
-        serving = self.serving()
+        serving = [*self.serving(), *self.returning()]
         begun = {g.number for g in self.server_groups if g in serving or (not serving and self.coming(g.number))}
         while True:
             near = {n for number in begun for n in (number - 1, number + 1)}
@@ -286,9 +314,13 @@ class Members:
         )
         return WorkerGroupRequest(plan, group.where, group.server_group)
 
-    def server_group_request(self, group: ServerGroup, *, fresh: bool) -> ServerGroupRequest:
-        """What the launcher must know of a server group."""
+    def server_group_request(
+        self, group: ServerGroup, also: tuple[str, ...], *, fresh: bool, returns: bool
+    ) -> ServerGroupRequest:
+        """What the launcher must know of a server group. also: as in ServerGroupRequest. returns: whether it goes on
+        from what it has left."""
         pairs = {"left": (group.number - 1, group.number), "right": (group.number, group.number + 1)}
+        sides = {side: p for side, p in pairs.items() if p[0] >= 0 and p[1] < len(self.server_groups)}
         return ServerGroupRequest(
             number=group.number,
             where=group.where,
@@ -296,7 +328,10 @@ class Members:
             groups=self.coming(group.number),
             accounts={
                 side: (self.server_groups[left].generation, self.server_groups[right].generation)
-                for side, (left, right) in pairs.items()
-                if fresh and left >= 0 and right < len(self.server_groups)
+                for side, (left, right) in sides.items()
+                if fresh
             },
+            sides=tuple(sides),
+            also=also,
+            left=group.left if returns else (),
         )

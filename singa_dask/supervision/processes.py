@@ -19,6 +19,7 @@ class Processes:
         self.pids: dict[str, int] = {}
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
+        self._machines: dict[str, str] = {}  # of nannies
 
     def there(self, workers: Iterable[WorkerInfo]) -> tuple[list[WorkerInfo], dict[str, int]]:
         """The Dask workers to count on, of those that answer; and the processes, pid by address, that answer although
@@ -27,6 +28,7 @@ class Processes:
         back = {info.address: info.pid for info in workers if (info.address, info.pid) in self.replaced}
         there = [info for info in workers if info.address not in back]
         self._nannies |= {info.address: info.nanny for info in there if info.nanny}
+        self._machines |= {info.nanny: info.node for info in there if info.nanny}
         self.pids |= {info.address: info.pid for info in there if info.nanny}
         return there, back
 
@@ -45,6 +47,13 @@ class Processes:
     def nannies(self) -> frozenset[str]:
         """All nannies that were ever seen."""
         return frozenset(self._nannies.values())
+
+    def also(self, address: str) -> str:
+        """Another nanny of the machine of a Dask worker, "" for none: each machine's nannies take turns."""
+        own = self._nannies.get(address, "")
+        there = sorted(nanny for nanny, machine in self._machines.items() if machine == self._machines.get(own))
+        behind = there[there.index(own) + 1 :] + there[: there.index(own)] if own else []
+        return next(iter(behind), "")
 
     def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""

@@ -1,7 +1,8 @@
 """How the driver decides about a run's worker groups and servers. No IO: events in, commands out.
 
-The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes, and
-servers that are lost take along the worker groups that they serve; all others go on.
+The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes.
+Servers that are lost go on from what they have left in memory, and the worker groups that they serve wait for them. If
+nothing is left, they take along these worker groups. All others go on.
 
 Every decision about processes rests on a survey that began after the event that made it necessary.
 """
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 _SURVEY_AGAIN_S = 0.05
 # Between two surveys of a group that goes on with fewer workers.
 _GROW_EVERY_S = 2.0
+UNKEPT = (
+    "leaves no copies in memory, as its processes have no nannies or too little memory: "
+    "after its loss, updates that no other server group has are lost"
+)
 
 
 class Supervision:
@@ -167,8 +172,11 @@ class Supervision:
         if isinstance(event, ev.NotFormed):
             return self._not_formed(members, event)
         self.processes.pids.update(event.pids)
+        for number in event.unkept:
+            self._do(ev.Note(f"{self.members.server_groups[number]} {UNKEPT}"))
         for member in members:
             self.members.move(member, "formed")
+            member.formed = member.generation
             if isinstance(member, WorkerGroup) and (self.stopped or member.leaving):
                 self._do(ev.Stop(member.number))
 
@@ -237,11 +245,14 @@ class Supervision:
             self._checkpoint = (event.found,)
             self._needs_checkpoint = False
         for group in self.members.worker_groups:
-            group.left = event.left.get(group.number, ())
+            group.left = event.left.get(str(group), ())
+        for servers in self.members.server_groups:
+            left = event.left.get(str(servers), ())
+            servers.left = left if left and left[0].generation >= servers.formed else ()
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
-        if self.busy is None and not self._take_losses(silent):
+        if self.busy is None and not self._take_losses(silent) and not self._lose_stranded():
             for member in self.members.cut_off() if self.stopped else ():
                 self._drop(member)
             self._place(there, event.at, event.nannies)
@@ -273,11 +284,8 @@ class Supervision:
         elif loss.unless_all_answer and not silent:
             self._end(error)
         elif self.stopped:
-            if workers:
-                self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
-            for other in (*workers, *servers):
-                self._drop(other)
-        elif self._checkpoint is None and not set(self.members.serving()) - set(servers):
+            self._take_down_at_end(error, workers, servers)
+        elif self._needs_start(workers, servers):
             self._needs_checkpoint = True
             return False
         else:
@@ -288,12 +296,38 @@ class Supervision:
                 self._restart(member, error, workers, servers)
         return True
 
+    def _take_down_at_end(
+        self, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
+    ) -> None:
+        """Go on without what is lost while the run is being stopped, unless worker groups wait for it."""
+        back = self.members.coming_back(workers, servers)
+        if workers:
+            self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
+        for other in (*workers, *(group for group in servers if group not in back)):
+            self._drop(other)
+        if back:
+            self._restart(back[0], error, (), back)
+
+    def _lose_stranded(self) -> bool:
+        """Take down the worker groups whose servers do not come back. Returns whether there are any."""
+        stranded = self.members.stranded()
+        for group in stranded:
+            lost = f"server group {group.server_group} is lost, and what it had left in memory"
+            self._lose(Loss(group, GroupLost(f"{group}: {lost}")))
+        return bool(stranded)
+
+    def _needs_start(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> bool:
+        """Whether the newest checkpoint must be known, as no server group stays or comes back."""
+        stay = set(self.members.serving()) - set(servers)
+        return self._checkpoint is None and not stay and not self.members.coming_back(workers, servers)
+
     def _restart(
         self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
         self._replaced_by = None  # replacements get the full patience again
         numbers = tuple(group.number for group in workers)
-        step = min((self.steps.get(number, 0) for number in numbers), default=0)
+        served = [n for group in servers for n in self.members.coming(group.number)]
+        step = min((self.steps.get(number, 0) for number in numbers or served), default=0)
         member.restarts = 1 if step > member.reached else member.restarts + 1
         member.reached = max(member.reached, step)
         for other in (*workers, *servers):
@@ -301,7 +335,9 @@ class Supervision:
         self.lead_told = False
         if member.restarts > self.max_restarts:
             return self._end(error)
-        self.restarts.append(Restart(numbers, step, str(error), tuple(group.number for group in servers)))
+        whole = tuple(group.number for group in self.members.coming_back(workers, servers))
+        anew = tuple(group.number for group in servers if group.number not in whole)
+        self.restarts.append(Restart(numbers, step, str(error), anew, whole))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
         way_out = self.members.way_out(workers, servers, self._found)
         self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))
@@ -338,6 +374,9 @@ class Supervision:
         )
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
+        elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
+            for member in batch:
+                self._drop(member, f"{member} does not come back: {error}")
         else:
             self._end(error)
 
@@ -388,7 +427,8 @@ class Supervision:
     def _form(self, batch: Sequence[Member]) -> None:
         workers = [member for member in batch if isinstance(member, WorkerGroup)]
         servers = [member for member in batch if isinstance(member, ServerGroup)]
-        fresh, found = not self.members.serving(), self._found
+        returning = self.members.returning()
+        fresh, found = not (self.members.serving() or returning), self._found
         if fresh and any(group.generation for group in workers):
             numbers = tuple(group.number for group in workers)
             if not all(group.left for group in workers):  # else they tell where they begin
@@ -401,7 +441,12 @@ class Supervision:
             group.resume, group.first = (found.path, found.step) if found else (None, 0)
         self._requests += 1
         worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
-        server_groups = tuple(self.members.server_group_request(group, fresh=fresh) for group in servers)
+        server_groups = tuple(
+            self.members.server_group_request(
+                group, tuple(map(self.processes.also, group.where)), fresh=fresh, returns=group in returning
+            )
+            for group in servers
+        )
         self._do_alone(ev.FormRequest(self._requests, worker_groups, server_groups, fresh))
 
     # Parts

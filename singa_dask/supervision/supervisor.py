@@ -158,7 +158,7 @@ class Supervisor:
             case ev.Kill(pids):
                 self._begin(self._surveys, kill_processes, self.client, dict(pids))
             case ev.FormRequest():
-                self._begin(self._operations, self.launcher.form, command, dict(self._servers))
+                self._begin(self._operations, self.launcher.form, command, dict(self._servers), dict(self._groups))
             case ev.Close(worker_groups, server_groups):
                 groups = [self._groups.pop(number) for number in worker_groups if number in self._groups]
                 servers = [self._servers.pop(number) for number in server_groups if number in self._servers]

@@ -73,6 +73,11 @@ class Free:
     memory: int
     owners: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def least(self) -> int:
+        """The smallest of these, as if no other worker needed any."""
+        return min(self.space, self.memory, *(memory for memory, _ in self.owners))
+
 
 def need_of(
     nets: Mapping[int, Net],

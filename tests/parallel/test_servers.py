@@ -18,7 +18,7 @@ from support.servers import server_plan
 from singa_dask.cluster import form_group, local_cluster, wait_workers
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, LocalLink, ServerActor, Stub, link_to, partition
+from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
 from singa_dask.server.actor import HOLD_S
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
@@ -67,7 +67,7 @@ def values(size: int = SIZE) -> np.ndarray:
 def exchange(address: Address, size: int, steps: int) -> tuple[bool, float, float, int]:
     """On a worker: put, get, and some updates; whether the server was here, and what came."""
     secede()
-    link = link_to(address, get_worker(), 20.0)
+    link = ActorLink(address, get_worker(), 20.0)
     stub = Stub(partition(size, 1, 1, beside=False).slices, {0: link})
     out = values(size)
     stub.put(out, {}, 0)
@@ -77,7 +77,7 @@ def exchange(address: Address, size: int, steps: int) -> tuple[bool, float, floa
     for step in range(steps):
         stub.push(step, np.ones(size, np.float32), out)
         stub.pull(out)
-    return isinstance(link, LocalLink), float(out[0]), float(out[-1]), stub.take_traffic().nbytes
+    return link.local, float(out[0]), float(out[-1]), stub.take_traffic().nbytes
 
 
 @pytest.mark.parametrize("size", [SIZE, LARGE])
@@ -97,7 +97,7 @@ def ask(address: Address, request, timeout_s: float = 20.0):
     """On a worker: the reply, and how long it took."""
     secede()
     began = time.monotonic()
-    reply = link_to(address, get_worker(), timeout_s).send(request).result(60)
+    reply = ActorLink(address, get_worker(), timeout_s).send(request).result(60)
     return reply, time.monotonic() - began
 
 
@@ -144,7 +144,7 @@ def refusal(address: Address) -> str:
     secede()
     worker = get_worker()
     try:
-        link_to(address, worker, 5.0).send(Get(0, Origin(0))).result(30)
+        ActorLink(address, worker, 5.0).send(Get(0, Origin(0))).result(30)
     except ClusterError as error:
         return str(error)
     return ""
@@ -164,7 +164,9 @@ def test_refusals_and_wrong_addresses_are_errors_that_name_the_server(servers, r
 def train(address: Address, group: int, steps: int) -> float:
     """On a worker: updates that add 10**group."""
     secede()
-    stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: link_to(address, get_worker(), 20.0)}, group, behind=1)
+    stub = Stub(
+        partition(SIZE, 1, 1, beside=False).slices, {0: ActorLink(address, get_worker(), 20.0)}, group, behind=1
+    )
     out = np.zeros(SIZE, np.float32)
     stub.put(out, {}, 0)
     stub.begin(stub.get(out, 0))
@@ -256,7 +258,7 @@ def test_a_server_made_anew_takes_over_from_its_neighbours(servers, ranks3):
 def lost(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     """On a worker: updates until the server's process is killed under them."""
     secede()
-    link = link_to(address, get_worker(), timeout_s)
+    link = ActorLink(address, get_worker(), timeout_s)
     stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: link})
     out = np.zeros(SIZE, np.float32)
     stub.put(out, {}, 0)
@@ -283,7 +285,7 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
     try:
-        link_to(address, get_worker(), timeout_s).send(Inspect(0)).result(60)
+        ActorLink(address, get_worker(), timeout_s).send(Inspect(0)).result(60)
     except ClusterError as error:
         return str(error), time.monotonic() - began
     finally:
@@ -381,7 +383,7 @@ def ask_past_a_stop(address: Address, request, pid: int) -> int:
         import singa_dask.server.link as link
 
         before, link.ATTEMPT_S = link.ATTEMPT_S, 0.5
-        future = link_to(address, get_worker(), 20.0).send(request)
+        future = ActorLink(address, get_worker(), 20.0).send(request)
         time.sleep(1.8)
     finally:
         os.kill(pid, signal.SIGCONT)

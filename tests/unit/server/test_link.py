@@ -13,8 +13,8 @@ import pytest
 from support.servers import ones, protocol
 
 from singa_dask.errors import ClusterError
-from singa_dask.server import LocalLink, Server, link, link_to
-from singa_dask.server.link import Address, DaskLink, ask, nbytes_of
+from singa_dask.server import ActorLink, Server, link
+from singa_dask.server.link import Address, ask, nbytes_of
 from singa_dask.server.messages import Coded, Done, Get, Inspect, NotYet, Origin, Put, Refused, State, Update
 from singa_dask.server.server import publish
 
@@ -158,8 +158,8 @@ def loop():
 def test_a_server_in_this_process_is_called_directly(loop):
     server = Server(protocol())
     publish("here", server)
-    own = link_to(Address("tcp://here:1", "here"), None, 1.0)
-    assert isinstance(own, LocalLink) and own.local
+    own = ActorLink(Address("tcp://here:1", "here"), None, 1.0)
+    assert own.local
     out = ones(7.0)
     assert own.send(Put(0, ones(3.0))).result(1) == Done()
     assert own.send(GET, out).result(1).values is out and (out == 3).all()
@@ -168,12 +168,12 @@ def test_a_server_in_this_process_is_called_directly(loop):
 def test_a_server_elsewhere_is_asked_on_the_event_loop_of_the_worker(loop, monkeypatch):
     worker = Answering(OSError("broken"), Done())
     worker.loop = loop
-    far = link_to(THERE, worker, 0.0)
-    assert isinstance(far, DaskLink) and not far.local and far.address == THERE
+    far = ActorLink(THERE, worker, 0.0)
+    assert not far.local
     with pytest.raises(ClusterError, match="for 0 s"):
         far.send(GET).result(5)
     worker.answers = [Done()]
-    assert link_to(THERE, worker, 5.0).send(GET).result(5) == Done()
+    assert ActorLink(THERE, worker, 5.0).send(GET).result(5) == Done()
 
 
 def test_messages_may_take_the_time_of_the_arrays_of_all_slices(loop, monkeypatch):
@@ -187,7 +187,7 @@ def test_messages_may_take_the_time_of_the_arrays_of_all_slices(loop, monkeypatc
 
     monkeypatch.setattr(link, "ask", remember)
     monkeypatch.setattr(link, "LEAST_RATE", 100.0)
-    far = DaskLink(THERE, SimpleNamespace(loop=loop), 9.0)
+    far = ActorLink(THERE, SimpleNamespace(loop=loop), 9.0)
 
     def seconds() -> list[float]:
         return [transfer_s() for transfer_s in times]

@@ -28,7 +28,7 @@ def played(monkeypatch):
     monkeypatch.setattr(distributed, "get_client", lambda: None)
     monkeypatch.setattr(singa_dask.cluster, "current_task", lambda: task, raising=False)
     monkeypatch.setattr(singa_dask.data, "dask_submit", lambda client, worker: "submit")
-    monkeypatch.setattr(dask_task, "link_to", lambda address, worker, timeout_s: f"link to {address}")
+    monkeypatch.setattr(dask_task, "ActorLink", lambda address, worker, timeout_s: f"link to {address}")
 
     def train_rank(comm, plan, services):
         played.given[comm.rank] = comm, plan, services
