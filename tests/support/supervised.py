@@ -52,7 +52,7 @@ class Group:
 
 @dataclass(eq=False)
 class Servers:
-    """A server group. parameters: where it has them from; neighbours: the generation of the right one that it met."""
+    """A server group. parameters: where it has them from; met: the generation of the right one that it met."""
 
     run: Run
     number: int
@@ -80,6 +80,9 @@ class Servers:
         assert abs(neighbour.number - self.number) == 1 and not neighbour.stopped
         neighbour.parameters = f"server group {self.number}"
 
+    def settle(self):
+        return self.run.keeps
+
     def stop(self):
         self.stopped = True
 
@@ -97,7 +100,7 @@ class Run:
         self.stuck: set[str] = set()
         self.lost_nannies: set[str] = set()
         self.groups: list[Group] = []
-        self.hears, self.fault, self.nannies = True, None, nannies
+        self.hears, self.fault, self.nannies, self.keeps = True, None, nannies, True
         self.pids = 0
         first = [self.start() for _ in range(topology.nprocesses)]
         placement = place(topology, [self.there[address] for address in first])
@@ -201,7 +204,7 @@ class Run:
                 known = self.found if checkpoint else None, self.left if nannies else {}
                 return ev.Surveyed(number, tuple(workers), self.clock, *known, nannies - self.lost_nannies)
             case ev.FormRequest():
-                launched = self.launcher.form(command, dict(self.servers))
+                launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
                 self.ranks |= launched.groups
                 self.servers |= launched.servers
                 return launched.event
@@ -245,10 +248,18 @@ class Run:
         self.groups.append(group)
         return group
 
-    def _make_servers(self, client, number, generation, where, plans, run):
+    def _make_servers(self, client, number, generation, where, plans, keeping, run):
         if any(address not in self.there for address in where):
             raise ClusterError(f"server group {number} could not be made")
-        return Servers(self, number, generation, tuple(where), plans)
+        made = Servers(self, number, generation, tuple(where), plans)
+        if keeping[0].left is not None:
+            made.parameters = f"generation {keeping[0].left.generation}"
+        return made
+
+    def leaves(self, number: int) -> None:
+        """The servers of this group have left what they had in memory."""
+        group = self.server_groups[number]
+        self.left[str(group)] = tuple(SimpleNamespace(generation=group.generation) for _ in group.where)
 
 
 def failed(exception=None) -> GroupFailed:

@@ -55,13 +55,13 @@ def test_a_process_knows_the_version_that_all_its_slices_have():
 def test_others_see_it_where_its_memory_is_held():
     shadow = shadow_of()
     save(shadow, 0, 1)
-    save(shadow, 3, 1, b"x" * 16376)
+    save(shadow, 3, 1, b"x" * 65528)
     held = Memory.open(shadow.memory.address, mapped=False)
     address = shadow.address
     moved = type(address)(held.address, address.slices, address.states, address.dtype)
     del shadow
     again = Shadow.open(moved)
-    assert again.version == 1 and holds(again.slices[3].newest, 1) and again.slices[3].newest.note == b"x" * 16376
+    assert again.version == 1 and holds(again.slices[3].newest, 1) and again.slices[3].newest.note == b"x" * 65528
     del held
     assert Shadow.open(moved) is None
 
@@ -101,5 +101,5 @@ def test_copies_may_be_made_less_often():
 
 
 def test_a_note_has_a_limit():
-    with pytest.raises(ValueError, match=r"at most 16376 bytes\. Received: 16377"):
-        save(shadow_of(), 0, 0, b"x" * 16377)
+    with pytest.raises(ValueError, match=r"at most 65528 bytes\. Received: 65529"):
+        save(shadow_of(), 0, 0, b"x" * 65529)
