@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.bootstrap import this_node
+from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.leases import parts_of_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
-from singa_dask.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
@@ -103,12 +103,12 @@ class NannyHolder:
 def read_at(worker: Any, nanny: str, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
     """What a function returns that reads memory where a nanny holds it, perhaps on another machine.
 
-    Raises ClusterError if the nanny does not answer.
+    Raises NoAnswer if the nanny does not answer.
     """
     try:
         return _run_on_nanny(worker, nanny, function, pickle.dumps(args), timeout_s)
     except (OSError, TimeoutError) as error:
-        raise ClusterError(f"the nanny {nanny}, which holds memory of a lost process, does not answer") from error
+        raise NoAnswer(f"the nanny {nanny}, which holds memory of a lost process, does not answer") from error
 
 
 def _run_on_nanny(worker: Any, nanny: str, function: Callable[..., Any], args: bytes, timeout_s: float) -> Any:

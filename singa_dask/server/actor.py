@@ -25,7 +25,7 @@ from singa_dask.server.messages import (
     Sync,
     Update,
 )
-from singa_dask.server.server import Server, ServerPlan, publish, server_here
+from singa_dask.server.server import Server, ServerPlan, server_here
 
 T = TypeVar("T")
 
@@ -40,7 +40,6 @@ class ServerActor:
 
     def __init__(self, plan: ServerPlan) -> None:
         self.server = Server(plan.protocol())
-        publish(plan.key, self.server)
         from distributed import get_worker  # keeps Dask out of programs that only read jobs
 
         self._key, self._worker = plan.key, get_worker()
@@ -154,7 +153,7 @@ class ServerActor:
                 await self._compute(self.server.finish_sync, sync, reply)
 
     async def _ask(self, neighbour: Address, request: Request) -> Reply:
-        here = server_here(neighbour.key)
+        here = server_here(self._worker, neighbour.key)
         if here is not None:
             future: Future[Reply] = await self._compute(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)

@@ -55,12 +55,12 @@ class ActorLink:
 
     def __init__(self, where: Address | Callable[[], Address], worker: Any, timeout_s: float) -> None:
         self.where, self.timeout_s = where, timeout_s
-        self.local = server_here(_located(where).key) is not None
+        self.local = server_here(worker, _located(where).key) is not None
         self._worker = worker
         self._largest: dict[int, int] = {}  # bytes of an array, by slice
 
     def send(self, request: Request, out: Array | None = None) -> Future[Reply]:
-        here = server_here(_located(self.where).key) if self.local else None
+        here = server_here(self._worker, _located(self.where).key) if self.local else None
         if here is None:
             return self._ask(request, out)
         return _unless_moved(here.call(request, out), lambda: self._ask(request, out))
@@ -167,8 +167,9 @@ async def _attempt(
             if left_s <= 0 or _located(where) != at:
                 raise TimeoutError
             await asyncio.wait([task], timeout=min(left_s, RETRY_S))
-    finally:
+    except (TimeoutError, asyncio.CancelledError):
         task.cancel()
+        raise
     answer = task.result()
     if answer["status"] != "OK":
         raise answer["exception"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -208,14 +208,7 @@ class Server:
             self.protocol.slices[index].part_with()
 
 
-_here: WeakValueDictionary[str, Server] = WeakValueDictionary()
-
-
-def publish(key: str, server: Server) -> None:
-    """Make the server available to workers in this process."""
-    _here[key] = server
-
-
-def server_here(key: str) -> Server | None:
-    """The server of this key, if it is in this process."""
-    return _here.get(key)
+def server_here(worker: Any, key: str) -> Server | None:
+    """The server that is the actor of this key on a Dask worker, None if it is not there."""
+    server: Server | None = getattr(worker.state.actors.get(key), "server", None)
+    return server

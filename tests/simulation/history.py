@@ -122,7 +122,7 @@ class History:
         """No server may have stopped exchanging with its neighbour."""
         for process in self.cluster.workers():
             for key, server_ in process.state.actors.items():
-                task = server_._exchanging
+                task = None if server_ is None else server_._exchanging
                 if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                     self.breaks(f"{key} has stopped exchanging: {task.exception()!r}")
 
@@ -136,7 +136,8 @@ class History:
         for run in self.runs:
             for lineage in run.lineages:
                 lineage.gone(key)
-        actor_.closed = True
+        if actor_ is not None:  # it is not made yet
+            actor_.closed = True
 
     # Faults
 
@@ -149,7 +150,8 @@ class History:
             process = processes[fault.who % len(processes)]
             if kind == "stop":
                 self.cluster.stop(process)
-                end = partial(self.cluster.go_on, process)
+                self.network.begin("stop process", process.address)
+                end = partial(self._process_goes_on, process)
             else:
                 self.cluster.kill(process, for_good=kind == "kill for good")
         elif kind == "reboot":
@@ -189,6 +191,10 @@ class History:
         self.network.end("stop driver", DRIVERS)
         self.cluster.go_on(driver)
 
+    def _process_goes_on(self, process: Process) -> None:
+        self.network.end("stop process", process.address)
+        self.cluster.go_on(process)
+
     def _end_network(self, kind: str, hosts: tuple[str, str]) -> None:
         self.network.end(kind, *hosts)
         self.cluster.look()
@@ -210,7 +216,7 @@ class History:
         unique = lambda: SimpleNamespace(hex=f"{next(names):08x}")  # noqa: E731
         changes: list[tuple[Any, dict[str, Any]]] = [
             (distributed, {"get_worker": lambda: self.making[0]}),
-            (link, {"time": self.clock, "asyncio": SimulatedAsyncio()}),
+            (link, {"time": self.clock, "asyncio": SimulatedAsyncio(), "Future": SimulatedFuture}),
             (stub, {"time": self.clock, "_LOOK_S": 0.5}),
             (
                 server,
@@ -221,7 +227,7 @@ class History:
                 },
             ),
             (ServerPlan, {"warm_up": lambda plan: None}),
-            (actor, {"server_here": lambda key: None, "ThreadPoolExecutor": AtOnce}),
+            (actor, {"ThreadPoolExecutor": AtOnce}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
             (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil}),
@@ -249,7 +255,15 @@ class History:
                     "_pmi_server": lambda workers: nullcontext(),
                 },
             ),
-            (servers, {"alive": self.cluster.alive, "time": self.clock, "uuid4": unique}),
+            (
+                servers,
+                {
+                    "alive": self.cluster.alive,
+                    "time": self.clock,
+                    "uuid4": unique,
+                    "free_here": lambda: SimpleNamespace(least=1 << 60),
+                },
+            ),
             (
                 supervisor,
                 {

@@ -230,9 +230,13 @@ class Run:
         self.history.making = process, lambda: Counting(lineage, key)
         process.state.actors[key] = None
         try:
-            server = process.state.actors[key] = kind(*args)
+            server = kind(*args)
         except ClusterError:
-            del process.state.actors[key]
+            process.drop(key)
             raise
+        if key not in process.state.actors:  # Dask has released it meanwhile
+            server.server.retire()
+            return
+        process.state.actors[key] = server
         self.history.occupied(process, key.partition("@")[2])
-        lineage.servers[key] = server.server
+        lineage.came(key, server.server, returns=args[1].left is not None)

@@ -13,12 +13,13 @@ import pytest
 
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
-from singa_dask.server import Stub
+from singa_dask.server import Keeper, Server, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.shadow import SliceShadow
 from singa_dask.supervision.launch import GroupLauncher
+from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import Servers
 
@@ -134,6 +135,36 @@ def nobody_waits_for_nannies(patch):
     patch.setattr(Processes, "coming", lambda *_: set())
 
 
+def servers_save_every_other_change(patch):
+    save = Keeper.save
+    patch.setattr(Keeper, "save", lambda self, state: None if state.version % 2 else save(self, state))
+
+
+def accounts_stay_as_they_were_opened(patch):
+    """Exchanges since then are made again with a server that comes back, or refused."""
+    patch.setattr(Account, "changes", property(lambda self: 0, lambda self, changes: None), raising=False)
+
+
+def servers_that_live_are_not_fenced(patch):
+    """Nor closed: one that was stopped acknowledges updates that its successor does not know."""
+    patch.setattr(SliceShadow, "fence", lambda self: None)
+    patch.setattr(Server, "retire", lambda self: None)
+
+
+def worker_groups_are_restarted_with_their_servers(patch):
+    patch.setattr(Members, "coming_back", lambda *_: [])
+
+
+def what_is_left_is_not_looked_for(patch):
+    left_behind = GroupLauncher.left_behind
+
+    def wrong(self, nannies):
+        left, answer = left_behind(self, nannies)
+        return {name: of for name, of in left.items() if not name.startswith("server")}, answer
+
+    patch.setattr(GroupLauncher, "left_behind", wrong)
+
+
 MISTAKES = [
     restarted_groups_begin_too_early,
     repeated_exchanges_are_added_again,
@@ -145,6 +176,11 @@ MISTAKES = [
     smaller_groups_train_the_job_of_the_whole,
     memory_is_of_different_steps,
     nobody_waits_for_nannies,
+    servers_save_every_other_change,
+    accounts_stay_as_they_were_opened,
+    servers_that_live_are_not_fenced,
+    worker_groups_are_restarted_with_their_servers,
+    what_is_left_is_not_looked_for,
 ]
 
 
