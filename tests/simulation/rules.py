@@ -320,8 +320,8 @@ class Rules:
         alone = state.members.topology.nworker_groups > 1 or state.members.worker_groups[0].phase is Phase.RUNNING
         return alone and all(living & set(of) for of in self.keepers[group.number])
 
-    def closes(self, group: WorkerGroup) -> None:
-        """A worker group is ended before its time: it is lost, or its servers are."""
+    def goes(self, group: WorkerGroup) -> None:
+        """A worker group does not run any more: it is lost, or its servers are."""
         history, cluster = self.run.history, self.run.history.cluster
         processes = [cluster.processes[address] for address in group.where]
         well = all(process.alive and process.registered for process in processes)
@@ -397,7 +397,11 @@ class CheckedSupervision(Supervision):
         before = {member: member.generation for member in self.members.all()}
         if isinstance(event, ev.Formed) and isinstance(self.busy, ev.FormRequest):
             self.rules.formed(self.busy)
+        running = self.members.running()
         commands = super().handle(event)
+        for group in running:
+            if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED):
+                self.rules.goes(group)
         self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
         for command in commands:
             self._see(command)
@@ -428,8 +432,6 @@ class CheckedSupervision(Supervision):
             group = self.members.server_groups[request.number]
             needless = bool(request.left) or not self.rules.returns(group)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
-        for number in command.worker_groups if isinstance(command, ev.Close) else ():
-            self.rules.closes(self.members.worker_groups[number])
         if isinstance(command, ev.Rewind):
             steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")

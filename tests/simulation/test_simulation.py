@@ -13,7 +13,7 @@ import pytest
 
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
-from singa_dask.server import Keeper, Server, Stub
+from singa_dask.server import Keeper, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
@@ -145,12 +145,6 @@ def accounts_stay_as_they_were_opened(patch):
     patch.setattr(Account, "changes", property(lambda self: 0, lambda self, changes: None), raising=False)
 
 
-def servers_that_live_are_not_fenced(patch):
-    """Nor closed: one that was stopped acknowledges updates that its successor does not know."""
-    patch.setattr(SliceShadow, "fence", lambda self: None)
-    patch.setattr(Server, "retire", lambda self: None)
-
-
 def worker_groups_are_restarted_with_their_servers(patch):
     patch.setattr(Members, "coming_back", lambda *_: [])
 
@@ -178,7 +172,6 @@ MISTAKES = [
     nobody_waits_for_nannies,
     servers_save_every_other_change,
     accounts_stay_as_they_were_opened,
-    servers_that_live_are_not_fenced,
     worker_groups_are_restarted_with_their_servers,
     what_is_left_is_not_looked_for,
 ]
