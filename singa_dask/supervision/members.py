@@ -238,7 +238,8 @@ class Members:
             names = " and ".join(map(str, [*workers, *servers]))
             return f" of {names}, with everything that it had acknowledged"
         names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
-        if self.server_groups and all(self.server_groups[g.server_group] in self.serving() for g in workers):
+        up = self.serving()
+        if self.server_groups and not servers and all(self.server_groups[g.server_group] in up for g in workers):
             return f"{names}, from the servers' parameters"
         if self.serving():
             return f"{names}, from the parameters of a neighbouring server group"

@@ -139,8 +139,8 @@ class Supervision:
 
     def _pending(self) -> bool:
         """Whether a decision waits for a survey, and for no operation."""
-        batch = self.members.batch(self._may_be_dropped)
-        return self.busy is None and bool(self._losses or self._flush_fault or batch)
+        waits = self.members.batch(self._may_be_dropped) or self.members.stranded()
+        return self.busy is None and bool(self._losses or self._flush_fault or waits)
 
     # Events
 

@@ -90,8 +90,8 @@ class Servers:
 class Run:
     """A run of this topology.
 
-    there: the Dask workers that answer; stuck: those of them that do not leave. commands: all so far, in order; open:
-    those that have no answer yet. notes, replies: what was said.
+    there: the Dask workers that answer; stuck: those of them that do not leave. kept: the server groups whose memory
+    is held. commands: all so far, in order; open: those that have no answer yet. notes, replies: what was said.
     """
 
     def __init__(self, monkeypatch, *, spare=0, nannies=True, max_restarts=3, steps=None, least=None, **numbers):
@@ -128,6 +128,7 @@ class Run:
         self.ranks: dict[int, Group] = {}
         self.servers: dict[int, Servers] = {}
         self.clock, self.found, self.left = 0.0, None, {}
+        self.kept: set[int] = set()
         self.generations: dict[Any, int] = {}
 
     # What happens
@@ -201,7 +202,7 @@ class Run:
             case ev.Survey(number, checkpoint, nannies=nannies):
                 busy = {address for group in self.groups for address in group.addresses}
                 workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
-                known = self.found if checkpoint else None, self.left if nannies else {}
+                known = self.found if checkpoint else None, self.left | self._kept() if nannies else {}
                 return ev.Surveyed(number, tuple(workers), self.clock, *known, nannies - self.lost_nannies)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
@@ -229,6 +230,10 @@ class Run:
 
     # What is there
 
+    def _kept(self) -> dict[str, tuple[Any, ...]]:
+        groups = [self.server_groups[number] for number in self.kept]
+        return {str(g): tuple(SimpleNamespace(generation=g.formed) for _ in g.where) for g in groups if g.formed}
+
     def made(self) -> list[tuple[list[int], list[int]]]:
         """What was formed together, request by request."""
         requests = [command for command in self.commands if isinstance(command, ev.FormRequest)]
@@ -255,11 +260,6 @@ class Run:
         if keeping[0].left is not None:
             made.parameters = f"generation {keeping[0].left.generation}"
         return made
-
-    def leaves(self, number: int) -> None:
-        """The servers of this group have left what they had in memory."""
-        group = self.server_groups[number]
-        self.left[str(group)] = tuple(SimpleNamespace(generation=group.generation) for _ in group.where)
 
 
 def failed(exception=None) -> GroupFailed:
@@ -294,7 +294,8 @@ def check(run: Run) -> None:
         assert member.restarts <= state.max_restarts
     if not state._losses:
         for group in members.running() if run.server_groups else ():
-            assert members.server_groups[group.server_group].phase is Phase.RUNNING
+            servers = members.server_groups[group.server_group]
+            assert servers.phase is Phase.RUNNING or run.open, "its servers are there, or come back"
     if request.worker_groups or request.server_groups:
         assert (
             not {(i.address, i.pid) for i in run.there.values()}

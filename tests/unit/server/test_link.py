@@ -16,7 +16,6 @@ from singa_dask.errors import ClusterError
 from singa_dask.server import ActorLink, Server, link
 from singa_dask.server.link import Address, ask, nbytes_of
 from singa_dask.server.messages import Coded, Done, Get, Inspect, NotYet, Origin, Put, Refused, State, Update
-from singa_dask.server.server import publish
 
 THERE = Address("tcp://there:1", "server")
 
@@ -57,7 +56,7 @@ class Answering:
     """A Dask worker whose peers do what a test says, one thing per attempt; an exception is raised."""
 
     def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
+        self.answers, self.state = list(answers), SimpleNamespace(actors={})
         self.messages: list[tuple[str, dict[str, object]]] = []
 
     def rpc(self, address: str) -> SimpleNamespace:
@@ -157,8 +156,8 @@ def loop():
 
 def test_a_server_in_this_process_is_called_directly(loop):
     server = Server(protocol())
-    publish("here", server)
-    own = ActorLink(Address("tcp://here:1", "here"), None, 1.0)
+    worker = SimpleNamespace(state=SimpleNamespace(actors={"here": SimpleNamespace(server=server)}))
+    own = ActorLink(Address("tcp://here:1", "here"), worker, 1.0)
     assert own.local
     out = ones(7.0)
     assert own.send(Put(0, ones(3.0))).result(1) == Done()
@@ -187,7 +186,7 @@ def test_messages_may_take_the_time_of_the_arrays_of_all_slices(loop, monkeypatc
 
     monkeypatch.setattr(link, "ask", remember)
     monkeypatch.setattr(link, "LEAST_RATE", 100.0)
-    far = ActorLink(THERE, SimpleNamespace(loop=loop), 9.0)
+    far = ActorLink(THERE, SimpleNamespace(loop=loop, state=SimpleNamespace(actors={})), 9.0)
 
     def seconds() -> list[float]:
         return [transfer_s() for transfer_s in times]

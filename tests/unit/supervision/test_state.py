@@ -45,9 +45,9 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
             for g in range(3)
         ),
         server_groups=(
-            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}),
-            ev.ServerGroupRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}),
-            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}),
+            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}, ("right",), ("n2",)),
+            ev.ServerGroupRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}, ("left", "right"), ("n3",)),
+            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}, ("left",), ("n1",)),
         ),
         fresh=True,
     )
@@ -109,7 +109,7 @@ def test_without_a_checkpoint_it_goes_back_to_the_start(start):
 
 def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
     run = Run(monkeypatch, spare=2, **ALLREDUCE).begin()
-    run.found, run.left = checkpoint(50), {0: ("rank 0's", "rank 1's")}
+    run.found, run.left = checkpoint(50), {"worker group 0": ("rank 0's", "rank 1's")}
     run.handle(ev.Progress(0, 77))
     run.lose(0, "w2")
     run.answer(), run.answer()
@@ -134,7 +134,7 @@ def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
 @pytest.mark.parametrize("why", ["its nanny is lost too", "its nanny takes too long"])
 def test_others_take_the_place_of_processes_that_do_not_come_back(start, why):
     run = start(spare=2, **ALLREDUCE)
-    run.left = {0: ("rank 0's", "rank 1's")}
+    run.left = {"worker group 0": ("rank 0's", "rank 1's")}
     run.lose(0, "w2")
     if why == "its nanny is lost too":
         run.lost_nannies.add("n2")
@@ -443,7 +443,7 @@ def test_a_replacement_that_comes_is_taken(start):
 def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
     run = start(least=1, nworkers_per_group=3, nservers_per_group=3)
     assert not run.open, "it has all its workers"
-    run.left = {0: ("0", "1", "2")}
+    run.left = {"worker group 0": ("0", "1", "2")}
     run.lose(0, "w2")
     run.answer(), run.answer()
     for _ in range(3):

@@ -82,7 +82,7 @@ class Launcher:
     def let_go(self, nannies):
         self.released += 1
 
-    def form(self, request, running):
+    def form(self, request, running, groups):
         self.before(request)
         self.made.append((request, dict(running), threading.current_thread().name))
         groups = {g.plan.number: Ranks(g.plan.number, g.where[0]) for g in request.worker_groups}
@@ -155,8 +155,8 @@ def test_a_group_that_fails_is_closed_and_formed_anew_with_the_servers_that_run(
     made.launcher.before = lost
     form = made.launcher.form
 
-    def fail_once(request, running):
-        launched = form(request, running)
+    def fail_once(request, running, groups):
+        launched = form(request, running, groups)
         if request.number == 1:
             launched.groups[1].script = [_raising(failed())]
             launched.groups[1].replaced = {"w1": 7}
@@ -179,8 +179,8 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
 
     form = made.launcher.form
 
-    def form_and_wait(request, running):
-        launched = form(request, running)
+    def form_and_wait(request, running, groups):
+        launched = form(request, running, groups)
         if request.number == 1:
             launched.groups[1].script = [lambda: False]
         return launched
@@ -230,8 +230,8 @@ def test_who_joins_and_leaves_is_answered_by_the_thread_that_supervises(made):
 
     form = made.launcher.form
 
-    def slow_lead(request, running):
-        launched = form(request, running)
+    def slow_lead(request, running, groups):
+        launched = form(request, running, groups)
         if request.number == 1:
             launched.groups[1].script = [lambda: bool(len(made.launcher.made) > 1)]
         return launched
@@ -245,10 +245,10 @@ def test_who_joins_and_leaves_is_answered_by_the_thread_that_supervises(made):
 def test_a_newcomer_that_fails_is_dismissed_whatever_its_servers_say(made):
     form = made.launcher.form
 
-    def refuse(request, running):
+    def refuse(request, running, groups):
         if request.number > 1:
             return Launched(event=ev.NotFormed(request.number, ClusterError("w is in use")))
-        launched = form(request, running)
+        launched = form(request, running, groups)
         launched.groups[1].script = [lambda: bool(made.notes)]
         made.post(ev.JoinAsked(lambda text: None))
         return launched
@@ -314,8 +314,8 @@ def test_a_signal_that_stops_the_run_is_named(made, number, by):
 def test_cancelled_tasks_stop_the_run_instead_of_restarting_it(made):
     form = made.launcher.form
 
-    def cancelled(request, running):
-        launched = form(request, running)
+    def cancelled(request, running, groups):
+        launched = form(request, running, groups)
         launched.groups[1].cancelled = {0}
         launched.groups[1].results = lambda: [None]
         return launched
@@ -329,7 +329,9 @@ def test_cancelled_tasks_stop_the_run_instead_of_restarting_it(made):
 
 def test_tasks_that_are_cancelled_while_groups_form_stop_the_run(made):
     error = GroupFailed("group", RankFailure(0, WorkerInfo("w1"), "its task was cancelled", cancelled=True))
-    made.launcher.form = lambda request, running: Launched(event=ev.NotFormed(request.number, error, lost=True))
+    made.launcher.form = lambda request, running, groups: Launched(
+        event=ev.NotFormed(request.number, error, lost=True)
+    )
     assert made.run() == {}
     assert made.state.stopped == "cancelled from Dask" and not made.state.restarts
 
@@ -341,8 +343,8 @@ def test_a_second_ctrl_c_aborts(made):
 
     form = made.launcher.form
 
-    def endless(request, running):
-        launched = form(request, running)
+    def endless(request, running, groups):
+        launched = form(request, running, groups)
         launched.groups[0].script = [never]
         launched.groups[0].stop = lambda: None
         return launched
