@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +18,14 @@ from distributed import get_worker, secede
 from support.servers import server_plan
 
 from singa_dask.cluster import form_group, local_cluster, wait_workers
+from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
 from singa_dask.server.actor import HOLD_S
 from singa_dask.server.link import ATTEMPT_S
-from singa_dask.server.messages import Get, Inspect, Origin, Put, Refused, Update
-from singa_dask.supervision.servers import make_servers
+from singa_dask.server.messages import Get, Inspect, Moved, Origin, Put, Refused, Update
+from singa_dask.supervision.servers import Keeping, make_servers
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -252,7 +255,7 @@ def test_a_server_made_anew_takes_over_from_its_neighbours(servers, ranks3):
     servers.tell(line[2], "call", more)
     sweep(servers, line)
     assert held_by(servers, line) == [1222] * 3
-    assert held_by(servers, [old]) == [222]
+    assert servers.tell(old, "call", Inspect(0)) == Moved()
 
 
 def lost(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
@@ -293,11 +296,65 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     return "", 0.0
 
 
+def keeping(group: int, size: int, generation: int = 1, left=None, **options) -> list[Keeping]:
+    left = left or [None] * size
+    return [Keeping(f"server group {group}", (i, size, generation), left=left[i], **options) for i in range(size)]
+
+
+def train_on(place: str, steps: int) -> tuple[int, float]:
+    """On a worker: updates of a server whose address is in a file; their number and what comes of them."""
+    secede()
+    where = lambda: pickle.loads(Path(place).read_bytes())  # noqa: E731
+    stub = Stub(partition(SIZE, 1, 1, beside=False).slices, {0: ActorLink(where, get_worker(), 30.0)})
+    out = np.zeros(SIZE, np.float32)
+    stub.put(out, {}, 0)
+    stub.begin(stub.get(out, 0))
+    for step in range(steps):
+        stub.push(step, np.ones(SIZE, np.float32), out)
+        stub.pull(out)
+        time.sleep(0.002)
+    return steps, float(out[0])
+
+
+def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_leaks, tmp_path):
+    """With all updates, of which each is applied once. Its nanny holds what it has left."""
+    with local_cluster(3, worker_ttl_s=60) as client:
+        infos = wait_workers(client, 3)
+        here, there, elsewhere = (info.address for info in infos)
+        plans, run = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")], "job/workspace#1"
+        first = make_servers(client, 0, 1, [there], plans, keeping(0, 1), run=run)
+        assert first.settle()
+        places = tmp_path / "place"
+        places.write_bytes(pickle.dumps(first.addresses[0]))
+        made = client.submit(train_on, str(places), 400, workers=[here], pure=False)
+        wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
+        os.kill(client.run(os.getpid, workers=[there])[there], signal.SIGKILL)
+        left, _ = left_behind(client, [info.nanny for info in infos], run)
+        second = make_servers(client, 0, 2, [elsewhere], plans, keeping(0, 1, 2, left["server group 0"]), run=run)
+        assert second.settle()
+        after = left_behind(client, [infos[2].nanny], run)[0]["server group 0"]
+        assert [kept.generation for kept in after] == [2]
+        (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
+        os.replace(tmp_path / "new", places)
+        assert made.result(60) == (400, -400.0)
+        assert second._actors[0].call(Inspect(0)).result(10).version == 400
+        second.stop()
+        first.stop()
+        let_go(client, [info.nanny for info in infos], run)
+
+
+def wait_until(condition, within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_servers_of_a_lost_group_that_live_exchange_no_more(cluster3, ranks3):
     cut = partition(SIZE, 1, 2, beside=False)
     plans = [server_plan(cut, i, "") for i in range(2)]
-    left = make_servers(cluster3, 0, 1, ranks3[:2], plans)
-    right = make_servers(cluster3, 1, 1, [ranks3[2]] * 2, plans)
+    left = make_servers(cluster3, 0, 1, ranks3[:2], plans, keeping(0, 2))
+    right = make_servers(cluster3, 1, 1, [ranks3[2]] * 2, plans, keeping(1, 2))
     left.meet(right)
     here = [ranks3[0]]
     cluster3.run(_remember, left.addresses[0].key, workers=here)
@@ -311,7 +368,7 @@ def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
     """Where their driver was killed nobody closes them."""
     cut = partition(SIZE, 1, 2, beside=False)
     plans = [server_plan(cut, i, "") for i in range(2)]
-    left, right = (make_servers(cluster3, i, 1, ranks3[i : i + 1] * 2, plans) for i in range(2))
+    left, right = (make_servers(cluster3, i, 1, ranks3[i : i + 1] * 2, plans, keeping(i, 2)) for i in range(2))
     left.meet(right)
     here = ranks3[:1]
     cluster3.run(_remember, left.addresses[0].key, workers=here)
@@ -329,7 +386,7 @@ def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
 def test_a_server_holds_its_worker_against_other_runs(cluster3, ranks3):
     held = ranks3[0]
     plans = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")]
-    group = make_servers(cluster3, 0, 1, [held], plans, run="mine")
+    group = make_servers(cluster3, 0, 1, [held], plans, keeping(0, 1), run="mine")
     assert {w.address for w in answering(cluster3, 10.0)[0] if w.group} == {held}
     with pytest.raises(ClusterError, match=rf"still in use: {held} by server-0-of-group-0.*@mine"):
         form_group(cluster3, [held], _nothing, timeout_s=1.0)

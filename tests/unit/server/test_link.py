@@ -15,7 +15,7 @@ from support.servers import ones, protocol
 from singa_dask.errors import ClusterError
 from singa_dask.server import ActorLink, Server, link
 from singa_dask.server.link import Address, ask, nbytes_of
-from singa_dask.server.messages import Coded, Done, Get, Inspect, NotYet, Origin, Put, Refused, State, Update
+from singa_dask.server.messages import Coded, Done, Get, Inspect, Moved, NotYet, Origin, Put, Refused, State, Update
 
 THERE = Address("tcp://there:1", "server")
 
@@ -139,6 +139,45 @@ def test_answers_that_are_errors_are_raised_at_once(answer, error, message):
     assert str(raised.value) == message and len(worker.messages) == 1
 
 
+@pytest.mark.parametrize("gone", [Moved(), KeyError("server"), OSError("broken")], ids=repr)
+def test_a_request_is_repeated_to_the_successor_of_a_server(monkeypatch, gone):
+    """However long that takes to come, up to the timeout; afterwards the silence begins anew."""
+    monkeypatch.setattr(link, "RETRY_S", 0.05)
+    worker, places = Answering(gone, gone, gone, OSError("starts"), Done()), [THERE] * 6
+    later = Address("tcp://elsewhere:2", "successor")
+    where = lambda: places.pop() if places else later  # noqa: E731
+    assert asyncio.run(ask(worker, where, GET, 5.0)) == Done()
+    asked = [(address, message["actor"]) for address, message in worker.messages]
+    assert asked[0] == ("tcp://there:1", "server") and asked[-1] == ("tcp://elsewhere:2", "successor")
+    worker.answers = [gone] * 100
+    with pytest.raises(ClusterError, match=r"the server at tcp://elsewhere:2 has not answered Get for 0\.2 s"):
+        asyncio.run(ask(worker, where, GET, 0.2))
+
+
+def test_an_attempt_ends_when_the_server_is_elsewhere(monkeypatch):
+    """A lost process may leave connections that nobody answers."""
+    monkeypatch.setattr(link, "RETRY_S", 0.05)
+    now = [THERE]
+
+    class Lost(Answering):
+        def rpc(self, address: str) -> SimpleNamespace:
+            async def execute(**message: object) -> object:
+                self.messages.append((address, message))
+                if address == THERE.worker:
+                    now[0] = Address("tcp://elsewhere:2", "successor")
+                    await asyncio.sleep(60)
+                return {"status": "OK", "result": Done()}
+
+            return SimpleNamespace(actor_execute=execute)
+
+    worker, began = Lost(), time.monotonic()
+    assert asyncio.run(ask(worker, lambda: now[0], GET, 60.0)) == Done()
+    assert time.monotonic() - began < 5 and [address for address, _ in worker.messages] == [
+        "tcp://there:1",
+        "tcp://elsewhere:2",
+    ]
+
+
 # Links
 
 
@@ -162,6 +201,20 @@ def test_a_server_in_this_process_is_called_directly(loop):
     out = ones(7.0)
     assert own.send(Put(0, ones(3.0))).result(1) == Done()
     assert own.send(GET, out).result(1).values is out and (out == 3).all()
+
+
+def test_a_server_in_this_process_may_have_a_successor_elsewhere(loop):
+    server, worker = Server(protocol()), Answering(Done())
+    worker.loop, worker.state = loop, SimpleNamespace(actors={"here": SimpleNamespace(server=server)})
+    now = [Address("tcp://here:1", "here")]
+    own = ActorLink(lambda: now[0], worker, 5.0)
+    waiting = own.send(GET)
+    now[0] = Address("tcp://elsewhere:2", "successor")
+    server.retire()
+    assert own.local and waiting.result(5) == Done()
+    assert [(address, message["actor"]) for address, message in worker.messages] == [
+        ("tcp://elsewhere:2", "successor")
+    ]
 
 
 def test_a_server_elsewhere_is_asked_on_the_event_loop_of_the_worker(loop, monkeypatch):
