@@ -83,7 +83,7 @@ class WorkerGroupFailed(Event):
 
 @dataclass(frozen=True)
 class ServersLost(Event):
-    """These processes died."""
+    """These processes died, or are stopped."""
 
     addresses: frozenset[str]
 

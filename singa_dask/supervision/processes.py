@@ -55,6 +55,11 @@ class Processes:
         behind = there[there.index(own) + 1 :] + there[: there.index(own)] if own else []
         return next(iter(behind), "")
 
+    def by_nanny(self, addresses: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """By nanny, the address and the number of its process, of those of these processes that have one."""
+        known = (address for address in addresses if address in self._nannies and address in self.pids)
+        return {self._nannies[address]: (address, self.pids[address]) for address in known}
+
     def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
         return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}

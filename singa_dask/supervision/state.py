@@ -159,7 +159,7 @@ class Supervision:
     def _servers_lost(self, addresses: frozenset[str]) -> None:
         for group in self.members.serving():
             if here := sorted(addresses & set(group.where)):
-                self._lose(Loss(group, GroupLost(f"{group}: the process of {', '.join(here)} died")))
+                self._lose(Loss(group, GroupLost(f"{group}: the process of {', '.join(here)} died or is stopped")))
 
     def _form_answered(self, event: ev.Formed | ev.NotFormed) -> None:
         request = self.busy

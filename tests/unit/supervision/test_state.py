@@ -223,7 +223,7 @@ def test_all_server_groups_lost_begin_with_the_checkpoint_and_open_their_account
     assert ev.Rewind((0, 1, 2), 30) in run.commands
     assert [run.ranks[g].plan.group.first for g in range(3)] == [30, 30, 30]
     assert run.servers[1].plans[0].accounts == {"left": (2, 2), "right": (2, 2)}
-    assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died" in run.notes[0]
+    assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died or is stopped" in run.notes[0]
 
 
 def test_a_server_group_that_no_worker_group_gives_parameters_takes_over_a_neighbours(start):
@@ -257,7 +257,7 @@ def test_lost_servers_take_along_the_groups_that_they_serve(start):
     assert where(run) == ([("w1",), ("w2",)], [("w4",)])
     assert run.server_groups[0].restarts == 1 and run.worker_groups[0].restarts == 0
     assert run.notes == [
-        "server group 0: the process of w3 died (step 0). "
+        "server group 0: the process of w3 died or is stopped (step 0). "
         "Restart 1 of 3 of worker group 0 and worker group 1, from step 20."
     ]
 
@@ -806,7 +806,9 @@ def test_a_loss_while_the_run_is_being_stopped_is_told_once(start):
     run.settle()
     assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
     run.end(0, 1)
-    assert run.notes[1:] == ["server group 2: the process of w3 died. The run is being stopped, so it ends here."]
+    assert run.notes[1:] == [
+        "server group 2: the process of w3 died or is stopped. The run is being stopped, so it ends here."
+    ]
     assert not run.state.restarts and run.commands[-1] == ev.End()
     assert run.ranks.keys() == {0, 1}, "what is left of the third is closed"
 

@@ -40,9 +40,9 @@ def test_worker_groups_wait_for_servers_that_come_back(start):
     assert [left.generation for left in request.server_groups[0].left] == [1]
     assert run.servers[0].parameters == "generation 1" and run.ranks == before
     assert [ranks.told[-1] for ranks in run.ranks.values()] == [("servers", run.servers[0].addresses)] * 2
-    assert run.state.restarts == [Restart((), 20, "server group 0: the process of w3 died", (), (0,))]
+    assert run.state.restarts == [Restart((), 20, "server group 0: the process of w3 died or is stopped", (), (0,))]
     assert run.notes == [
-        "server group 0: the process of w3 died (step 20). "
+        "server group 0: the process of w3 died or is stopped (step 20). "
         "Restart 1 of 3 of server group 0, with everything that it had acknowledged."
     ]
 

@@ -117,6 +117,9 @@ def made(monkeypatch):
     monkeypatch.setattr(
         supervision, "answering", lambda client, s: ([WorkerInfo(a) for a in workers if a not in dead], "")
     )
+    stopped = set()
+    monkeypatch.setattr(supervision, "stopped_processes", lambda client, pids: stopped & pids.keys())
+    monkeypatch.setattr(supervision, "STOPPED_EVERY_S", 0.0)
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
     notes, rewound, restarted = [], [], []
@@ -129,6 +132,7 @@ def made(monkeypatch):
         restarted=lambda restart: restarted.append((restart.groups, made.notes[-1])),
     )
     made.told_restarts = restarted
+    made.stopped = stopped
     made.dead, made.notes, made.back, made.kills = dead, notes, rewound, kills
     return made
 
@@ -191,6 +195,15 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
     assert made.state.members.server_groups[0].where == ("free",)
     assert [len(r.server_groups) for r, _, _ in made.launcher.made] == [1, 1]
     assert made.back == [((0, 1), None)], "without a checkpoint they go back to the start"
+
+
+def test_servers_that_are_stopped_are_lost_once_they_were_seen_so_twice(made):
+    made.state.processes.there([WorkerInfo("s0", pid=7, nanny="n0"), WorkerInfo("w0", pid=8, nanny="n1")])
+    assert made._stopped_again({"s0"}) == set()
+    made.stopped |= {"n0", "n1"}
+    assert made._stopped_again({"s0"}) == set() and made._stopped_again({"s0"}) == {"s0"}
+    made.stopped.clear()
+    assert made._stopped_again({"s0"}) == set()
 
 
 def test_what_a_rank_raised_ends_the_run_with_its_own_error(made):
